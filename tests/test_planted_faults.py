@@ -25,8 +25,8 @@ from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.systems import (
     CROSS_SILO,
     ClientWork,
+    CourseHistory,
     DeviceModel,
-    Happened,
     RoundRecord,
     Work,
     calibrate,
@@ -66,7 +66,7 @@ SLOW_SERVER = DeviceModel(availability="sine", server_compute_s=30_000.0, comput
 
 
 def past(first: int, start_s: float, sampled: list[list[int]]) -> Work:
-    happened = Happened(7, first, start_s, np.array(sampled, np.bool_))
+    happened = CourseHistory(7, first, start_s, np.array(sampled, np.bool_))
     clients = ClientWork(np.ones(5), np.arange(1.0, 6.0), np.arange(1.0, 6.0))
     fidelity = Fidelity(len(sampled), 0.4)
     return Work.of_course(100, 5, fidelity, happened=happened, clients=clients)

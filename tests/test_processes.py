@@ -14,7 +14,7 @@ import pytest
 
 import workers
 from fedhpo_gym.core.errors import WorkerLostError
-from fedhpo_gym.core.processes import Crew
+from fedhpo_gym.core.processes import WorkerPool
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PATHS = (REPOSITORY, REPOSITORY / "tests" / "support")
@@ -37,7 +37,7 @@ if __name__ == "__main__":
 
 def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
     steps: list[None] = []
-    with Crew(2, workers.square) as crew:
+    with WorkerPool(2, workers.square) as crew:
         assert sorted(crew.do(range(6), lambda: steps.append(None))) == [0, 1, 4, 9, 16, 25]
         assert len(steps) == 15
         assert crew.do([], int) == []
@@ -45,14 +45,14 @@ def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
 
 
 def test_what_a_job_raises_ends_the_crew_and_names_the_line() -> None:
-    with pytest.raises(ValueError, match="3 is odd") as caught, Crew(1, workers.fail) as crew:
+    with pytest.raises(ValueError, match="3 is odd") as caught, WorkerPool(1, workers.fail) as crew:
         crew.do([2, 3, 4], int)
     assert "workers.py" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
     work = workers.KilledWhileStarting()
-    with pytest.raises(WorkerLostError, match="killed by signal 9"), Crew(1, work) as crew:
+    with pytest.raises(WorkerLostError, match="killed by signal 9"), WorkerPool(1, work) as crew:
         crew.do([1], int)
 
 
@@ -72,7 +72,7 @@ def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> No
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do() -> None:
     said = r"killed by signal 9.*fewer workers"
-    with pytest.raises(WorkerLostError, match=said), Crew(2, workers.be_killed) as crew:
+    with pytest.raises(WorkerLostError, match=said), WorkerPool(2, workers.be_killed) as crew:
         crew.do([Path("a")], int)
 
 

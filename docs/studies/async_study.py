@@ -32,7 +32,7 @@ from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.systems import ClientWork, DeviceModel, Happened, JobClock, Work
+from fedhpo_gym.systems import ClientWork, CourseHistory, DeviceModel, JobClock, Work
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "studies" / "async.png"
 CLIENTS, AT_ONCE, ALPHA = 50, 0.2, 0.5
@@ -176,7 +176,7 @@ def _waiting(system: DeviceModel, work: Work, seed: int, sampled: NDArray[np.boo
     """Return the seconds of synchronous rounds, by those who took part."""
     times: list[float] = []
     for index, cohort in enumerate(sampled):
-        happened = Happened(seed, index, sum(times), cohort[None])
+        happened = CourseHistory(seed, index, sum(times), cohort[None])
         one = Work(**{**vars(work), "happened": happened})
         times.append(system.cost(one).time_s)
     return times

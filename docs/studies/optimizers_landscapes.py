@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.stats import ecdf, normalised_regret
 from fedhpo_gym.stored.catalogue import open_table
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.surrogate import open_preferred
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
@@ -43,7 +43,7 @@ SHOWN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 def regrets(task: Task) -> NDArray[np.float64]:
     """Return the regret of every configuration of a task's grid: (C,), in [0, 1]."""
-    stored: Stored
+    stored: StoredNumbers
     try:
         stored = open_table(task.identity)
     except FileNotFoundError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.studies import Means, compare
+from fedhpo_gym.studies import Execution, compare
 from fedhpo_gym.studies.suites import suite
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from studies import positive
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.out / name,
                 budget_s=part.budget_s,
                 arguments=part.arguments,
-                means=Means(workers=options.workers),
+                means=Execution(workers=options.workers),
                 warn=print,
             )
             failed += len(compared.faults)

@@ -25,7 +25,7 @@ from dac_report import write_report
 from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents.policy import Acts, load_policy
+from fedhpo_gym.agents.policy import Actor, load_policy
 from fedhpo_gym.agents.sb3 import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.core.seeding import stream
@@ -90,7 +90,7 @@ def space_of(study: Study) -> SearchSpace:
 
 
 def play(
-    study: Study, table: str, instance: Sequence[float], actors: Sequence[Acts]
+    study: Study, table: str, instance: Sequence[float], actors: Sequence[Actor]
 ) -> dict[str, list[float]]:
     """Let every actor run one course of the same instance, side by side."""
     env = make_vector(env_id(table), len(actors), {**study.arguments, "instances": [instance]})
@@ -163,11 +163,11 @@ def search(study: Study, table: str, kind: str) -> dict[str, Any]:
     return {"returns": rows}
 
 
-def contestants(study: Study, out: Path, table: str) -> dict[str, Acts]:
+def contestants(study: Study, out: Path, table: str) -> dict[str, Actor]:
     """Return who is compared on a table, by name."""
     space = space_of(study)
     middle = space.decode(np.zeros(len(space)))
-    found: dict[str, Acts] = {"default": Schedule(space, middle)}
+    found: dict[str, Actor] = {"default": Schedule(space, middle)}
     for kind in KINDS:
         tried = candidates(study, kind)
         means = {

@@ -361,7 +361,7 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
         yield step
 
 
-class Crew(Protocol):
+class TrialWorkers(Protocol):
     """Workers that run trials side by side, as `fedhpo_gym.parallel` makes them."""
 
     @property
@@ -379,7 +379,7 @@ class Crew(Protocol):
 
 
 @checked_types
-def run_crew(crew: Crew, agent: Agent, seed: int) -> Iterator[Step]:
+def run_crew(crew: TrialWorkers, agent: Agent, seed: int) -> Iterator[Step]:
     """Run one episode of simulated workers to its end, and yield its trials as they end.
 
     Whenever a worker is free, the agent is asked, before it knows what the others will find.

@@ -19,7 +19,7 @@ from fedhpo_gym.space import SearchSpace
 
 
 @dataclass(frozen=True, eq=False)
-class Arms:
+class ArmGrid:
     """A product of factors; an action is the concatenation of one row of each.
 
     A list of configurations is one factor as wide as the action; a grid of independent
@@ -74,12 +74,12 @@ class Arms:
         return cls(tuple(np.array(factor, dtype=np.float64) for factor in data["factors"]))
 
 
-def listed_arms(actions: ArrayLike) -> Arms:
+def listed_arms(actions: ArrayLike) -> ArmGrid:
     """Return the arms that are the rows of `actions`: (arms, n)."""
-    return Arms((np.array(actions, dtype=np.float64),))
+    return ArmGrid((np.array(actions, dtype=np.float64),))
 
 
-def random_arms(width: int, number: int, rng: np.random.Generator) -> Arms:
+def random_arms(width: int, number: int, rng: np.random.Generator) -> ArmGrid:
     """Return `number` configurations drawn from the prior of the search space."""
     return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))
 
@@ -90,7 +90,7 @@ def perturbed_arms(
     epsilon: float,
     rng: np.random.Generator,
     space: SearchSpace | None = None,
-) -> Arms:
+) -> ArmGrid:
     """Return a configuration and `number - 1` others near it, as FedEx is given them.
 
     Khodak et al. (2021), Appendix: intervals move by up to `epsilon` of their range either way,
@@ -358,7 +358,7 @@ class ArmAgent(Agent):
     acts_on = ("round",)
     per_client = True
 
-    def __init__(self, problem: SearchProblem, *, arms: Arms | None = None) -> None:
+    def __init__(self, problem: SearchProblem, *, arms: ArmGrid | None = None) -> None:
         super().__init__(problem)
         width = check_unit_rows(self.action_space)
         self.arms = arms or random_arms(width, DEFAULT_ARMS, stream(self.seed, "arms"))

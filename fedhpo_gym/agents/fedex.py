@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, Arms, Traces, checked_arms
+from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, ArmGrid, Traces, checked_arms
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
@@ -231,7 +231,7 @@ class FedEx(ArmAgent):
         self,
         problem: SearchProblem,
         *,
-        arms: Arms | None = None,
+        arms: ArmGrid | None = None,
         settings: FedExSettings | None = None,
     ) -> None:
         super().__init__(problem, arms=arms)

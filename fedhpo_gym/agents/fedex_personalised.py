@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, Arms, Traces, checked_arms
+from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, ArmGrid, Traces, checked_arms
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -326,7 +326,7 @@ class PersonalisedFedEx(ArmAgent):
         self,
         problem: SearchProblem,
         *,
-        arms: Arms | None = None,
+        arms: ArmGrid | None = None,
         settings: PersonalSettings | None = None,
     ) -> None:
         super().__init__(problem, arms=arms)

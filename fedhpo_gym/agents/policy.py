@@ -205,7 +205,7 @@ def load_policy(folder: Path | str) -> Policy:
 
 
 @runtime_checkable
-class Acts(Protocol):
+class Actor(Protocol):
     """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
 
     @property
@@ -231,7 +231,7 @@ class PolicyAgent(Agent):
     learned = "policy"
     seeded = False
 
-    def __init__(self, problem: SearchProblem, *, policy: Acts | Path | str | None = None) -> None:
+    def __init__(self, problem: SearchProblem, *, policy: Actor | Path | str | None = None) -> None:
         """Take a policy, or the folder it was saved in; nothing is random: the seed is unused."""
         super().__init__(problem)
         if policy is None:

@@ -16,8 +16,8 @@ from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
     TALL,
-    Drawn,
     Looks,
+    Picture,
     corners,
     draw,
     draw_curves,
@@ -33,7 +33,7 @@ from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.evaluation.fronts import attained, non_dominated
-from fedhpo_gym.records.runs import REFERENCE, Scored
+from fedhpo_gym.records.runs import REFERENCE, ScoredTrials
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)
 BANDS = "Bands: in 95 % of bootstraps over seeds the whole curve lies inside (simultaneous)."
@@ -78,7 +78,7 @@ class Figure:
     name: str
     title: str
     caption: str
-    drawn: Drawn
+    drawn: Picture
     numbers: Table
 
     def files(self) -> dict[str, File]:
@@ -242,7 +242,7 @@ def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure
 
 
 def _attainment(
-    scored: Mapping[str, Sequence[Scored]],
+    scored: Mapping[str, Sequence[ScoredTrials]],
     pair: tuple[int, int],
     ends: tuple[NDArray[np.float64], NDArray[np.float64]],
     name: str,

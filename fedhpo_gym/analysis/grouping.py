@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.analysis.problems import LARGEST, Best, Known, Problem, Run
+from fedhpo_gym.analysis.problems import LARGEST, FinalIncumbent, Problem, ReferenceValues, Run
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.records.incumbents import RULE, Trajectory, incumbents
@@ -24,7 +24,7 @@ def group(
     tables: Iterable[tuple[Path, Trajectory]] = (),
     present: Callable[[Header], str] = lambda header: header.fingerprint,
     rule: str = RULE,
-    known: Callable[[Header], Known | None] | None = None,
+    known: Callable[[Header], ReferenceValues | None] | None = None,
 ) -> tuple[Problem, ...]:
     """Sort runs into problems; runs of different problems or data are never mixed.
 
@@ -68,7 +68,7 @@ def group(
 
 
 def _judged(
-    problem: Problem, header: Header | None, ask: Callable[[Header], Known | None] | None
+    problem: Problem, header: Header | None, ask: Callable[[Header], ReferenceValues | None] | None
 ) -> Problem:
     known = None if ask is None or header is None else ask(header)
     runs = {agent: tuple(run.judged(known) for run in of) for agent, of in problem.runs.items()}
@@ -98,7 +98,7 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
     header, trials = run.header, run.trials
     place = int(incumbents(trials, rule)[-1])
     configuration, fidelity, objectives = run.described(place)
-    best = Best(
+    best = FinalIncumbent(
         word=run.word,
         number=place + 1,
         steps=len(trials.time_s),

@@ -34,7 +34,7 @@ FIDELITIES = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class AgentFacts:
     """What is said of an agent beside how good it is.
 
     Attributes:
@@ -50,7 +50,7 @@ class Facts:
 
 def facts(
     found: Comparison, problems: Sequence[Problem], unfinished: Iterable[Sequence[str]]
-) -> dict[str, Facts]:
+) -> dict[str, AgentFacts]:
     """Return what each agent's runs cost, and what is wrong with them."""
     without, below = _unlike_fidelities(found)
     ids = {problem.id for problem in problems}
@@ -74,7 +74,7 @@ def facts(
         if not any(run.header and run.course is None for run in runs):
             fidelity = "–"
         warnings = (*words, *["noisy evaluations"] * is_noisy)
-        known[agent] = Facts(_costs(runs), warnings, fidelity)
+        known[agent] = AgentFacts(_costs(runs), warnings, fidelity)
     return known
 
 
@@ -94,7 +94,7 @@ def _unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int
     return without, below
 
 
-def overview(found: Comparison, known: Mapping[str, Facts], looks: Looks) -> str:
+def overview(found: Comparison, known: Mapping[str, AgentFacts], looks: Looks) -> str:
     """Return the rows as HTML: rank, regret, probability of beating random, problems, costs."""
     head = (
         "agent", "mean rank", "regret", "beats random", "problems", "over the budget",
@@ -131,7 +131,7 @@ def _span(found: Comparison) -> str:
     return "the budget" if found.study.has_budgets else "the longest run here"
 
 
-def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
+def summary_table(found: Comparison, known: Mapping[str, AgentFacts]) -> Table:
     """Return the rows as numbers, with what no small picture shows."""
     rows = []
     for agent in found.order:
@@ -171,7 +171,7 @@ def summary_table(found: Comparison, known: Mapping[str, Facts]) -> Table:
     )  # fmt: skip
 
 
-def _row(found: Comparison, agent: str, own: Facts, looks: Looks, head: Sequence[str]) -> str:
+def _row(found: Comparison, agent: str, own: AgentFacts, looks: Looks, head: Sequence[str]) -> str:
     colour = looks[agent][0]
     cells = (
         f"{found.rank(agent):.2f}",

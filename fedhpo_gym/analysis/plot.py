@@ -47,7 +47,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 
-class Drawn(NamedTuple):
+class Picture(NamedTuple):
     """One figure.
 
     Attributes:
@@ -59,13 +59,13 @@ class Drawn(NamedTuple):
     pdf: Callable[[], bytes]
 
 
-def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Drawn:
+def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Picture:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles."""
     size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
     return draw(name, lambda axes: _fill_curves(axes, curves, looks or looks_of(curves)), size)
 
 
-def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Drawn:
+def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Picture:
     """Return what a function draws into axes."""
     try:
         import matplotlib as mpl
@@ -87,7 +87,7 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
             figure.savefig(paper, format="pdf", metadata={"CreationDate": None, "Creator": None})
         return paper.getvalue()
 
-    return Drawn(_element(buffer.getvalue(), name), pdf)
+    return Picture(_element(buffer.getvalue(), name), pdf)
 
 
 def corners(at: Numbers, *values: Numbers) -> list[Numbers]:

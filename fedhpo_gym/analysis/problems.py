@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
 from fedhpo_gym.records.incumbents import Trajectory, ends, time_grid
 from fedhpo_gym.records.record import Header
-from fedhpo_gym.records.runs import Course, Scored, at_full_level, volume_regret
+from fedhpo_gym.records.runs import Course, ScoredTrials, at_full_level, volume_regret
 
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""
@@ -59,7 +59,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Best:
+class FinalIncumbent:
     """The final incumbent of a run.
 
     Attributes:
@@ -102,9 +102,9 @@ class Run:
 
     trajectory: Trajectory
     path: Path
-    best: Best | None = None
+    best: FinalIncumbent | None = None
     header: Header | None = None
-    scored: Scored | None = None
+    scored: ScoredTrials | None = None
     configurations: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     regret: Trajectory | None = None
     relative: Trajectory | None = None
@@ -122,7 +122,7 @@ class Run:
         is_last = np.append(np.diff(self.course.time_s) > 0, True)
         return replace(line, value=-self.course.returns[is_last], test=None)
 
-    def judged(self, known: Known | None) -> Run:
+    def judged(self, known: ReferenceValues | None) -> Run:
         """Return this run with its regret, where it is known, and its losses at full fidelity."""
         line = self.trajectory
         if known is None or line.trial is None or not self.configurations:
@@ -138,7 +138,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Known:
+class ReferenceValues:
     """What stored numbers know of a problem, whoever tunes it.
 
     Attributes:
@@ -157,7 +157,7 @@ class Known:
     exact: bool
     budget_s: float | None
     regret_at: Callable[[Sequence[Mapping[str, Any]]], tuple[NDArray[Any], NDArray[Any]]]
-    volume_regret: Callable[[Scored], NDArray[np.float64]] | None = None
+    volume_regret: Callable[[ScoredTrials], NDArray[np.float64]] | None = None
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ class Problem:
     kwargs: Mapping[str, Any]
     fingerprints: tuple[str, ...]
     runs: Mapping[str, tuple[Run, ...]]
-    known: Known | None = None
+    known: ReferenceValues | None = None
 
     def results(self) -> tuple[AgentResult, ...]:
         """Return the final results, one per agent."""
@@ -296,13 +296,13 @@ class Problem:
         best, first = ends([run.trajectory for run in self._all_runs()])
         return best, max(first - best, 1e-12)
 
-    def scored(self) -> Mapping[str, tuple[Scored, ...]]:
+    def scored(self) -> Mapping[str, tuple[ScoredTrials, ...]]:
         """Return the trials of every agent that its front is of; none where rewards are numbers.
 
         They are those of full fidelity, and all where a cost is among the objectives.
         """
         runs = [(agent, run.scored) for agent, of in self.runs.items() for run in of if run.scored]
-        found: dict[str, tuple[Scored, ...]] = {}
+        found: dict[str, tuple[ScoredTrials, ...]] = {}
         scored = [one for _, one in runs if one is not None]
         # A short trial is no half-trained one where what it costs is among the objectives.
         of_costs = any(name in COSTS for one in scored for name in one.names)

@@ -40,7 +40,7 @@ from fedhpo_gym.analysis.figures import (
     schedule_figures,
 )
 from fedhpo_gym.analysis.grouping import group
-from fedhpo_gym.analysis.overview import Facts, facts, legend, overview, summary_table
+from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
     BEST,
@@ -243,7 +243,7 @@ def _is_judged(problem: Problem) -> bool:
     return all(run.relative is not None for runs in problem.runs.values() for run in runs)
 
 
-def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, Facts]) -> _Part:
+def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, AgentFacts]) -> _Part:
     prefix = f"study-{number}"
     figures = comparison_figures(found, prefix, looks)
     tables = (summary_table(found, known), *comparison_tables(found))

@@ -18,7 +18,13 @@ from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.surrogate_curves import CurveModel, CurveRegressor
 from fedhpo_gym.stored.surrogate_inputs import BATCH, EPOCHS, is_product
-from fedhpo_gym.stored.surrogate_models import MAX_POINT, ExactKernel, Forest, Heads, matern
+from fedhpo_gym.stored.surrogate_models import (
+    MAX_POINT,
+    ExactKernel,
+    Forest,
+    MultiHeadNetwork,
+    matern,
+)
 
 LIKELY_ROWS = 300
 """Most rows that the likelihood is computed of: it takes the cube of their number."""
@@ -153,7 +159,7 @@ def train_network(
     steps: int,
     batch: int,
     widths: tuple[int, ...] = WIDTHS,
-) -> Heads:
+) -> MultiHeadNetwork:
     """Return a network whose curves fit those of rows; weights are stored in half precision.
 
     The error is that of the curves, and not of the coefficients that the network returns: few
@@ -195,7 +201,7 @@ def train_network(
     names = [f"{part}_{i}" for i in range(len(widths)) for part in ("weight", "bias")]
     stored = dict(zip(names, layers, strict=True))
     stored |= {"heads": (shared + own) * unit, "head_bias": bias * unit}
-    return Heads({name: value.astype(np.float16) for name, value in stored.items()})
+    return MultiHeadNetwork({name: value.astype(np.float16) for name, value in stored.items()})
 
 
 def _initial(

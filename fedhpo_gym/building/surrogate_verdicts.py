@@ -40,7 +40,7 @@ from fedhpo_gym.stored.surrogate_verdicts import (
     CLAIMED,
     ENTRY,
     Claim,
-    Held,
+    HeldOut,
     held_on,
     to_card,
 )
@@ -199,10 +199,10 @@ def _values(
     return found
 
 
-def _held(truth: Floats, said: Floats, ranking: NDArray[np.int64]) -> Held:
+def _held(truth: Floats, said: Floats, ranking: NDArray[np.int64]) -> HeldOut:
     error = said - truth
     tau = kendall_tau(truth, said, ranking)
-    return Held(
+    return HeldOut(
         mae=_short(np.abs(error).mean()),
         bias=_short(error.mean()),
         spread=_short(truth.std()),

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from fedhpo_gym.backends.training import make_batch
 from fedhpo_gym.building.design import Design, U, write_unit
 from fedhpo_gym.building.provenance import this_machine
-from fedhpo_gym.core.processes import Crew, each_on_cluster
+from fedhpo_gym.core.processes import WorkerPool, each_on_cluster
 from fedhpo_gym.fl.laws import require_equal_bits
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.tasks import Task
@@ -56,7 +56,7 @@ def compute_units(
     if address is not None:
         _on_cluster(design, units, folder, device, address)
         return
-    crew = Crew[U](workers, UnitWork(design, folder, device, try_laws(design.task, device)))
+    crew = WorkerPool[U](workers, UnitWork(design, folder, device, try_laws(design.task, device)))
     with tqdm(unit="round", desc=design.task.table_name) as bar, crew:
         while units:
             bar.total = bar.n + sum(design.evaluated_rounds(unit.name)[-1] for unit in units)

@@ -110,7 +110,7 @@ Named = Annotated[
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunOptions:
     """What runs are asked for, besides who acts where."""
 
     backend: Annotated[

@@ -30,7 +30,7 @@ from fedhpo_gym.stored.difficulty import (
 )
 from fedhpo_gym.stored.health import HEALTH, LABELS, agree, health_of
 from fedhpo_gym.stored.health_cards import health_cards, open_card, write_health
-from fedhpo_gym.stored.lattice import Stored, validation_losses
+from fedhpo_gym.stored.lattice import StoredNumbers, validation_losses
 from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import Task, get_task, task_of
 
@@ -93,7 +93,7 @@ def chosen(ids: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(picked))
 
 
-def _labels(stored: Stored) -> dict[str, float] | None:
+def _labels(stored: StoredNumbers) -> dict[str, float] | None:
     """Return what the label frequencies reach if the card lacks it and the data are at hand."""
     if LABELS in stored.card:
         return None
@@ -176,7 +176,7 @@ def difficulty(
     return 0
 
 
-def _cells(stored: Stored) -> Iterator[str]:
+def _cells(stored: StoredNumbers) -> Iterator[str]:
     versions = ", ".join(f"-v{task.version}" for task in answering(stored))
     yield f"{stored.identity.task}{versions}"
     words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")

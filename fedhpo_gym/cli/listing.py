@@ -22,7 +22,7 @@ from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.stored.catalogue import list_tables, open_table
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
@@ -170,7 +170,7 @@ def newest_id(identity: Identity) -> str:
     return max(known or [get_task(identity.id)], key=lambda task: task.version).id
 
 
-def answering(stored: Stored) -> list[Task]:
+def answering(stored: StoredNumbers) -> list[Task]:
     """Return the versions of a variant that answer from stored numbers, the oldest first.
 
     A version that shares numbers does not answer from the surrogate of another if it has its own.

@@ -20,7 +20,7 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.health import INERT, NEAR, SURVIVES, faults, inert, labels_on
 from fedhpo_gym.stored.health_cards import health_cards, health_on, open_card, survival_on
-from fedhpo_gym.stored.lattice import Stored, asked_columns
+from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
 from fedhpo_gym.stored.surrogate import Surrogate, open_preferred
 from fedhpo_gym.stored.surrogate_verdicts import (
     CLAIM_RULE,
@@ -196,23 +196,23 @@ def page() -> str:
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def health_of_card(stored: Stored) -> Mapping[str, Any]:
+def health_of_card(stored: StoredNumbers) -> Mapping[str, Any]:
     """Return the health on a card."""
     return health_on(stored, f"fedhpo-gym health {stored.identity.id} --write")
 
 
-def _name(stored: Stored) -> str:
+def _name(stored: StoredNumbers) -> str:
     """Return the ids, without their common beginning, that answer from stored numbers."""
     versions = ", ".join(f"-v{task.version}" for task in answering(stored))
     return f"{stored.identity.task}{versions}"
 
 
-def _variant(stored: Stored) -> str:
+def _variant(stored: StoredNumbers) -> str:
     words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "")
     return words.replace("'", "")
 
 
-def _cells(stored: Stored) -> Iterator[str]:
+def _cells(stored: StoredNumbers) -> Iterator[str]:
     health, labels = health_of_card(stored), labels_on(stored)
     tau = health["kendall"]
     yield _name(stored)
@@ -231,7 +231,7 @@ def _cells(stored: Stored) -> Iterator[str]:
     yield ", ".join(inert(health)) or "–"
 
 
-def _degenerate(stored: list[Stored]) -> Iterator[str]:
+def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
     """Yield a paragraph per fault with the problems that have it, and how many have none."""
     named: dict[str, list[str]] = {}
     healthy = 0
@@ -251,7 +251,7 @@ def _degenerate(stored: list[Stored]) -> Iterator[str]:
     yield f"The other {healthy} of {len(stored)} have none of these faults."
 
 
-OPENERS: Final[Mapping[str, Callable[[Task], Stored]]] = {
+OPENERS: Final[Mapping[str, Callable[[Task], StoredNumbers]]] = {
     "tabular": lambda task: open_table(task.identity),
     "surrogate": lambda task: open_preferred(task.surrogate_identities),
 }
@@ -378,7 +378,7 @@ VERDICT_HEADS = (
 )
 
 
-def verdicts_of(stored: Stored) -> dict[str, Any] | None:
+def verdicts_of(stored: StoredNumbers) -> dict[str, Any] | None:
     """Return figures and verdict by objective, as JSON data; None for a table."""
     if not isinstance(stored, Surrogate):
         return None
@@ -395,7 +395,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: {one['verdict']} ({one['figures']})"
 
 
-def claim_words(stored: Stored) -> str | None:
+def claim_words(stored: StoredNumbers) -> str | None:
     """Return what became of the best that a surrogate claims; None for a table."""
     if not isinstance(stored, Surrogate):
         return None
@@ -405,7 +405,7 @@ def claim_words(stored: Stored) -> str | None:
     return f"{'kept' if claim.passed else 'MISSED'} ({claim.words}); the rule is that {CLAIM_RULE}"
 
 
-def section(stored: Sequence[Stored]) -> Iterator[str]:
+def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
     """Yield the parts of the page of all problems that are of objectives."""
     rows = []
     for one in stored:

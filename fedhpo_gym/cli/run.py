@@ -16,11 +16,20 @@ from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.backends.federatedscope.process import kept
 from fedhpo_gym.cli import report as reports
 from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import Asked, Cluster, Named, Rule, Runs, complain, parse_pairs, say
+from fedhpo_gym.cli.console import (
+    Cluster,
+    Named,
+    Rule,
+    RunOptions,
+    Runs,
+    complain,
+    parse_pairs,
+    say,
+)
 from fedhpo_gym.cli.problems import useless_limits
 from fedhpo_gym.cli.report import whole_records
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.studies import Means
+from fedhpo_gym.studies import Execution
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.replay import replay as replay_record
 from fedhpo_gym.studies.replay import where_computed
@@ -40,7 +49,7 @@ def run(
     ],
     seeds: Annotated[int, Arg("runs per agent (5)", "N")] = 5,
     out: Runs = Path("runs"),
-    asked: Asked,
+    asked: RunOptions,
 ) -> int:
     """Do every run whose complete record is not there yet."""
     request = Request(
@@ -98,7 +107,7 @@ def compare(
         ),
     ] = (),
     rule: Rule = "recommended",
-    asked: Asked,
+    asked: RunOptions,
 ) -> int:
     """Do every run whose record is not there yet, and write the report; 1 if a run failed."""
     arguments = dict(parse_pairs("--set", asked.settings))
@@ -119,7 +128,7 @@ def compare(
         noise=dict(parse_pairs("--noise", noise)) or None,
         simulated_workers=asked.simulated_workers,
         shared_start=asked.shared_start,
-        means=Means(
+        means=Execution(
             workers=workers,
             executor=cluster.executor,
             address=cluster.address,

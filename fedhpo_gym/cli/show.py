@@ -30,7 +30,7 @@ from fedhpo_gym.data import SOURCES
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, labels_on
 from fedhpo_gym.stored.health_cards import health_on, survival_on
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE
 from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
@@ -182,7 +182,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
     }
 
 
-def _courses(stored: Stored) -> int | None:
+def _courses(stored: StoredNumbers) -> int | None:
     """Return how many courses a table holds; the card of a sample says it itself."""
     if any(d.values is None for d in stored.space.dimensions):
         return None

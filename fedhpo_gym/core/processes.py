@@ -58,7 +58,7 @@ class _Message:
 
 
 @dataclass(frozen=True)
-class Done(Generic[J]):
+class JobResult(Generic[J]):
     """How a job ended.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Worker:
         return bool(self.jobs)
 
 
-class Crew(Generic[J]):
+class WorkerPool(Generic[J]):
     """Worker processes, from the first job to the end of the `with` statement."""
 
     def __init__(self, size: int, work: Work[J]) -> None:
@@ -142,7 +142,7 @@ class Crew(Generic[J]):
 
     def each(
         self, jobs: Iterable[J], advance: Callable[[], None], timeout_s: float = math.inf
-    ) -> Iterator[Done[J]]:
+    ) -> Iterator[JobResult[J]]:
         """Do jobs, in their order, and yield how each ended, whatever became of the others.
 
         Args:
@@ -167,7 +167,7 @@ class Crew(Generic[J]):
                 if worker.busy and time.monotonic() >= worker.deadline:
                     yield self._timed_out(worker, timeout_s)
 
-    def _heard(self, worker: _Worker, advance: Callable[[], None]) -> Done[J] | None:
+    def _heard(self, worker: _Worker, advance: Callable[[], None]) -> JobResult[J] | None:
         """Take in what a worker says; return how its job ended, if it did."""
         try:
             message: _Message = worker.connection.recv()
@@ -176,7 +176,7 @@ class Crew(Generic[J]):
             lost.__cause__ = error
             if not self._began:  # nor would any other
                 raise lost from error
-            return Done(worker.jobs.pop(), error=lost)
+            return JobResult(worker.jobs.pop(), error=lost)
         if message.kind == "started":
             self._began = True
             return None
@@ -185,8 +185,8 @@ class Crew(Generic[J]):
             return None
         job = worker.jobs.pop()
         if message.kind == "failed":
-            return Done(job, error=message.content)
-        return Done(job, result=message.content)
+            return JobResult(job, error=message.content)
+        return JobResult(job, result=message.content)
 
     def _lost(self, worker: _Worker) -> WorkerLostError:
         self._workers.remove(worker)
@@ -202,14 +202,14 @@ class Crew(Generic[J]):
             "before is kept: run the same command again, with fewer workers"
         )
 
-    def _timed_out(self, worker: _Worker, timeout_s: float) -> Done[J]:
+    def _timed_out(self, worker: _Worker, timeout_s: float) -> JobResult[J]:
         self._workers.remove(worker)
         worker.process.kill()
         worker.process.join(GRACE_S)
         error = WorkerTimeoutError(
             f"it took more than the {timeout_s:g} s that it may, and was ended"
         )
-        return Done(worker.jobs.pop(), error=error)
+        return JobResult(worker.jobs.pop(), error=error)
 
     def _hand_out(self, waiting: deque[J], timeout_s: float = math.inf) -> None:
         idle = [worker for worker in self._workers if not worker.busy]
@@ -327,7 +327,9 @@ def check_executor(executor: str, address: str | None) -> None:
         )
 
 
-def each_on_cluster(call: Callable[[J], Any], jobs: Sequence[J], address: str) -> Iterator[Done[J]]:
+def each_on_cluster(
+    call: Callable[[J], Any], jobs: Sequence[J], address: str
+) -> Iterator[JobResult[J]]:
     """Do jobs on a cluster, and yield how each ended, as it does.
 
     Args:
@@ -349,7 +351,7 @@ def each_on_cluster(call: Callable[[J], Any], jobs: Sequence[J], address: str) -
                 if isinstance(fault, KilledWorker):
                     fault = WorkerLostError(f"the cluster lost it: {fault}")
                 result = future.result() if fault is None else None
-                yield Done(futures[future], result, fault)
+                yield JobResult(futures[future], result, fault)
                 future.release()
         finally:
             client.cancel(list(futures))

@@ -16,7 +16,7 @@ NOISE = 0.1  # standard deviation; LEAF's Appendix A calls it a variance
 
 
 @dataclass(frozen=True, eq=False)
-class Generated:
+class SyntheticDraw:
     """What LEAF's generator draws.
 
     Attributes:
@@ -38,7 +38,7 @@ def generate(
     num_dim: int = 60,
     seed: int = SEED,
     prob_clusters: Sequence[float] = (1.0,),
-) -> Generated:
+) -> SyntheticDraw:
     """Generate tasks with numpy's legacy generator, whose stream LEAF's numbers depend on.
 
     The generator is seeded twice with the same seed, for the task sizes and for everything else,
@@ -63,7 +63,7 @@ def generate(
         noisy = logits + rng.normal(0.0, NOISE, (size, num_classes))
         x.append(features)
         y.append(noisy.argmax(axis=1).astype(np.int64))
-    return Generated(x, y, q, means)
+    return SyntheticDraw(x, y, q, means)
 
 
 def _task_sizes(rng: np.random.RandomState, num_tasks: int) -> NDArray[np.int64]:

@@ -35,7 +35,7 @@ def level_of(fidelity: Mapping[str, Any]) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredTrials:
     """What a run of vector rewards tried, in the order in which it was paid for.
 
     Trials that do not keep the constraints are left out: no front has them.
@@ -56,7 +56,7 @@ class Scored:
     told: Numbers | None = None
 
     @classmethod
-    def of(cls, run: RunRecord) -> Scored | None:
+    def of(cls, run: RunRecord) -> ScoredTrials | None:
         """Take from a record what is judged; None where its rewards are no vectors, or of steps."""
         steps = run.steps
         if "step" in run.final.incumbent or not isinstance(steps[0].reward, Sequence):
@@ -74,13 +74,15 @@ class Scored:
         )
         return found._kept(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
 
-    def at_level(self, level: float) -> Scored:
+    def at_level(self, level: float) -> ScoredTrials:
         """Return the trials of at least a level."""
         return self._kept(self.level >= level)
 
-    def _kept(self, kept: NDArray[np.bool_]) -> Scored:
+    def _kept(self, kept: NDArray[np.bool_]) -> ScoredTrials:
         told = None if self.told is None else self.told[kept]
-        return Scored(self.time_s[kept], self.errors[kept], self.level[kept], self.names, told)
+        return ScoredTrials(
+            self.time_s[kept], self.errors[kept], self.level[kept], self.names, told
+        )
 
     def presented(self) -> Numbers:
         """Return (M, k) the errors of the trials that the agent presents as its front."""
@@ -211,7 +213,7 @@ class JudgedRun:
     accuracy: Numbers
     word: str
     described: Callable[[int], Described]
-    scored: Scored | None = None
+    scored: ScoredTrials | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
     course: Course | None = None
 
@@ -229,7 +231,7 @@ class JudgedRun:
                 steps[place].fidelity,
                 steps[place].true_objectives,
             ),
-            scored=Scored.of(run),
+            scored=ScoredTrials.of(run),
             spent={
                 name: float(np.sum([step.cost[name] for step in steps]))
                 for name in COSTS
@@ -281,7 +283,7 @@ REFERENCE: Final = 1.1
 """Of every objective, where the best known front reaches from 0 to 1."""
 
 
-def at_full_level(runs: Sequence[Scored]) -> list[Scored]:
+def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:
     """Return the trials of the highest level of any run, of each run."""
     if odd := [run.names for run in runs if run.names != runs[0].names]:
         raise InvalidArgumentError(
@@ -291,7 +293,7 @@ def at_full_level(runs: Sequence[Scored]) -> list[Scored]:
     return [run.at_level(highest) for run in runs]
 
 
-def scaled(runs: Sequence[Scored]) -> list[Numbers]:
+def scaled(runs: Sequence[ScoredTrials]) -> list[Numbers]:
     """Return (N, k) errors of each run, on the scale of the best front that all runs know.
 
     0 is the best of an objective on that front and 1 its worst. Where the front has one value of an
@@ -305,7 +307,7 @@ def scaled(runs: Sequence[Scored]) -> list[Numbers]:
     return [(run.errors - best) / width for run in runs]
 
 
-def volume_regret(runs: Sequence[Scored]) -> list[Numbers]:
+def volume_regret(runs: Sequence[ScoredTrials]) -> list[Numbers]:
     """Return the hypervolume regret after each trial of each run: (N,), from 1 down to 0 at best.
 
     It is 1 - V(trials so far) / V(trials of all runs), with the reference point at `REFERENCE` in

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.codec import Coder, Integers
-from fedhpo_gym.stored.neighbours import Cells, Known, Path, Prediction
+from fedhpo_gym.stored.neighbours import Cells, NeighbourValues, Path, Prediction
 
 Values = NDArray[np.int32]
 
@@ -28,7 +28,7 @@ _MOST_CODES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Layout:
+class CurveLayout:
     """What a card says of curves.
 
     Attributes:
@@ -100,11 +100,11 @@ class Model:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: CurveLayout,
         paths: Sequence[Path],
         coder: Coder,
         seeds: Integers,
-        listed: Listed | None,
+        listed: Codebook | None,
     ) -> None:
         """Take what both directions know.
 
@@ -130,7 +130,7 @@ class Model:
 
         Args:
             values: (cells, columns) codes by which and metric; a decoder has zeros.
-            following: which best models are not coded; see `Layout.following`.
+            following: which best models are not coded; see `CurveLayout.following`.
 
         Returns:
             The same as `values`.
@@ -152,7 +152,7 @@ class Model:
 
     def _group(self, group: _Group, surprise: NDArray[np.int32]) -> Values:
         cells, columns = group.values.shape
-        known = Known(cells, columns, len(self._cells.paths) + (group.guess is not None))
+        known = NeighbourValues(cells, columns, len(self._cells.paths) + (group.guess is not None))
         for at in self._cells.pieces(group.values.shape[1]):
             left = self._follow(group, known, at)
             if left.size:
@@ -165,7 +165,7 @@ class Model:
                     self._place(self._listed, lists, group, prediction, left, surprise)
         return known.values[:-1].astype(np.int32)
 
-    def _follow(self, group: _Group, known: Known, at: Integers) -> Integers:
+    def _follow(self, group: _Group, known: NeighbourValues, at: Integers) -> Integers:
         """Fill in what is not coded, and return the other cells."""
         if group.following is None or group.guess is None:
             return at
@@ -189,7 +189,7 @@ class Model:
 
     def _place(
         self,
-        listed: Listed,
+        listed: Codebook,
         lists: NDArray[np.int32],
         group: _Group,
         prediction: Prediction,
@@ -232,7 +232,7 @@ _CODES = 1 << 8
 COUNTS, VALUES = "f1_counts", "f1_values"
 
 
-class Listed:
+class Codebook:
     """Lists of macro-F1 codes, and the nearest entry of each to any code.
 
     Attributes:

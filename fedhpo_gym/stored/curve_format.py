@@ -27,8 +27,8 @@ from fedhpo_gym.stored.curve_coder import (
     MOST_LISTS,
     VALUES,
     WHICH,
-    Layout,
-    Listed,
+    Codebook,
+    CurveLayout,
     Model,
     Values,
     list_values,
@@ -72,7 +72,7 @@ class Packing:
     crc32: int
 
     @classmethod
-    def from_card(cls, said: Any, layout: Layout) -> Packing:
+    def from_card(cls, said: Any, layout: CurveLayout) -> Packing:
         """Return what the entry of a card says.
 
         Raises:
@@ -103,7 +103,7 @@ class Packing:
         """Return the entry of the card."""
         return {"name": NAME, "description": _DESCRIPTION, **vars(self)}
 
-    def shapes(self, layout: Layout) -> dict[str, tuple[int, ...]]:
+    def shapes(self, layout: CurveLayout) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of the arrays that hold the curves."""
         found: dict[str, tuple[int, ...]] = {WORDS: (self.words,)}
         if self.listed is not None:
@@ -114,14 +114,14 @@ class Packing:
 _MOST_PATHS = 16
 
 
-def may_list(layout: Layout) -> bool:
+def may_list(layout: CurveLayout) -> bool:
     """Return whether there are hits and macro-F1, and not too many lists."""
     metrics = {"accuracy", "f1"} <= {*layout.packed}
     return metrics and lists_for(layout.by_column) <= MOST_LISTS
 
 
 def pack(
-    arrays: Arrays, layout: Layout, seeds: NDArray[np.int64]
+    arrays: Arrays, layout: CurveLayout, seeds: NDArray[np.int64]
 ) -> tuple[dict[str, NDArray[Any]], Packing]:
     """Return what is stored instead of arrays, and how.
 
@@ -146,7 +146,7 @@ def pack(
     found = []
     for members in lists:
         coder = Encoder()
-        listed = Listed(layout.by_column, members) if members else None
+        listed = Codebook(layout.by_column, members) if members else None
         Model(layout, paths, coder, seeds, listed).run(values, following)
         count, words = coder.count, coder.close()
         entries = members[VALUES].size if members else None
@@ -158,7 +158,7 @@ def pack(
 
 
 def unpack(
-    arrays: Arrays, layout: Layout, seeds: NDArray[np.int64], said: Packing, what: object
+    arrays: Arrays, layout: CurveLayout, seeds: NDArray[np.int64], said: Packing, what: object
 ) -> dict[str, NDArray[Any]]:
     """Return all arrays of a table or a sample.
 
@@ -176,7 +176,7 @@ def unpack(
     _require_room(layout, what)
     if arrays[WORDS].dtype != np.uint16:
         raise ValueError(f"{WORDS!r} must be 16-bit words, got {arrays[WORDS].dtype}")
-    listed = Listed(layout.by_column, arrays) if said.listed is not None else None
+    listed = Codebook(layout.by_column, arrays) if said.listed is not None else None
     following = layout.following(arrays["best_round"]) if said.follows else None
     coder = Decoder(arrays[WORDS], said.lanes)
     nothing = np.zeros((math.prod(layout.shape), layout.by_column.shape[1]), np.int32)
@@ -194,7 +194,7 @@ def unpack(
     return whole
 
 
-def checksum(arrays: Arrays, layout: Layout) -> int:
+def checksum(arrays: Arrays, layout: CurveLayout) -> int:
     """Return the CRC-32 of all packed arrays, each in the type of its codes."""
     found = 0
     for which, metric in itertools.product(WHICH, layout.packed):
@@ -206,14 +206,14 @@ def checksum(arrays: Arrays, layout: Layout) -> int:
     return found
 
 
-def _require_room(layout: Layout, what: object) -> None:
+def _require_room(layout: CurveLayout, what: object) -> None:
     cells, columns = math.prod(layout.shape), layout.samples[0].size
     codes = 2 * len(WHICH) * len(layout.packed) * cells * columns
     size = _PER_CELL * cells + _PER_NUMBER * cells * columns + _PER_CODE * codes
     require_bytes(size, f"unpacking what is in {what}")
 
 
-def _columns(arrays: Arrays, layout: Layout, which: str, metric: str) -> Values:
+def _columns(arrays: Arrays, layout: CurveLayout, which: str, metric: str) -> Values:
     """Return a metric of all splits and clients side by side."""
     clients = layout.samples.shape[1]
     parts = []
@@ -236,7 +236,7 @@ def _fits(array: NDArray[Any], dtype: np.dtype[np.unsignedinteger]) -> bool:
 
 
 def _follows(
-    layout: Layout,
+    layout: CurveLayout,
     values: Mapping[tuple[str, str], Values],
     following: tuple[NDArray[np.bool_], NDArray[np.bool_]],
 ) -> bool:
@@ -251,7 +251,7 @@ def _follows(
 
 
 def _pairs(
-    layout: Layout, values: Mapping[tuple[str, str], Values], seeds: NDArray[np.int64]
+    layout: CurveLayout, values: Mapping[tuple[str, str], Values], seeds: NDArray[np.int64]
 ) -> list[Any]:
     """Return what `list_values` needs, where macro-F1 can be listed."""
     if not may_list(layout):

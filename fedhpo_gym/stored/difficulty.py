@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored.health import labels_on
-from fedhpo_gym.stored.lattice import Stored, asked_columns, asked_space, losses_at
+from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns, asked_space, losses_at
 from fedhpo_gym.tasks import Task, task_of
 
 DRAWS = 2_048
@@ -91,7 +91,7 @@ class Difficulty:
         return share >= CONTEST_LEFT and deviations >= CONTEST[0] and self.gain >= CONTEST[1]
 
 
-def difficulty_of(stored: Stored) -> Difficulty:
+def difficulty_of(stored: StoredNumbers) -> Difficulty:
     """Return how hard the problem of stored numbers is."""
     task = task_of(stored.identity)
     exact = all(d.values is not None for d in stored.space.dimensions)
@@ -165,7 +165,7 @@ def _nearest(dimension: Dimension, wanted: float | None) -> Value:
     return min(dimension.grid, key=lambda one: abs(scale(float(one)) - scale(wanted)))
 
 
-def _guess(stored: Stored, task: Task) -> float:
+def _guess(stored: StoredNumbers, task: Task) -> float:
     labels = labels_on(stored)
     return float(labels["val_loss"]) if labels else task.chance_loss
 

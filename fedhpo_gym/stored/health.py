@@ -18,7 +18,7 @@ from fedhpo_gym.core.checks import as_number, checked_types
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.evaluation.ranks import kendall
 from fedhpo_gym.space import Dimension, Value
-from fedhpo_gym.stored.lattice import EARLY, Landscape, Stored, landscape_of
+from fedhpo_gym.stored.lattice import EARLY, Landscape, StoredNumbers, landscape_of
 
 LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
@@ -38,7 +38,7 @@ DIGITS = 5
 
 
 @checked_types
-def health_of(stored: Stored) -> dict[str, Any]:
+def health_of(stored: StoredNumbers) -> dict[str, Any]:
     """Return the health of stored numbers, as JSON data; `docs/problems.md` explains every figure.
 
     A figure that cannot be had is None, and `missing` says why.
@@ -69,7 +69,7 @@ def health_of(stored: Stored) -> dict[str, Any]:
 
 
 @checked_types
-def labels_on(stored: Stored) -> Mapping[str, float] | None:
+def labels_on(stored: StoredNumbers) -> Mapping[str, float] | None:
     """Return what the label frequencies reach, as a card states it; None where it does not.
 
     Args:
@@ -109,7 +109,7 @@ def _lattice(land: Landscape) -> dict[str, Any]:
     }
 
 
-def _optimum(stored: Stored, land: Landscape) -> dict[str, Any]:
+def _optimum(stored: StoredNumbers, land: Landscape) -> dict[str, Any]:
     configuration, fidelity = land.optimum()
     answer = stored.evaluate(configuration, fidelity, stored.seeds)
     names = [(split, metric) for metric in ("loss", "accuracy") for split in ("val", "test")]
@@ -211,7 +211,9 @@ def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
     }
 
 
-def _reasons(stored: Stored, land: Landscape, found: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _reasons(
+    stored: StoredNumbers, land: Landscape, found: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     """Return the figures that are not there, and why."""
     reasons = []
     if stored.card.get(LABELS) is None:

@@ -14,7 +14,7 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.stored import surrogate, table
 from fedhpo_gym.stored.catalogue import find, list_names
 from fedhpo_gym.stored.health import HEALTH, LABELS, MEANS, SURVIVAL, health_of
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.table import FORMAT
 
 KINDS: Mapping[str, int] = MappingProxyType(
@@ -74,7 +74,7 @@ def health_cards() -> list[Path]:
     return [card for card in found if card is not None]
 
 
-def open_card(card: Path) -> Stored:
+def open_card(card: Path) -> StoredNumbers:
     """Open the table or the surrogate of a card.
 
     Raises:
@@ -111,7 +111,7 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
 
 
 @checked_types
-def health_on(stored: Stored, command: str) -> Mapping[str, Any]:
+def health_on(stored: StoredNumbers, command: str) -> Mapping[str, Any]:
     """Return the health that a card states, of these very numbers.
 
     Args:
@@ -133,7 +133,7 @@ def health_on(stored: Stored, command: str) -> Mapping[str, Any]:
         ) from error
 
 
-def survival_on(stored: Stored) -> Mapping[str, Any] | None:
+def survival_on(stored: StoredNumbers) -> Mapping[str, Any] | None:
     """Return what a card says of the best cells' survival; None where it says none of these.
 
     Raises:

@@ -34,7 +34,7 @@ _NUMBERS_AT_ONCE = 1 << 23
 
 
 @runtime_checkable
-class Stored(Protocol):
+class StoredNumbers(Protocol):
     """Stored numbers that answer: a table or a surrogate."""
 
     @property
@@ -120,7 +120,7 @@ class Landscape:
         return self.configurations[configuration], fidelity
 
 
-def landscape_of(stored: Stored) -> Landscape:
+def landscape_of(stored: StoredNumbers) -> Landscape:
     """Ask stored numbers for everything on their lattice."""
     exact = all(d.values is not None for d in stored.space.dimensions)
     asked = stored.space if exact else asked_space(stored)
@@ -147,7 +147,7 @@ def landscape_of(stored: Stored) -> Landscape:
 
 
 def losses_at(
-    stored: Stored, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
+    stored: StoredNumbers, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
 ) -> NDArray[np.float64]:
     """Return the (configurations, seeds) validation losses of the federation."""
     each = stored.num_samples[:, :, 0].size * len(SPLITS) * len(METRICS)
@@ -194,7 +194,7 @@ def _grid(space: SearchSpace) -> list[dict[str, Value]]:
     return [dict(zip(space.names, point, strict=True)) for point in points]
 
 
-def asked_space(stored: Stored) -> SearchSpace:
+def asked_space(stored: StoredNumbers) -> SearchSpace:
     """Return the space with only those values legal that the task names, where it names any.
 
     Of a problem that the catalogue lacks, all of the space is legal.

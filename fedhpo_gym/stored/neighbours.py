@@ -69,7 +69,7 @@ class Cells:
         return np.where(index > 0, at - self.strides[axis], self.number), index
 
 
-class Known:
+class NeighbourValues:
     """What neighbours tell: their values, and how well they were predicted.
 
     A last row, of zeros, stands for neighbours that there are not. Everything is an integer.
@@ -98,7 +98,7 @@ class Prediction:
     """
 
     def __init__(
-        self, cells: Cells, known: Known, at: Integers, guess: NDArray[np.float32] | None
+        self, cells: Cells, known: NeighbourValues, at: Integers, guess: NDArray[np.float32] | None
     ) -> None:
         """Predict.
 
@@ -212,7 +212,7 @@ def choose_paths(
     paths: list[Path] = [*((axis,) for axis in axes), *pairs]
     cells = Cells(shape, paths)
     some = np.arange(0, cells.number, max(cells.number // _SOME, 1))
-    known = Known(cells.number, values.shape[1], len(paths))
+    known = NeighbourValues(cells.number, values.shape[1], len(paths))
     known.values[:-1] = values
     prediction = Prediction(cells, known, some, None)
     error = np.stack([np.abs(one - values[some]).mean(1) for one, _ in prediction.candidates], 1)

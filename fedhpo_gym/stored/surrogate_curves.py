@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.records import SPLITS
-from fedhpo_gym.stored.surrogate_models import Exact, ExactKernel, Forest, Heads, on_grid
+from fedhpo_gym.stored.surrogate_models import Exact, ExactKernel, Forest, MultiHeadNetwork, on_grid
 from fedhpo_gym.stored.surrogate_outputs import VALIDATION
 
 SCALES = ("mean", "scale", "low", "high")
@@ -53,8 +53,8 @@ class CurveRegressor(Protocol):
         """
 
 
-KINDS: Mapping[str, type[Forest] | type[ExactKernel] | type[Heads]] = {
-    kind.kind: kind for kind in (Forest, ExactKernel, Heads)
+KINDS: Mapping[str, type[Forest] | type[ExactKernel] | type[MultiHeadNetwork]] = {
+    kind.kind: kind for kind in (Forest, ExactKernel, MultiHeadNetwork)
 }
 
 

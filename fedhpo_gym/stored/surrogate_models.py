@@ -187,7 +187,7 @@ MAX_ROW, MAX_WEIGHT, MAX_HIDDEN, MAX_WIDTH = 8.0, 8.0, 256.0, 256
 """A row has 23 bits, a weight 17, a hidden value 22, and 256 products add 8: 48 of 53."""
 
 
-class Heads:
+class MultiHeadNetwork:
     """Linear layers with rectifiers between them; the last one differs between seeds.
 
     Seeds of one configuration share all layers but the last, so three cost little more than one.

@@ -35,7 +35,7 @@ CLAIM_RULE = (
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOut:
     """Held-out figures of one objective, over courses at full fidelity; of a loss, its logarithm.
 
     Attributes:
@@ -123,7 +123,7 @@ def claim_on(card: Mapping[str, Any]) -> Claim | None:
     return claim
 
 
-def held_on(card: Mapping[str, Any]) -> dict[str, Held]:
+def held_on(card: Mapping[str, Any]) -> dict[str, HeldOut]:
     """Return the figures by objective that a surrogate's card states.
 
     Raises:
@@ -132,7 +132,7 @@ def held_on(card: Mapping[str, Any]) -> dict[str, Held]:
     try:
         found = card[ENTRY]
         figures = as_typed(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
-        held = {name: Held(**one) for name, one in figures.items()}
+        held = {name: HeldOut(**one) for name, one in figures.items()}
         own = found["of"] == card[DIGEST]
     except (LookupError, TypeError, ValueError, FedHPOError) as error:
         raise DamagedDataError(_wrong(card, str(error))) from error
@@ -161,6 +161,6 @@ def why_refused(card: Mapping[str, Any], objective: str) -> str:
     return "" if one.passed else f"{one.words}; the rule is: {RULE}"
 
 
-def to_card(held: Mapping[str, Held]) -> dict[str, dict[str, Any]]:
+def to_card(held: Mapping[str, HeldOut]) -> dict[str, dict[str, Any]]:
     """Return figures as a card states them."""
     return {name: asdict(one) for name, one in held.items()}

@@ -21,7 +21,7 @@ from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, position, query_columns
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.curve_coder import Layout
+from fedhpo_gym.stored.curve_coder import CurveLayout
 from fedhpo_gym.stored.curve_format import ENTRY, WORDS, Packing, pack, unpack
 
 WHICH = ("best", "current")
@@ -95,7 +95,7 @@ class StoredCurves(ABC):
         """Names of all arrays."""
         return tuple(self._shapes())
 
-    def _layout(self) -> Layout:
+    def _layout(self) -> CurveLayout:
         """Return what the card says of the curves."""
         return layout_of(self.card, self._shapes()["best_round"], self.axis)
 
@@ -167,7 +167,7 @@ def _require_codes(arrays: Mapping[str, NDArray[Any]]) -> None:
             raise ValueError(f"{name!r} must hold codes, got {arrays[name].dtype}")
 
 
-def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> Layout:
+def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> CurveLayout:
     """Return what a card says of its curves.
 
     Args:
@@ -177,7 +177,7 @@ def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> 
             are alike, except seeds, which are the last.
     """
     rounds = SearchSpace.from_dict(content["fidelity_space"])["round"].grid
-    return Layout(
+    return CurveLayout(
         shape,
         axis,
         (axis,) if axis else tuple(range(len(shape) - 1)),

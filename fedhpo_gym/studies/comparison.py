@@ -28,7 +28,7 @@ from fedhpo_gym.core.errors import (
     require_known,
 )
 from fedhpo_gym.core.files import write_text
-from fedhpo_gym.core.processes import Crew, check_executor
+from fedhpo_gym.core.processes import WorkerPool, check_executor
 from fedhpo_gym.records import parquet
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
@@ -45,7 +45,7 @@ EVERY_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Compared:
+class StudyResult:
     """What became of a study.
 
     Attributes:
@@ -65,7 +65,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Means:
+class Execution:
     """How a study is computed; none of it changes a number.
 
     Attributes:
@@ -116,10 +116,10 @@ def compare(
     noise: Mapping[str, float] | None = None,
     simulated_workers: int = 1,
     shared_start: int = 0,
-    means: Means | None = None,
+    means: Execution | None = None,
     warn: Callable[[str], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Compared:
+) -> StudyResult:
     """Do every run of a study whose record is not there yet.
 
     A cell is a problem, an agent and a seed. Its record is the same bit for bit whatever executor,
@@ -149,7 +149,7 @@ def compare(
         MissingDataError: an id that was named itself has no numbers here.
         MissingDependencyError: something asked for is not installed.
     """
-    means, folder = means or Means(), Path(out)
+    means, folder = means or Execution(), Path(out)
     request = Request(
         _ids(problems),
         [agent_name(one) for one in agents],
@@ -189,7 +189,7 @@ def compare(
                 left = (told - begun) / len(found) * (len(plans) - len(found))
                 failed = len(faults(found.values()))
                 tell(f"{len(found)} of {len(plans)} runs, {failed} failed, {_lasting(left)} left")
-    return Compared(folder, tuple(found[place] for place in sorted(found)), left_out)
+    return StudyResult(folder, tuple(found[place] for place in sorted(found)), left_out)
 
 
 def _beforehand(plans: Sequence[Plan], folder: Path, workers: int) -> str:
@@ -269,12 +269,12 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
 
 
 def _executed(
-    plans: Sequence[Plan], work: CellWork, means: Means
+    plans: Sequence[Plan], work: CellWork, means: Execution
 ) -> Generator[Outcome, None, None]:
     if means.address is not None:
         yield from on_dask(plans, work, means.address, means.timeout_s)
         return
-    with _one_thread(), Crew[Plan](means.workers, work) as crew:
+    with _one_thread(), WorkerPool[Plan](means.workers, work) as crew:
         for done in crew.each(plans, lambda: None, means.timeout_s):
             yield done.result if done.error is None else Outcome.of_error(done.job, done.error)
 

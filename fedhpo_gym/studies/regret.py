@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.problems import Known
+from fedhpo_gym.analysis.problems import ReferenceValues
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
-from fedhpo_gym.records.runs import COSTS, Scored, level_of
+from fedhpo_gym.records.runs import COSTS, ScoredTrials, level_of
 from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
@@ -116,10 +116,10 @@ def _truth_of_front(
     return _truth_of(header, {**header.spec, "kwargs": kwargs}, own, named)
 
 
-def _volume_regret_of(header: Header) -> Callable[[Scored], NDArray[np.float64]]:
+def _volume_regret_of(header: Header) -> Callable[[ScoredTrials], NDArray[np.float64]]:
     """Return what says the hypervolume regret of a run of some problem; see `Truth`."""
 
-    def volume_regret(run: Scored) -> NDArray[np.float64]:
+    def volume_regret(run: ScoredTrials) -> NDArray[np.float64]:
         truth = _truth_of_front(header, run.names)
         signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
         counts = (run.level >= level_of(truth.fidelity))[:, None]
@@ -131,7 +131,7 @@ def _volume_regret_of(header: Header) -> Callable[[Scored], NDArray[np.float64]]
     return volume_regret
 
 
-def known_of(header: Header) -> Known | None:
+def known_of(header: Header) -> ReferenceValues | None:
     """Return what stored numbers know of the problem of a run, for a report."""
     if not from_stored_numbers(header) or header.kwargs.get("instances") is not None:
         return None
@@ -140,7 +140,7 @@ def known_of(header: Header) -> Known | None:
     except FedHPOError:
         return None
     best = float(truth.values[truth.optimum, 0])
-    return Known(
+    return ReferenceValues(
         truth.objectives[0].name,
         best,
         truth.typical,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_episode
-from fedhpo_gym.agents.clients import DEFAULT_ARMS, Arms, Traces, check_unit_rows, perturbed_arms
+from fedhpo_gym.agents.clients import DEFAULT_ARMS, ArmGrid, Traces, check_unit_rows, perturbed_arms
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -57,7 +57,7 @@ class WrappedTrial:
     """
 
     centre: NDArray[np.float32]
-    arms: Arms
+    arms: ArmGrid
     best: NDArray[np.float32]
     traces: Traces
     steps: tuple[Step, ...]

@@ -21,7 +21,7 @@ from fedhpo_gym.systems.model import (
     harmonic,
 )
 from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord, read_records
-from fedhpo_gym.systems.work import ClientWork, Happened, Work
+from fedhpo_gym.systems.work import ClientWork, CourseHistory, Work
 
 SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
     {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}
@@ -67,8 +67,8 @@ __all__ = [
     "SYSTEM_MODELS",
     "Calibration",
     "ClientWork",
+    "CourseHistory",
     "DeviceModel",
-    "Happened",
     "JobClock",
     "RecordedModel",
     "RoundRecord",

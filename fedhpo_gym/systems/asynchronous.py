@@ -23,7 +23,7 @@ COURSES: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Means:
+class JobDurations:
     """How long jobs of clients take on average: from the begin of one to its report.
 
     Attributes:
@@ -125,7 +125,7 @@ def ample_s(system: System, work: Work) -> float:
     return mean_s + 4.0 * deviation_s
 
 
-def _planned_s(system: System, work: Work, means: Means) -> tuple[float, float]:
+def _planned_s(system: System, work: Work, means: JobDurations) -> tuple[float, float]:
     """Return the mean and the standard deviation of the seconds of planned aggregations.
 
     Without hours, the deviation is that of as many independent times between reports, as large as

@@ -130,7 +130,7 @@ class System(ABC):
             f"{type(self).__name__} without them"
         )
 
-    def job_means(self, work: Work) -> asynchronous.Means:
+    def job_means(self, work: Work) -> asynchronous.JobDurations:
         """Return how long clients are expected to take for a job of asynchronous training.
 
         Raises:

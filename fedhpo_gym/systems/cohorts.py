@@ -14,7 +14,7 @@ from fedhpo_gym.systems.work import Floats
 
 
 @dataclass(frozen=True, eq=False)
-class Invited:
+class Invitations:
     """The clients that a server invites to rounds; what is random belongs to a client's place.
 
     So whoever is invited beyond them changes nothing for the first ones.
@@ -38,7 +38,7 @@ class Invited:
     survives: NDArray[np.bool_]
 
     @classmethod
-    def joined(cls, rounds: Sequence[Invited]) -> Invited:
+    def joined(cls, rounds: Sequence[Invitations]) -> Invitations:
         """Return rounds with equally many clients as one record."""
         arrays = [name for name in vars(rounds[0]) if name != "wanted"]
         joined = {name: np.concatenate([getattr(one, name) for one in rounds]) for name in arrays}
@@ -75,7 +75,7 @@ def invite(
     *,
     over_selection: float,
     dropout: float,
-) -> Invited:
+) -> Invitations:
     """Invite clients to one round.
 
     Args:
@@ -102,7 +102,7 @@ def invite(
     wait_s = np.zeros(number)
     if hours is not None:
         wait_s = hours.wait_s(clients % len(hours), start_s)
-    return Invited(
+    return Invitations(
         clients[None],
         wanted,
         devices.compute[clients][None],
@@ -123,7 +123,7 @@ def invite_uniformly(
     *,
     over_selection: float,
     dropout: float,
-) -> Invited:
+) -> Invitations:
     """Invite clients to one round of each of many courses, drawn uniformly; nobody waits yet.
 
     Args:
@@ -146,7 +146,7 @@ def invite_uniformly(
     )
     survives = rng.random(clients.shape) >= dropout
     compute, wait_s = devices.compute[clients], np.zeros(clients.shape)
-    return Invited(clients, wanted, compute, upload, download, wait_s, survives)
+    return Invitations(clients, wanted, compute, upload, download, wait_s, survives)
 
 
 def _distinct(rng: np.random.Generator, rows: int, high: int, number: int) -> NDArray[np.integer]:
@@ -163,7 +163,7 @@ def _distinct(rng: np.random.Generator, rows: int, high: int, number: int) -> ND
 
 
 def take_rounds(
-    invited: Invited,
+    invited: Invitations,
     units: Floats,
     second_per_unit: float,
     message_bytes: tuple[float, float],

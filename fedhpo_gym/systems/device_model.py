@@ -17,10 +17,10 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
-from fedhpo_gym.systems.asynchronous import Means
+from fedhpo_gym.systems.asynchronous import JobDurations
 from fedhpo_gym.systems.base import MOST, SLOWEST, System
 from fedhpo_gym.systems.cohorts import (
-    Invited,
+    Invitations,
     Rounds,
     client_seconds,
     invite,
@@ -28,7 +28,7 @@ from fedhpo_gym.systems.cohorts import (
     take_rounds,
 )
 from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
-from fedhpo_gym.systems.work import Happened, Work
+from fedhpo_gym.systems.work import CourseHistory, Work
 
 DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
 AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
@@ -85,8 +85,8 @@ class _LivedCourses:
 
     def add(
         self,
-        invited: Callable[[int, np.random.Generator], Invited],
-        taken: Callable[[Invited], Rounds],
+        invited: Callable[[int, np.random.Generator], Invitations],
+        taken: Callable[[Invitations], Rounds],
         hours: Availability,
         server_s: float,
     ) -> None:
@@ -306,7 +306,7 @@ class DeviceModel(System):
         past = work.happened
         return self._planned(work) if past is None else self._taken(work, past)
 
-    def _taken(self, work: Work, happened: Happened) -> _Total:
+    def _taken(self, work: Work, happened: CourseHistory) -> _Total:
         """Return what the rounds took that happened, one after the other."""
         number, time_s, found = _clients_of(work), happened.start_s, []
         for index, sampled in enumerate(happened.sampled):
@@ -379,7 +379,7 @@ class DeviceModel(System):
         ]
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
 
-    def _total(self, work: Work, who: Invited) -> _Total:
+    def _total(self, work: Work, who: Invitations) -> _Total:
         """Return the sums over some rounds of the same work."""
         units = self.client_units(work, work.num_clients)
         sizes = self.message_bytes(work)
@@ -394,7 +394,7 @@ class DeviceModel(System):
             float(rounds.sent.sum()),
         )
 
-    def _plan(self, number: int, cohort: int) -> Iterable[Invited]:
+    def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""
         found = self._plans.get((number, cohort))
         if found is not None:
@@ -405,7 +405,7 @@ class DeviceModel(System):
         )
         if cohort > _MAX_KEPT:
             return invited
-        self._plans[number, cohort] = Invited.joined(list(invited))
+        self._plans[number, cohort] = Invitations.joined(list(invited))
         return [self._plans[number, cohort]]
 
     def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
@@ -420,7 +420,7 @@ class DeviceModel(System):
 
     def _invite(
         self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
-    ) -> Invited:
+    ) -> Invitations:
         return invite(
             self.population(number),
             self.hours(number),
@@ -431,7 +431,7 @@ class DeviceModel(System):
             dropout=self.dropout,
         )
 
-    def job_means(self, work: Work) -> Means:
+    def job_means(self, work: Work) -> JobDurations:
         """See `System.job_means`; the wait is the mean over times spread evenly over a day."""
         for name in ("over_selection", "deadline_s"):
             if value := getattr(self, name):
@@ -453,7 +453,7 @@ class DeviceModel(System):
             rows = np.arange(number) % len(hours)
             times = DAY_S * np.arange(PLANNED_ROUNDS) / PLANNED_ROUNDS
             wait_s = np.mean([hours.wait_s(rows, time_s) for time_s in times.tolist()], axis=0)
-        return Means(wait_s + transfer_s, compute_s, self.dropout, wait_s, hours)
+        return JobDurations(wait_s + transfer_s, compute_s, self.dropout, wait_s, hours)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         """See `System.job`."""
@@ -488,7 +488,7 @@ class DeviceModel(System):
         return {}
 
     @cached_property
-    def _plans(self) -> dict[tuple[int, int], Invited]:
+    def _plans(self) -> dict[tuple[int, int], Invitations]:
         return {}
 
     @cached_property

@@ -17,7 +17,7 @@ import numpy as np
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.asynchronous import Means
+from fedhpo_gym.systems.asynchronous import JobDurations
 from fedhpo_gym.systems.base import MOST, SLOWEST, Indices, System
 from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.systems.recorded import RoundRecord
@@ -124,12 +124,12 @@ class SystemModel(System):
         computation_s = rounds * (client_s * stragglers + self.server_compute_s)
         return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
 
-    def job_means(self, work: Work) -> Means:
+    def job_means(self, work: Work) -> JobDurations:
         """See `System.job_means`: clients that train at once share the server's link."""
         up_bytes, down_bytes = self.message_bytes(work)
         other_s = self._communication_s(up_bytes, down_bytes, work.client_share)
         compute_s = self.client_compute_mean_s * self.client_units(work, work.num_clients)
-        return Means(np.full(work.num_clients, float(other_s)), compute_s)
+        return JobDurations(np.full(work.num_clients, float(other_s)), compute_s)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         """See `System.job`: exponential, as in Eq. 1."""

@@ -31,7 +31,7 @@ class ClientWork:
 
 
 @dataclass(frozen=True, eq=False)
-class Happened:
+class CourseHistory:
     """Rounds that a course has really taken: which, who trained, and when they began.
 
     Attributes:
@@ -84,7 +84,7 @@ class Work:
     samples: float | None = None
     num_clients: int = 0
     clients: ClientWork | None = field(default=None, compare=False, repr=False)
-    happened: Happened | None = field(default=None, compare=False, repr=False)
+    happened: CourseHistory | None = field(default=None, compare=False, repr=False)
     reports: int = 0
     copies: int = 1
 
@@ -99,7 +99,7 @@ class Work:
         minibatch_steps: float | None = None,
         samples: float | None = None,
         clients: ClientWork | None = None,
-        happened: Happened | None = None,
+        happened: CourseHistory | None = None,
         reports: int = 0,
         copies: int = 1,
     ) -> Self:

@@ -63,7 +63,7 @@ def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
             yield task.variant(version=1, numbers=0, reward="improvement")
 
 
-class OnDemand(Mapping[str, Task]):
+class LazyTasks(Mapping[str, Task]):
     """A catalogue of many problems, made when one of them is asked for: importing stays quick."""
 
     def __init__(
@@ -110,7 +110,7 @@ TASKS = make_catalogue(
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
-TRAINED = OnDemand(
+TRAINED = LazyTasks(
     {
         f"{name}-v1": table
         for names in (joint_names, natural_names)

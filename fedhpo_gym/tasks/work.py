@@ -14,7 +14,7 @@ from fedhpo_gym.core.checks import checked_types, explained_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import ClientWork, Happened, JobClock, System, Work
+from fedhpo_gym.systems import ClientWork, CourseHistory, JobClock, System, Work
 from fedhpo_gym.systems.work import Floats
 from fedhpo_gym.tasks.algorithms import ALGORITHMS, BUFFER
 from fedhpo_gym.tasks.federated import Task
@@ -33,7 +33,7 @@ def work_of(
     client_sample_rate: float,
     sampled: Chosen | None = None,
     num_samples: Samples | None = None,
-    happened: Happened | None = None,
+    happened: CourseHistory | None = None,
 ) -> Work:
     """Return the work of some rounds of a course.
 

@@ -13,7 +13,7 @@ from fedhpo_gym.agents import AGENTS
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
 from fedhpo_gym.analysis.figures import comparison_figures
-from fedhpo_gym.analysis.overview import Facts, overview, summary_table
+from fedhpo_gym.analysis.overview import AgentFacts, overview, summary_table
 from fedhpo_gym.analysis.page import Cell, Table
 from fedhpo_gym.analysis.plot import ORDER, looks_of
 from fedhpo_gym.records.incumbents import Study, Trajectory, Trials, read_table
@@ -135,7 +135,7 @@ def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
 def test_one_seed_has_no_interval_and_the_answer_says_so(seeds: int) -> None:
     found = compare(study(problems=8, seeds=seeds))
     who, how_much, _ = answer(found)
-    known = {"good": Facts(None, (), "fixed"), "bad": Facts(None, (), "fixed")}
+    known = {"good": AgentFacts(None, (), "fixed"), "bad": AgentFacts(None, (), "fixed")}
     summary = summary_table(found, known).rows[0]
     pairs = comparison_tables(found)[-1].rows[0]
     seen = overview(found, known, looks_of(found.order))

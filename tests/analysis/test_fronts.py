@@ -20,16 +20,16 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.fronts import attained
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import RunRecord
-from fedhpo_gym.records.runs import Scored, at_full_level, scaled, volume_regret
+from fedhpo_gym.records.runs import ScoredTrials, at_full_level, scaled, volume_regret
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
 
-def scored(errors: list[list[float]], level: list[float] | None = None) -> Scored:
+def scored(errors: list[list[float]], level: list[float] | None = None) -> ScoredTrials:
     points = np.array(errors, dtype=np.float64)
     names = tuple(f"o{i}" for i in range(points.shape[1]))
     levels = np.ones(len(points)) if level is None else np.array(level)
-    return Scored(np.arange(1.0, len(points) + 1), points, levels, names)
+    return ScoredTrials(np.arange(1.0, len(points) + 1), points, levels, names)
 
 
 def test_hypervolume_regret_by_hand() -> None:
@@ -57,7 +57,7 @@ def test_only_the_highest_level_counts() -> None:
     high, none = at_full_level(runs)
     assert high.errors.tolist() == [[2.0, 2.0]]
     assert not len(none.time_s)
-    other = Scored(np.ones(1), np.ones((1, 2)), np.ones(1), ("loss", "time"))
+    other = ScoredTrials(np.ones(1), np.ones((1, 2)), np.ones(1), ("loss", "time"))
     with pytest.raises(InvalidArgumentError, match="same objectives"):
         at_full_level([runs[0], other])
 
@@ -157,7 +157,7 @@ def test_noisy_records_say_what_was_true_and_what_was_told(noisy: Path, tmp_path
     assert judged.told.tolist() == [[-score for score in step.reward] for step in steps]
     assert (judged.told != judged.errors).any()
     with pytest.raises(InvalidArgumentError, match=r"an entry per objective.* agent 'random'"):
-        Scored.of(replace(record, steps=[replace(step, reward=[1.0] * 9) for step in steps]))
+        ScoredTrials.of(replace(record, steps=[replace(step, reward=[1.0] * 9) for step in steps]))
     again = tmp_path / "again.jsonl"
     write_record(again, record)
     assert read_judged(again).scored.told.tolist() == judged.told.tolist()  # type: ignore[union-attr]
@@ -196,7 +196,7 @@ def test_what_is_true_under_noise_counts_as_rewards_without_noise_do(
         )
         for step, (saw, reward, true) in zip(record.steps, cycle(trials), strict=False)
     ]
-    found = Scored.of(replace(record, steps=steps))
+    found = ScoredTrials.of(replace(record, steps=steps))
     assert found is not None
     assert found.errors[:3, 1].tolist() == pytest.approx(errors)
 

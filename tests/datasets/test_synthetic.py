@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.data.synthetic import Generated, generate
+from fedhpo_gym.data.synthetic import SyntheticDraw, generate
 from fedhpo_gym.testing import DatasetConformance
 
 
@@ -15,12 +15,12 @@ class TestSynthetic(DatasetConformance):
 
 
 @pytest.fixture(scope="module")
-def leaf() -> Generated:
+def leaf() -> SyntheticDraw:
     """LEAF's own settings: 1,000 tasks, 5 classes, 60 dimensions, seed 931231."""
     return generate()
 
 
-def test_the_numbers_are_leafs(leaf: Generated) -> None:
+def test_the_numbers_are_leafs(leaf: SyntheticDraw) -> None:
     sizes = np.array([len(y) for y in leaf.y])
     assert sizes[:10].tolist() == [86, 33, 52, 6, 11, 784, 11, 153, 7, 672]
     assert sizes.sum() == 107_553
@@ -41,7 +41,7 @@ def test_the_numbers_are_leafs(leaf: Generated) -> None:
     assert largest.sum() / sizes.sum() == pytest.approx(0.8735, abs=5e-5)
 
 
-def test_users_are_tasks(leaf: Generated) -> None:
+def test_users_are_tasks(leaf: SyntheticDraw) -> None:
     dataset = load_dataset("Synthetic")
     assert dataset.users is not None
     np.testing.assert_array_equal(dataset.features[dataset.users == 5], leaf.x[5])

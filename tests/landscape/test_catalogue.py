@@ -11,7 +11,7 @@ from fedhpo_gym.cli.problems import page
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
 from fedhpo_gym.stored.health import LABELS, agree, faults, health_of
 from fedhpo_gym.stored.health_cards import KINDS, health_on, open_card
-from fedhpo_gym.stored.lattice import Stored
+from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.tasks import task_of
 
 CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
@@ -31,7 +31,7 @@ def version_one() -> list[Path]:
     return [card for card in tables if open_card(card).identity.version]
 
 
-def faults_of(stored: Stored) -> list[str]:
+def faults_of(stored: StoredNumbers) -> list[str]:
     return faults(health_on(stored, COMMAND), stored.card[LABELS])
 
 

@@ -22,7 +22,7 @@ from fedhpo_gym.core.errors import (
     UnknownNameError,
 )
 from fedhpo_gym.data import SOURCES
-from fedhpo_gym.studies import Compared, Means, compare
+from fedhpo_gym.studies import Execution, StudyResult, compare
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import LOG, agent_seed, do_run, read_log
 from workers import wait_for
@@ -40,8 +40,8 @@ WORDS = [
 FEDHPO_GYM = [sys.executable, "-m", "fedhpo_gym"]
 
 
-def study(out: Path, seeds: int = SEEDS, ids: list[str] = IDS, **means: object) -> Compared:
-    asked = Means(**{"columnar": False, **means})  # type: ignore[arg-type]
+def study(out: Path, seeds: int = SEEDS, ids: list[str] = IDS, **means: object) -> StudyResult:
+    asked = Execution(**{"columnar": False, **means})  # type: ignore[arg-type]
     return compare(ids, AGENTS, seeds, out, budget_s=BUDGET_S, means=asked)
 
 
@@ -200,7 +200,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
 
 def test_the_first_line_says_who_chooses_fidelities(tmp_path: Path) -> None:
     told = list[str]()
-    fast = {"budget_s": BUDGET_S, "means": Means(columnar=False), "tell": told.append}
+    fast = {"budget_s": BUDGET_S, "means": Execution(columnar=False), "tell": told.append}
     compare(IDS[:1], AGENTS, 1, tmp_path / "a", **fast)  # type: ignore[arg-type]
     assert "; random with all trials at one fidelity" in told[0]
     assert "; hyperband choosing the fidelity of each trial" in told[0]
@@ -214,13 +214,13 @@ def test_wrong_words_are_refused_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UnknownNameError, match="executor"):
-        Means(executor="cloud")
+        Execution(executor="cloud")
     with pytest.raises(UnknownNameError, match="tracker"):
-        Means(track=["paper"])
+        Execution(track=["paper"])
     with pytest.raises(InvalidArgumentError, match="--workers"):
-        Means(workers=0)
+        Execution(workers=0)
     with pytest.raises(InvalidArgumentError, match="--timeout-s"):
-        Means(timeout_s=0.0)
+        Execution(timeout_s=0.0)
     with pytest.raises(InvalidArgumentError, match="--address"):
         study(tmp_path, executor="dask")
     for wrong, meant in {"lrs": "'lr'", "smal": "'small'", "FedHPO-LR-CreditX": "CreditG"}.items():

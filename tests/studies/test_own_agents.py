@@ -16,7 +16,7 @@ from fedhpo_gym.agents import Agent, agent_class, agent_name
 from fedhpo_gym.agents.black_box import RandomSearch
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.studies import Means, compare
+from fedhpo_gym.studies import Execution, compare
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
@@ -85,7 +85,7 @@ def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
     cluster: tuple[str, list[subprocess.Popen[bytes]]],
     records: Path,
 ) -> None:
-    means = Means(executor="dask", address=cluster[0], columnar=False)
+    means = Execution(executor="dask", address=cluster[0], columnar=False)
     assert not compare(ID, NAMES, 1, "afar", arguments=SHORT, means=means).faults
     assert contents(Path("afar")) == contents(records)
 

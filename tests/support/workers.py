@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from fedhpo_gym.core.files import new_file
-from fedhpo_gym.core.processes import Done, Work
+from fedhpo_gym.core.processes import JobResult, Work
 
 J = TypeVar("J")
 
@@ -33,9 +33,9 @@ class CrewHere(Generic[J]):
 
     def each(
         self, jobs: Iterable[J], advance: Callable[[], None], _timeout_s: float = math.inf
-    ) -> Iterator[Done[J]]:
+    ) -> Iterator[JobResult[J]]:
         for job in jobs:
-            yield Done(job, result=self._work(job, advance))
+            yield JobResult(job, result=self._work(job, advance))
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:

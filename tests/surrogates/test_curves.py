@@ -16,7 +16,7 @@ from fedhpo_gym.building.surrogate_data import PreparedRows
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 from fedhpo_gym.stored.surrogate_curves import NOTICED, CurveModel, running_best, way_between
-from fedhpo_gym.stored.surrogate_models import ExactKernel, Heads
+from fedhpo_gym.stored.surrogate_models import ExactKernel, MultiHeadNetwork
 from fedhpo_gym.stored.surrogate_outputs import num_outputs, to_metrics
 
 KNOTS = np.array([1, 2, 4, 9, 27, 81])
@@ -25,11 +25,11 @@ WEIGHTS = np.full((SEEDS, CLIENTS, 3), 1 / CLIENTS)
 ROUNDS = st.integers(1, 81)
 
 
-def heads(seed: int, outputs: int = COEFFICIENTS) -> Heads:
+def heads(seed: int, outputs: int = COEFFICIENTS) -> MultiHeadNetwork:
     rng = np.random.default_rng(seed)
     sizes = {"weight_0": (FEATURES, 32), "bias_0": (32,), "weight_1": (32, 16), "bias_1": (16,)}
     sizes |= {"heads": (SEEDS, 16, outputs), "head_bias": (SEEDS, outputs)}
-    return Heads({n: rng.normal(0, 0.5, s).astype(np.float16) for n, s in sizes.items()})
+    return MultiHeadNetwork({n: rng.normal(0, 0.5, s).astype(np.float16) for n, s in sizes.items()})
 
 
 def kernel(seed: int, outputs: int = COEFFICIENTS) -> ExactKernel:
@@ -135,7 +135,7 @@ def test_a_network_whose_heads_do_not_fit_is_refused(
     arrays = dict(heads(0).arrays)
     arrays.pop(name)
     with pytest.raises(InvalidArgumentError):
-        Heads(arrays if shape is None else {**arrays, name: np.zeros(shape)})
+        MultiHeadNetwork(arrays if shape is None else {**arrays, name: np.zeros(shape)})
 
 
 def prepared(count: int = 300) -> PreparedRows:

@@ -22,7 +22,7 @@ from fedhpo_gym.stored.surrogate_verdicts import (
     LARGEST_MISS,
     LOWEST_TAU,
     Claim,
-    Held,
+    HeldOut,
     claim_on,
     held_on,
     why_refused,
@@ -32,8 +32,8 @@ from fedhpo_gym.tasks import TASKS
 STORED_HERE = list_surrogates()
 
 
-def held(**changes: Any) -> Held:
-    return Held(**{"mae": 0.1, "bias": 0.0, "spread": 1.0, "kendall_tau": 0.9, **changes})
+def held(**changes: Any) -> HeldOut:
+    return HeldOut(**{"mae": 0.1, "bias": 0.0, "spread": 1.0, "kendall_tau": 0.9, **changes})
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from fedhpo_gym.fl.flights import Queue, until_aggregation
 from fedhpo_gym.systems import (
     CROSS_SILO,
     ClientWork,
+    CourseHistory,
     DeviceModel,
-    Happened,
     JobClock,
     RecordedModel,
     System,
@@ -144,7 +144,7 @@ def test_more_work_never_costs_less(
 
 def test_what_happened_costs_what_it_took() -> None:
     seconds = np.array([3.0, 4.5])
-    happened = Happened(1, 0, 0.0, np.ones((2, 8), np.bool_), seconds)
+    happened = CourseHistory(1, 0, 0.0, np.ones((2, 8), np.bool_), seconds)
     asked = replace(work(happened=happened), rounds=2)
     cost = replace(PHONES, server_compute_s=1.0).cost(asked)
     assert cost.time_s == pytest.approx(7.5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost, Fidelity
-from fedhpo_gym.systems import CROSS_SILO, ClientWork, DeviceModel, Happened, Work
+from fedhpo_gym.systems import CROSS_SILO, ClientWork, CourseHistory, DeviceModel, Work
 from fedhpo_gym.systems.devices import FLASH_KB_PER_S, Draw
 
 ALIKE = DeviceModel(
@@ -43,7 +43,7 @@ def planned(rounds: int = 10, rate: float = 0.6, **others: Any) -> Work:
 
 def past(sampled: list[list[int]], seed: int = 7, first: int = 0, start_s: float = 0.0) -> Work:
     cohorts = np.array(sampled, np.bool_)
-    happened = Happened(seed, first, start_s, cohorts)
+    happened = CourseHistory(seed, first, start_s, cohorts)
     steps = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
     clients = ClientWork(np.ones(5), steps, 10 * steps)
     return planned(len(cohorts), happened=happened, clients=clients)
@@ -325,7 +325,7 @@ def test_planned_rounds_cost_what_rounds_cost_on_average() -> None:
     cohorts = [np.isin(range(20), rng.permutation(20)[:6]).tolist() for _ in range(1500)]
     steps = np.arange(1.0, 21.0) / 5
     clients = ClientWork(np.ones(20), steps, steps)
-    happened = Happened(3, 0, 0.0, np.array(cohorts))
+    happened = CourseHistory(3, 0, 0.0, np.array(cohorts))
     asked: dict[str, Any] = {"minibatch_steps": 4.0, "clients": clients}
     rounds = Work.of_course(100, 20, Fidelity(1500, 0.3), happened=happened, **asked)
     plan = Work.of_course(100, 20, Fidelity(1500, 0.3), **asked)
@@ -372,7 +372,7 @@ def test_a_plan_costs_what_living_through_it_costs(
     rng, lived = np.random.default_rng(0), []
     for seed in range(60):
         sampled = rng.permuted(np.tile(np.arange(clients), (rounds, 1)), axis=1) < clients * rate
-        happened = Happened(seed, 0, 0.0, sampled)
+        happened = CourseHistory(seed, 0, 0.0, sampled)
         lived.append(model.cost(replace(work, happened=happened)))
     cost, own = model.cost(work), np.array([one.time_s for one in lived])
     error = own.std() / np.sqrt(len(own))

@@ -17,7 +17,7 @@ from fedhpo_gym.core.files import ENV_VAR
 from fedhpo_gym.stored import curve_format
 from fedhpo_gym.stored.catalogue import EMBEDDED
 from fedhpo_gym.stored.codec import CONTEXTS, MOST, Decoder, Encoder, lanes_for
-from fedhpo_gym.stored.curve_coder import COUNTS, VALUES, Layout
+from fedhpo_gym.stored.curve_coder import COUNTS, VALUES, CurveLayout
 from fedhpo_gym.stored.curve_format import ENTRY, WORDS, pack, unpack
 from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.table import FORMAT, StoredCurves, Table, write_table
@@ -105,13 +105,13 @@ def read_numbers(words: NDArray[np.uint16], contexts: NDArray[np.uint8]) -> None
 # ----------------------------------------------------------------------------- what is packed
 
 
-def layout(shape: tuple[int, ...], axis: int, metrics: tuple[str, ...]) -> Layout:
+def layout(shape: tuple[int, ...], axis: int, metrics: tuple[str, ...]) -> CurveLayout:
     axes = (axis,) if axis else tuple(range(len(shape) - 1))
     rounds = tuple(range(1, shape[axis] + 1))
-    return Layout(shape, axis, axes, rounds, SAMPLES, ("train", "val", "test"), metrics)
+    return CurveLayout(shape, axis, axes, rounds, SAMPLES, ("train", "val", "test"), metrics)
 
 
-def drawn(kind: Layout, rng: np.random.Generator, lawful: bool) -> dict[str, NDArray[Any]]:
+def drawn(kind: CurveLayout, rng: np.random.Generator, lawful: bool) -> dict[str, NDArray[Any]]:
     """Return random codes; lawful ones have the best models that `best_round` says."""
     arrays: dict[str, NDArray[Any]] = {"extra": rng.random(3)}
     best = rng.integers(1, len(kind.rounds) + 1, kind.shape)
@@ -154,7 +154,7 @@ def test_arrays_come_back_whatever_they_are(
 
 def test_metrics_of_huge_clients_stay_as_they_are() -> None:
     kind = layout((3, 2, 2), 0, ("loss", "accuracy"))
-    kind = Layout(**{**vars(kind), "samples": SAMPLES * 100_000})
+    kind = CurveLayout(**{**vars(kind), "samples": SAMPLES * 100_000})
     arrays = drawn(kind, np.random.default_rng(5), True)
     assert arrays["best_val_accuracy"].dtype.itemsize == 4
     seeds = np.zeros(12, np.int64)

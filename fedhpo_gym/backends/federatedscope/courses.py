@@ -242,7 +242,7 @@ class FederatedScopeCourses(Courses):
                 metrics = self.first_metrics([position])[0]
                 one.state = replace(one.state, metrics=metrics)
             listener.metrics = one.state.metrics
-        shapes = {name: [getattr(one, name) for one in heard] for name in Heard.ARRAYS}
+        shapes = {name: [getattr(one, name) for one in heard] for name in CourseListener.ARRAYS}
         return Report(
             diverged=np.array([one.state.diverged for one in self._courses]),
             **{name: np.stack(values) for name, values in shapes.items()},
@@ -275,10 +275,10 @@ class FederatedScopeCourses(Courses):
     def _peer(self) -> Peer:
         return self._lease.peer()
 
-    def _advanced(self, one: _Course, rounds: int) -> Heard:
+    def _advanced(self, one: _Course, rounds: int) -> CourseListener:
         """Train a course; one that has diverged stays where it is."""
         samples = self._samples(one.instance)
-        listener = Heard(rounds, self._task.num_clients, samples, measured=self._measured)
+        listener = CourseListener(rounds, self._task.num_clients, samples, measured=self._measured)
         if one.state.diverged:
             return listener
         remote = self._remote(one)
@@ -356,7 +356,7 @@ def _nothing(_message: Message) -> None:
     """Hear nothing: what is trained again was heard before."""
 
 
-class Heard:
+class CourseListener:
     """What is said of a course while it takes some rounds, as arrays of a `Report`.
 
     Attributes:

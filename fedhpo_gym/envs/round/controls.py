@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.systems import Happened, Work
+from fedhpo_gym.systems import CourseHistory, Work
 from fedhpo_gym.tasks import Task, work_of
 
 RATE = "client_sample_rate"
@@ -125,7 +125,7 @@ class Controls:
         rounds: int,
         sampled: NDArray[np.bool_],
         num_samples: NDArray[np.integer] | None = None,
-        happened: Happened | None = None,
+        happened: CourseHistory | None = None,
     ) -> Work:
         """Return the work of some rounds, which the task's system charges.
 

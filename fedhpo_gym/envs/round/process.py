@@ -29,7 +29,7 @@ from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective, values_of
-from fedhpo_gym.systems import NEEDS_SAMPLES, Happened, Work
+from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
 from fedhpo_gym.tasks import Instance, Task
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
@@ -319,10 +319,10 @@ class RoundProcess:
         self._courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)
 
-    def _happened(self, index: int, report: Report) -> Happened:
+    def _happened(self, index: int, report: Report) -> CourseHistory:
         """Return the rounds of an episode's step, before its clock goes on."""
         state = self.episodes
-        return Happened(
+        return CourseHistory(
             self.instances[state.instance[index]].seed,
             int(state.rounds[index]),
             float(state.elapsed_s[index]),

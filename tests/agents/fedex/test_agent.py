@@ -8,7 +8,7 @@ import pytest
 from fedhpo_gym.agents import make_agent, read_problem, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.agents.clients import (
-    Arms,
+    ArmGrid,
     listed_arms,
     perturbed_arms,
     random_arms,
@@ -59,7 +59,7 @@ def test_it_finds_the_best_arm_and_sampled_clients_play_arms() -> None:
 
 
 def test_a_grid_is_learned_one_factor_at_a_time() -> None:
-    arms = Arms((np.array([[-0.9], [0.5]]), np.array([[-0.25], [0.9], [0.2]])))
+    arms = ArmGrid((np.array([[-0.9], [0.5]]), np.array([[-0.25], [0.9], [0.2]])))
     assert (arms.sizes, arms.width) == ((2, 3), 2)
     env = bowls(steps=150)
     agent = FedEx(read_problem(env, 0), arms=arms, settings=FedExSettings(gamma=1.0, eta0=0.3))
@@ -101,7 +101,7 @@ def test_arms_of_another_width_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="`factors`"):
         listed_arms([[2.0]])
     with pytest.raises(InvalidArgumentError, match="`factors`"):
-        Arms(())
+        ArmGrid(())
 
 
 def test_perturbed_arms_surround_their_centre() -> None:
@@ -139,5 +139,5 @@ def test_wrong_neighbourhoods_are_refused() -> None:
 
 def test_arms_survive_json() -> None:
     arms = random_arms(3, 4, np.random.default_rng(0))
-    again = Arms.from_dict(arms.to_dict())
+    again = ArmGrid.from_dict(arms.to_dict())
     np.testing.assert_array_equal(again.factors[0], arms.factors[0])
