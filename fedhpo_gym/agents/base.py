@@ -375,7 +375,7 @@ class TrialWorkers(Protocol):
         """Give a trial to a free worker."""
 
     def finish(self) -> Any:
-        """Return the next trial that ends; see `fedhpo_gym.wrappers.parallel_trials.Finished`."""
+        """Return the next trial that ends."""
 
 
 @checked_types

@@ -122,7 +122,7 @@ class BOHB(Hyperband):
     2018, Algorithm 2.
 
     l and g are kernel densities of the good and the bad configurations of the highest rung that
-    has seen enough of them; see `densities`. Differs from the paper and its authors' code: all
+    has seen enough of them. Differs from the paper and its authors' code: all
     coordinates are intervals, because the action codec has turned integers and grids into such.
     """
 
@@ -286,12 +286,12 @@ class PriorBand(Hyperband):
 
     Args:
         problem: what it acts on.
-        prior: the configuration that an expert believes in; see `agents.bohb.expert_prior`. By
+        prior: the configuration that an expert believes in. By
             default the middle of the space.
-        low: see `LadderSearch`.
-        high: see `LadderSearch`.
-        eta: see `LadderSearch`.
-        fidelities: see `LadderSearch`.
+        low: as in `LadderSearch`.
+        high: as in `LadderSearch`.
+        eta: as in `LadderSearch`.
+        fidelities: as in `LadderSearch`.
 
     Raises:
         InvalidArgumentError: `prior` lacks a hyperparameter, or names a value that is not legal.

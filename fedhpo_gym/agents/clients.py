@@ -343,7 +343,7 @@ class ArmAgent(Agent):
     """Plays an arm on every sampled client, and learns from those that report.
 
     Rows of clients that are not sampled hold their likeliest arm; the environment ignores them.
-    A step in which no client reports (see `collect_feedback`) teaches nothing.
+    A step in which no client reports teaches nothing.
 
     Args:
         problem: its actions are (clients, n) in [-1, 1].

@@ -217,7 +217,7 @@ class FedTuneController:
 
 
 class FedTune(Agent):
-    """Zhang et al. (2021) on the rounds of one course; see `FedTuneController`.
+    """Zhang et al. (2021) on the rounds of one course.
 
     Where participants are no dimension of the space, only the passes move. A step of a grid is to
     its next point. `info` must have `val_accuracy` and `num_train_samples`, the (clients,) training

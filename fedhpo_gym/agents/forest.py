@@ -31,7 +31,7 @@ class ForestSearch(TrialSearch):
     FedHPO-Bench, Appendix C.
 
     As in SMAC, the forest learns logarithms of losses and no told cell is tried again while a
-    candidate has another one; losses are scaled first, see `log_scaled`, so that they may have any
+    candidate has another one; losses are scaled first, so that they may have any
     sign.
 
     Differs from SMAC: the forest is scikit-learn's with bootstrap samples. SMAC 2 itself is no

@@ -150,7 +150,7 @@ class NSGA2(OptunaSearch):
 class MOTPE(OptunaSearch):
     """TPE on many objectives (Ozaki et al., 2020): good trials are those of the best fronts.
 
-    Optuna's with its defaults, see `OptunaTPE`. Ties within a front are broken by hypervolume, as
+    Optuna's with its defaults. Ties within a front are broken by hypervolume, as
     in the paper.
     """
 
@@ -168,7 +168,7 @@ class PrunedTPE(LadderSearch):
     every round: each is a trial of the environment. With `freeze_thaw=True` it charges the rounds
     that are new; without, every rung starts from scratch.
 
-    The sampler is Optuna's TPE with its defaults, see `OptunaTPE`; several configurations may be
+    The sampler is Optuna's TPE with its defaults; several configurations may be
     in flight.
     """
 

@@ -86,7 +86,7 @@ class TrialSearch(Agent):
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
     def told(self) -> tuple[Array, Array]:
-        """Return the told trials: (m, n) actions, see `_of`, and (m, k) scores.
+        """Return the told trials: (m, n) actions, and (m, k) scores.
 
         In the place of minus infinity stands the worst finite score of its column so far, or 0.
         """

@@ -123,7 +123,7 @@ class Comparison:
         numbers: what sums each agent up.
         pairs: all pairs.
         alike: of each agent and problem, whether no test tells its runs from those of the best
-            agent there, see `alike_on`.
+            agent there.
         measure: what the values are, as a sentence begins.
     """
 
@@ -232,7 +232,7 @@ def _normalised(
 
 
 def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
-    """Return what is 0 and what is 1 of regret; where nobody has stated it, see `scale`."""
+    """Return what is 0 and what is 1 of regret: `scale`, where nobody has stated it."""
     if measure in STATED:
         return 0.0, 1.0
     lines = [line for agent in study.agents for line in study.of(problem, agent)]

@@ -41,7 +41,7 @@ def group(
         present: the present name of a fingerprint. It is asked where records of one problem name
             several: a stored table was called otherwise by older versions, and the runs on it are
             one problem. Runs on numbers that differ are not.
-        rule: which trial is the incumbent; see `fedhpo_gym.records.incumbents`.
+        rule: which trial is the incumbent.
         known: what stored numbers know of the problem of a run. It is asked once per problem.
 
     Raises:

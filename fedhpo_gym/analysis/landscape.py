@@ -48,15 +48,6 @@ def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape
     """Return the landscape of one problem, as figures 8 and 10 of Wang et al. (2022) show them.
 
     All other hyperparameters vary as the agents chose them, so a cell is the median over them.
-
-    Args:
-        records: runs of one problem.
-        names: two hyperparameters.
-
-    Raises:
-        MissingDataError: there is no record.
-        InvalidArgumentError: the records are of several problems, or a value is no number.
-        UnknownNameError: configurations have no such hyperparameter.
     """
     if not records:
         raise MissingDataError("there is nothing to draw; make records with `fedhpo-gym run`")

@@ -114,7 +114,7 @@ class _Part:
 def make_report(
     records: Iterable[tuple[Path, RunRecord]], version: str, now: datetime | None = None
 ) -> str:
-    """Return the report of some runs as an HTML page; see `build_report`."""
+    """Return the report of some runs as an HTML page."""
     return build_report(group(records), version, now).html
 
 

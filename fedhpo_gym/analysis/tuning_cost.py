@@ -118,7 +118,7 @@ class RunLibrary:
         """Collect rows of algorithm, problem, validation, test and cost, in any order.
 
         Raises:
-            InvalidArgumentError: see `Runs` and this class.
+            InvalidArgumentError: as in `Runs` and this class.
         """
         found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
         for algorithm, problem, *numbers in rows:
@@ -340,8 +340,8 @@ class Prior:
 
     Attributes:
         family: of the transformed value: uniform on [a, b], or normal with mean a and deviation b.
-        a: see `family`.
-        b: see `family`.
+        a: as in `family`.
+        b: as in `family`.
         transform: "log10" for 10^z; "one_minus_log10" for 1 - 10^z, as betas of Adam have it.
 
     Raises:
@@ -417,7 +417,7 @@ def calibrate(
 
     Raises:
         InvalidArgumentError: a hyperparameter of `families` has no values in a search, or there
-            are other numbers of them than losses, or no search; see `near_best` and `Prior.fit`.
+            are other numbers of them than losses, or no search.
     """
     if not searches:
         raise InvalidArgumentError("`searches` must hold at least one, got none")
@@ -548,7 +548,7 @@ def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
 
     Args:
         expected: (..., T) expected loss after 1, ..., T trials.
-        weights: (T,) not negative, summing to 1; see `WEIGHTS`.
+        weights: (T,) not negative, summing to 1.
 
     Raises:
         InvalidArgumentError: the weights are no weights, or not as many as budgets.

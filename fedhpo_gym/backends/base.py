@@ -30,7 +30,7 @@ CheckedQuery = tuple[dict[str, Value], Fidelity]
 
 
 class Backend(ABC):
-    """A source of numbers for one task, which is asked in columns: see `look_up`.
+    """A source of numbers for one task, whose `look_up` answers columns of queries.
 
     Attributes:
         name: name in `gym.make(..., backend=name)`.

@@ -25,7 +25,7 @@ Move = NDArray[np.float64]
 class RunningCourses(Courses):
     """N courses of one task, each on an instance, that take rounds together.
 
-    A course gives the same bits whatever the others do; see `CourseBatch`. Pickles hold where the
+    A course gives the same bits whatever the others do. Pickles hold where the
     courses stand, not their data.
     """
 
@@ -42,24 +42,7 @@ class RunningCourses(Courses):
         local_metrics: bool = False,
         report_moves: bool = False,
     ) -> None:
-        """Put all courses at round 0 of the first instance.
-
-        Args:
-            task: the task.
-            instances: what courses can start on.
-            number: N.
-            configuration: what courses start with; the shape of the model is taken from it.
-            client_sample_rate: likewise.
-            device: torch device.
-            horizon: rounds of a whole course, which noise schedules need.
-            local_metrics: whether reports hold metrics before and after local training.
-            report_moves: whether reports hold the products of the models' moves.
-
-        Raises:
-            MissingDataError: the data cannot be had; names the download command.
-            MissingDependencyError: an extra is not installed.
-            InvalidArgumentError: torch cannot use the device.
-        """
+        """Put all courses at round 0 of the first instance."""
         self._task = task
         self._instances = tuple(instances)
         self._configuration = dict(configuration)

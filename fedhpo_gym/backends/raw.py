@@ -46,13 +46,7 @@ class Raw(Backend):
     name = "raw"
 
     def __init__(self, task: Task, seed: int | None = None, device: str = "cpu") -> None:
-        """Load the task's data and build its federations.
-
-        Raises:
-            MissingDataError: the data cannot be had; names the download command.
-            MissingDependencyError: an extra is not installed.
-            InvalidArgumentError: the seed is no seed, or torch cannot use the device.
-        """
+        """Load the task's data and build its federations."""
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._device = device
         self._samples = np.stack(
@@ -62,13 +56,13 @@ class Raw(Backend):
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """See `Backend.__reduce__`."""
+        """Pickle what opens it again."""
         kind, arguments = super().__reduce__()
         return kind, (*arguments, self._device)
 
     @property
     def fingerprint(self) -> str:
-        """See `Backend.fingerprint`."""
+        """Digest of everything its numbers depend on, for run records."""
         return training.fingerprint(self.task)
 
     @property
@@ -77,7 +71,7 @@ class Raw(Backend):
         return training.former_engines(self.task)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `Backend.look_up`: queries that are asked together train together."""
+        """Return the answers to B queries; queries that are asked together train together."""
         del reads
         parts = self._portions(self.queries(columns))
         return Evaluations.stack([answer for part in parts for answer in self._answers(part)])

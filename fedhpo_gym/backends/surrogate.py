@@ -27,13 +27,7 @@ class SurrogateModel(Backend):
     name = "surrogate"
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
-        """Open the task's surrogate.
-
-        Raises:
-            MissingDataError: the surrogate does not exist; names the command that fits it.
-            DamagedDataError: it is damaged; names the repair command.
-            InvalidArgumentError: it was not fitted on this seed.
-        """
+        """Open the task's surrogate."""
         surrogate = open_preferred(task.surrogate_identities)
         super().__init__(task, seed, task.space, _known(task, surrogate.fidelity_space))
         surrogate.require_seeds(self.seeds)
@@ -41,18 +35,18 @@ class SurrogateModel(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """See `Backend.fingerprint`."""
+        """Digest of everything its numbers depend on, for run records."""
         return f"surrogate-sha256:{self._surrogate.digest}"
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """See `Backend.num_samples`."""
+        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         known = self._surrogate.seeds
         return self._surrogate.num_samples[[known.index(seed) for seed in self.seeds]]
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
-        """See `Backend.former_fingerprints`: they were the checksum of the arrays alone."""
+        """They were the checksum of the arrays alone."""
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
 
     def why_refused(self, objective: str) -> str:
@@ -64,11 +58,11 @@ class SurrogateModel(Backend):
         return f"surrogate {self._surrogate.name}: {reason}" if reason else ""
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """See `Backend.check_fidelity`."""
+        """Return values of some fidelity dimensions as the legal numbers they equal."""
         return super().check_fidelity(self._surrogate.check_fidelity(values))
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `Backend.look_up`."""
+        """Return the answers to B queries."""
         return self._surrogate.look_up(columns, self.seeds, reads)
 
 

@@ -20,14 +20,7 @@ class Tabular(StoredBackend):
     name = "tabular"
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
-        """Open the task's table.
-
-        Raises:
-            MissingDataError: the table does not exist, or its numbers are not installed; names the
-                command that brings them.
-            DamagedDataError: its card is damaged; names the repair command.
-            InvalidArgumentError: the table has no such seed.
-        """
+        """Open the task's table."""
         table = open_table(task.identity)
         table.require_installed()
         super().__init__(task, seed, table.space, table.fidelity_space)
@@ -36,21 +29,21 @@ class Tabular(StoredBackend):
 
     @property
     def fingerprint(self) -> str:
-        """See `Backend.fingerprint`."""
+        """Digest of everything its numbers depend on, for run records."""
         return f"table-sha256:{self._table.digest}"
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """See `Backend.num_samples`."""
+        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         known = self._table.seeds
         return self._table.num_samples[[known.index(seed) for seed in self.seeds]]
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
-        """See `Backend.former_fingerprints`: of the arrays alone, or of an older format."""
+        """Of the arrays alone, or of an older format."""
         return tuple(f"table-sha256:{sha256}" for sha256 in self._table.former)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `Backend.look_up`: a table has all metrics at hand."""
+        """Return the answers to B queries; a table has all metrics at hand."""
         del reads
         return self._table.look_up(columns, self.seeds)

@@ -37,11 +37,7 @@ def federation(
 
 
 def task_federation(task: Task, seed: int) -> Federation:
-    """Return the federation of a task under one seed.
-
-    Raises:
-        DamagedDataError: the data at hand have another number of clients than the task.
-    """
+    """Return the federation of a task under one seed."""
     found = federation(
         task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed
     )
@@ -56,10 +52,7 @@ def task_federation(task: Task, seed: int) -> Federation:
 def task_label_frequencies(task: Task) -> dict[str, float]:
     """Return what the label frequencies of a task's training data reach, on average over seeds.
 
-    Clients with problems of their own predict their own; see `backends.training`.
-
-    Raises:
-        MissingDataError: the data cannot be had.
+    Clients with problems of their own predict their own.
     """
     own, squared = task.partition in OWN_TASKS, task.guess_loss is not None
     seeds = [label_frequencies(task_federation(task, seed), own, squared) for seed in task.seeds]
@@ -72,12 +65,7 @@ def data_fingerprint(task: Task) -> str:
 
 
 def fingerprint(task: Task, version: int | None = None) -> str:
-    """Return a digest of everything that numbers of really trained courses depend on.
-
-    Args:
-        task: the task.
-        version: of the engine; by default the present one.
-    """
+    """Return a digest of everything that numbers of really trained courses depend on."""
     version = engine_version(task) if version is None else version
     words = f"{data_fingerprint(task)} {task.table_name} engine {version}"
     if task.asynchronous:  # the clock decides who trains on what
@@ -113,16 +101,7 @@ def make_course(
 ) -> Course:
     """Return the course of a configuration, with what the task fixes.
 
-    Args:
-        task: the task.
-        configuration: hyperparameters.
-        client_sample_rate: fraction of clients sampled per round, or that train at once.
-        seed: of the course.
-        num_samples: (clients,) training samples where clocks may count them.
-
-    Raises:
-        InvalidArgumentError: the task's algorithm is asynchronous, and its system does not say how
-            long clients take.
+    Shapes: `num_samples` (clients,).
     """
     clock = job_clock(task, configuration, client_sample_rate, num_samples)
     settings = {**task.all_settings, **task.space.numbers(configuration)}
@@ -130,11 +109,7 @@ def make_course(
 
 
 def require_device(task: Task, seed: int, device: str) -> None:
-    """Check, by putting one course there, that torch can use a device.
-
-    Raises:
-        InvalidArgumentError: it cannot.
-    """
+    """Check, by putting one course there, that torch can use a device."""
     configuration = {d.name: d.decode(1.0) for d in task.space.dimensions}
     samples = task_federation(task, seed).num_samples[:, 0]
     try:
@@ -174,7 +149,7 @@ def make_batch(
 
 
 class MixedBatch:
-    """Batches of one model each that are asked as one; see `CourseBatch`."""
+    """Batches of one model each that are asked as one."""
 
     def __init__(self, batches: Sequence[tuple[Sequence[int], CourseBatch]]) -> None:
         """Join batches, each with the positions that its courses have among all."""
@@ -187,7 +162,7 @@ class MixedBatch:
         progress: Callable[[], None] | None = None,
         evaluated: Collection[int] | None = None,
     ) -> Curves:
-        """Train every course for some more rounds; see `CourseBatch.advance`."""
+        """Train every course for some more rounds."""
         curves = [batch.advance(rounds, progress, evaluated) for _, batch in self._batches]
         metrics = np.empty((self._count, *curves[0].metrics.shape[1:]), np.float32)
         diverged_at = np.empty(self._count, np.int64)
@@ -213,16 +188,6 @@ def label_frequencies(federation: Federation, own: bool, squared: bool) -> dict[
     """Return loss and accuracy of predicting how often each label is in the training data.
 
     A label that is in other data only counts as if it were in the training data once.
-
-    Args:
-        federation: the federation.
-        own: whether every client predicts its own frequencies; else those of all clients together.
-        squared: whether the loss is the squared distance from the mean label, not the cross-entropy
-            in nats.
-
-    Returns:
-        `val_loss`, `test_loss`, `val_accuracy`, `test_accuracy`: means over the samples of a split,
-        which are the sample-weighted means over clients.
     """
     counts = np.stack(list(_counts(federation, own)))
     train = counts[:, SPLITS.index("train")]

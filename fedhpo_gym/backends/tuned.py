@@ -33,13 +33,7 @@ class TunedNumbers(Backend):
     """
 
     def __init__(self, name: str, task: Task, parts: Mapping[float, Backend]) -> None:
-        """Put backends together.
-
-        Args:
-            name: of the backends.
-            task: the task; one setting is tuned.
-            parts: by value, in rising order; they answer the same fidelities and seeds.
-        """
+        """Put backends together."""
         [tuned] = task.tuned
         first = next(iter(parts.values()))
         values = tuple(parts)
@@ -52,30 +46,30 @@ class TunedNumbers(Backend):
         self._first = first
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """See `Backend.__reduce__`."""
+        """Pickle what opens it again."""
         return _again, (self.name, self.task, self.seed)
 
     @property
     def fingerprint(self) -> str:
-        """See `Backend.fingerprint`: a digest of those of its parts."""
+        """A digest of those of its parts."""
         words = "\n".join(f"{value!r} {one.fingerprint}" for value, one in self._parts.items())
         return f"{self.name}-tuned-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """See `Backend.num_samples`."""
+        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         return self._first.num_samples
 
     def why_refused(self, objective: str) -> str:
-        """See `Backend.why_refused`: all of its parts must answer it."""
+        """All of its parts must answer it."""
         return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """See `Backend.check_fidelity`."""
+        """Return values of some fidelity dimensions as the legal numbers they equal."""
         return self._first.check_fidelity(values)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `Backend.look_up`."""
+        """Return the answers to B queries."""
         chosen = np.asarray(columns[self._tuned], dtype=np.float64)
         rest = {name: column for name, column in columns.items() if name != self._tuned}
         order, found = [], []
@@ -109,17 +103,7 @@ class TunedTables(TunedNumbers, StoredBackend):
 def open_tuned(
     name: str, task: Task, open_one: Callable[[Task], Any], has_one: Callable[[Task], bool]
 ) -> TunedNumbers:
-    """Open the stored numbers of a task one of whose settings is tuned.
-
-    Args:
-        name: of the backend.
-        task: the task.
-        open_one: opens the backend of a task that tunes nothing.
-        has_one: returns whether it has numbers.
-
-    Raises:
-        MissingDataError: fewer than two values in the range have numbers; says what to do.
-    """
+    """Open the stored numbers of a task one of whose settings is tuned."""
     values = stored_values(name, task, has_one)
     parts = {value: open_one(at_value(task, value)) for value in values}
     first = next(iter(parts.values()), None)

@@ -113,7 +113,7 @@ def build_sample(
             the same path; by default this machine computes. `workers` is then how many it has, for
             the estimate.
         only_finished: compute nothing, store the courses that are finished.
-        announce: see `build_table`.
+        announce: as in `build_table`.
 
     Returns:
         Path of the sample's card.
@@ -166,16 +166,6 @@ def merge_parts(design: Design[U], source: Path, parts: Path) -> None:
     """Copy the units that are not there yet; each is read before, and appears whole or not at all.
 
     Units of another plan have another folder, so they are never taken for these.
-
-    Args:
-        design: what the units belong to.
-        source: the folder of the other build (what was its `--out`), its `parts` folder, or the
-            folder of the units itself.
-        parts: where the units go.
-
-    Raises:
-        InvalidArgumentError: there are no units of this plan in `source`.
-        DamagedDataError: a unit cannot be read; names the file.
     """
     candidates = (source / "parts" / parts.name, source / parts.name, source)
     known = [folder for folder in candidates if folder.name == parts.name and folder.is_dir()]
@@ -198,15 +188,7 @@ def merge_parts(design: Design[U], source: Path, parts: Path) -> None:
 
 
 def set_damaged_aside(design: Design[U], parts: Path) -> None:
-    """Read all stored units; damaged ones are named and get another name, so they are missing.
-
-    Args:
-        design: what the units belong to.
-        parts: where the units are.
-
-    Raises:
-        TooLargeError: a unit is larger than may be read.
-    """
+    """Read all stored units; damaged ones are named and get another name, so they are missing."""
     for name, courses in design.stored(parts).items():
         path = parts / f"{name}.npz"
         try:
@@ -263,12 +245,6 @@ def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -
     Units are listed from small to large batches, so the one in the middle is about average. What
     it takes is divided by its courses, because those of a unit share work. Of a unit of large
     models, which share little, only the courses in the middle are trained.
-
-    Args:
-        design: what the units belong to.
-        units: what is to be computed, at least one.
-        workers: worker processes.
-        device: torch device.
     """
     middle = _middle(design.courses(units[len(units) // 2]), design.task.num_parameters)
     # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.

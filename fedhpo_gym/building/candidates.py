@@ -51,12 +51,6 @@ def fit_process(
     All coefficients share the kernel, a Matern of smoothness 3/2 with a stretch per input. Each has
     a variance of its own, for which the likelihood is maximised in closed form; coefficients count
     by their share of the variance (Rasmussen and Williams, 2006, chapters 2 and 5).
-
-    Args:
-        rows: what to fit.
-        products: see products of hyperparameters, and not the numbers of epochs and samples in
-            them; otherwise, see no products.
-        seeds_alike: seeds differ little, see `ALIKE`.
     """
     rng = stream(0, "gaussian_process")
     order = rng.permutation(len(rows.inputs))
@@ -95,10 +89,7 @@ def likely_kernel(
 ) -> tuple[Floats, float]:
     """Return the stretch of every input, and the noise, after some steps up the likelihood.
 
-    Args:
-        inputs: (n, features).
-        targets: (n, coefficients), each of mean 0.
-        most: largest stretches.
+    Shapes: `inputs` (n, features); `targets` (n, coefficients).
     """
     distances = (inputs[:, None] - inputs) ** 2
     share = (targets**2).sum(axis=0)
@@ -124,11 +115,7 @@ def likely_kernel(
 def likelihood_slope(position: Floats, distances: Floats, targets: Floats, share: Floats) -> Floats:
     """Return the slope of the log marginal likelihood, per row and share of the variance.
 
-    Args:
-        position: logarithms of the stretches and of the noise.
-        distances: (n, n, features) squared differences of the inputs.
-        targets: (n, coefficients).
-        share: (coefficients,) weights.
+    Shapes: `distances` (n, n, features); `targets` (n, coefficients); `share` (coefficients,).
     """
     n = len(targets)
     stretches, noise = np.exp(2.0 * position[:-1]), np.exp(position[-1])
@@ -166,12 +153,6 @@ def train_network(
     outliers of a curve are one large coefficient. Rounds that a course was not trained for do not
     count. Heads of seeds are what they share plus what is
     their own, so that what one seed shows is learned for all.
-
-    Args:
-        rows: what to fit.
-        steps: optimiser steps; the learning rate falls to zero over them along a cosine.
-        batch: rows per step.
-        widths: sizes of the hidden layers.
     """
     rng = stream(0, "surrogate_network")
     basis = rows.basis.reshape(len(rows.basis), -1)
@@ -286,7 +267,7 @@ class Candidate:
 
     Attributes:
         name: how the card calls it.
-        kind: kind of its regressors, see `stored.surrogate_curves.KINDS`.
+        kind: kind of its regressors.
         settings: what decides the fit, for the card.
         fit: returns one regressor per variant.
     """

@@ -82,21 +82,12 @@ class Design(ABC, Generic[U]):
         """Return the units in a folder, whole or damaged: how many courses each name stands for."""
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
-        """Return the rounds after which the courses of a unit are evaluated; trained to the last.
-
-        Args:
-            name: name of the unit.
-        """
+        """Return the rounds after which courses of a unit are evaluated; they train to the last."""
         del name
         return self.task.evaluated_rounds
 
     def read(self, parts: Path, name: str, courses: int) -> dict[str, NDArray[Any]]:
-        """Return the results of a stored unit, checked.
-
-        Raises:
-            DamagedDataError: they are damaged, or those of something else.
-            TooLargeError: they are larger than may be read.
-        """
+        """Return the results of a stored unit, checked."""
         splits, metrics = self.axes
         axes = (self.task.num_clients, len(splits), len(metrics))
         return read_unit(parts, name, UnitShape(courses, self.evaluated_rounds(name), axes))
@@ -116,11 +107,7 @@ class Design(ABC, Generic[U]):
         return {"splits": list(splits), "metrics": list(metrics)}
 
     def plan(self) -> dict[str, Any]:
-        """Return everything that decides a course's numbers; a resumed build must have the same.
-
-        Raises:
-            InvalidArgumentError: the task's algorithm is asynchronous.
-        """
+        """Return everything that decides a course's numbers; a resumed build must have the same."""
         task = self.task
         if task.asynchronous:
             raise InvalidArgumentError(
@@ -187,31 +174,14 @@ class UnitShape:
 
 
 def write_unit(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the results of a unit with a digest of their content.
-
-    Args:
-        folder: where the file goes.
-        name: name of the unit.
-        arrays: `ARRAYS`.
-    """
+    """Write the results of a unit with a digest of their content."""
     with new_file(folder / f"{name}.npz") as handle:
         digest = np.array(_digest(name, arrays))
         np.savez_compressed(handle, allow_pickle=False, **{**arrays, DIGEST: digest})
 
 
 def read_unit(folder: Path, name: str, shape: UnitShape) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a stored unit.
-
-    Args:
-        folder: where the file is.
-        name: name of the unit.
-        shape: what it must be like.
-
-    Raises:
-        DamagedDataError: the file cannot be read, or does not hold the results of the unit; says
-            what to do.
-        TooLargeError: they are larger than may be read.
-    """
+    """Return the arrays of a stored unit."""
     path = folder / f"{name}.npz"
     max_bytes()  # a wrong variable is no damage
     try:
@@ -237,11 +207,7 @@ def _digest(name: str, arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _check(name: str, arrays: Mapping[str, NDArray[Any]], shape: UnitShape) -> None:
-    """Compare what is in a file with what must be there.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Compare what is in a file with what must be there."""
     found = {key: array.shape for key, array in arrays.items() if key != DIGEST}
     if found != shape.arrays:
         raise ValueError(f"it holds arrays of the shapes {found}, expected {shape.arrays}")
@@ -268,20 +234,8 @@ def encode_curves(
 
     Best rounds are chosen among all evaluated rounds, before anything is rounded.
 
-    Args:
-        metrics: (courses, evaluated rounds, clients, splits, metrics).
-        rounds: (evaluated rounds,) in increasing order.
-        stored: the rounds to store; all of them were evaluated.
-        samples: (clients, splits) of the seed.
-        axes: names of the splits and of the metrics, in the order of their axes.
-
-    Raises:
-        InvalidArgumentError: `axes` names other axes than `metrics` has.
-        UnknownNameError: no code is known for a metric.
-
-    Yields:
-        `best_round` with (courses, stored rounds), and `<which>_<split>_<metric>` with (courses,
-        stored rounds, clients).
+    Shapes: `metrics` (courses, evaluated rounds, clients, splits, metrics); `rounds` (evaluated
+    rounds,); `samples` (clients, splits).
     """
     splits, names = axes
     if metrics.shape[-2:] != (len(splits), len(names)):

@@ -37,7 +37,7 @@ class GridUnit:
 
     @property
     def name(self) -> str:
-        """See `Unit`."""
+        """Courses that are computed, stored and resumed as one."""
         words = (f"{name.removesuffix('_size')}{value}" for name, value in self.fixed)
         return "-".join([f"seed{self.seed}", *words])
 
@@ -53,7 +53,7 @@ class GridDesign(Design[GridUnit]):
 
     @property
     def space(self) -> SearchSpace:
-        """See `Design.space`."""
+        """The configurations that the design may hold."""
         return self.task.space.discretized()
 
     def units(self) -> list[GridUnit]:
@@ -96,11 +96,11 @@ class GridDesign(Design[GridUnit]):
         return (self.units().index(unit),)
 
     def missing(self, parts: Path) -> list[GridUnit]:
-        """See `Design.missing`."""
+        """Return what has no stored result in a folder yet."""
         return [unit for unit in self.units() if not self.is_stored(unit, parts)]
 
     def stored(self, parts: Path) -> dict[str, int]:
-        """See `Design.stored`."""
+        """Return the units in a folder, whole or damaged."""
         units = [unit for unit in self.units() if self.is_stored(unit, parts)]
         return {unit.name: math.prod(self.shape(unit)) for unit in units}
 

@@ -24,13 +24,7 @@ def client_samples(task: Task) -> NDArray[np.int64]:
 
 
 def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> dict[str, Any]:
-    """Return what the card of any design says of data, licence, software and machines.
-
-    Args:
-        task: the task.
-        samples: see `client_samples`.
-        hardware: the machines that computed the units.
-    """
+    """Return what the card of any design says of data, licence, software and machines."""
     source, data = SOURCES[task.dataset], load_dataset(task.dataset)
     return {
         "num_samples": samples.tolist(),
@@ -60,10 +54,6 @@ def this_machine(device: str, verdict: str = "") -> str:
 
     Architecture, processor, its vectors, the settings that decide how they are used, and any other
     torch device.
-
-    Args:
-        device: torch device.
-        verdict: what `require_equal_bits` said.
     """
     here = this_platform()
     parts = (here.get(name) for name in ("machine", "processor", "vectors", "settings"))

@@ -49,7 +49,7 @@ class SampleUnit:
 
     @property
     def name(self) -> str:
-        """See `Unit`; a run of three or more points is written as `first_last`."""
+        """A run of three or more points is written as `first_last`."""
         return PREFIX + "-".join(_runs(self.points))
 
 
@@ -74,20 +74,7 @@ class SampleDesign(Design[SampleUnit]):
         rates: Sequence[float] | None = None,
         repeat_every: int | None = None,
     ) -> None:
-        """Choose the points.
-
-        Args:
-            task: the task.
-            size: number of courses.
-            rounds: rounds of every course; all rounds of the task when None. Of several numbers,
-                each is drawn equally often, and one that is given twice is drawn twice as often.
-            rates: client sample rates, drawn likewise; the grid of the task when None.
-            repeat_every: of so many configurations, the first comes under every seed of the task,
-                one point after the other; None: each under one seed.
-
-        Raises:
-            InvalidArgumentError: `size`, `rounds`, a rate or `repeat_every` is out of its range.
-        """
+        """Choose the points."""
         if size < 1:
             raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
         if repeat_every is not None and repeat_every < 1:
@@ -111,7 +98,7 @@ class SampleDesign(Design[SampleUnit]):
 
     @property
     def space(self) -> SearchSpace:
-        """See `Design.space`."""
+        """The configurations that the design may hold."""
         dimensions = self.task.space.dimensions
         return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
 
@@ -157,17 +144,17 @@ class SampleDesign(Design[SampleUnit]):
         return [self.depths[depth] for depth in self._drawn(blocks)[0]]
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
-        """See `Design.evaluated_rounds`; the courses of a unit are trained equally long."""
+        """The courses of a unit are trained equally long."""
         points = _points_of(name)
         last = self._trained(points[:1])[0] if points else 0
         return tuple(r for r in self.task.evaluated_rounds if r <= last)
 
     def units(self) -> list[SampleUnit]:
-        """See `Design.units`."""
+        """Return all units, in the order in which they are to be computed."""
         return self._units(set())
 
     def courses(self, unit: SampleUnit) -> list[Course]:
-        """See `Design.courses`."""
+        """Return the courses of a unit, in the order in which they are stored."""
         return [self._points[point] for point in unit.points]
 
     def positions(self, unit: SampleUnit) -> tuple[int, ...]:
@@ -198,7 +185,7 @@ class SampleDesign(Design[SampleUnit]):
         return {stem: rows for stem, rows in found.items() if rows}
 
     def stored(self, parts: Path) -> dict[str, int]:
-        """See `Design.stored`; a name that no unit can have says that it holds none."""
+        """A name that no unit can have says that it holds none."""
         found = sorted(parts.glob(f"{PREFIX}*.npz"))
         return {path.stem: len(_points_of(path.stem)) for path in found}
 
@@ -229,11 +216,7 @@ class SampleDesign(Design[SampleUnit]):
         return max(min(UNIT_NUMBERS // size, MAX_BLOCKS * self._per_block), 1)
 
     def consolidate(self, parts: Path, folder: Path) -> Path:
-        """Write the sample of all finished points.
-
-        Raises:
-            MissingDataError: no point is finished.
-        """
+        """Write the sample of all finished points."""
         finished = self.finished(parts)
         if not finished:
             raise MissingDataError(
@@ -298,11 +281,7 @@ class SampleDesign(Design[SampleUnit]):
         return len(self.depths) > 1
 
     def _stored_rounds(self, last: int) -> NDArray[np.int64]:
-        """Return the rounds that are stored: those of tables that were evaluated, and all depths.
-
-        Args:
-            last: the last round of any finished course.
-        """
+        """Return the rounds that are stored: those of tables that were evaluated, and depths."""
         wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
         evaluated = {r for r in self.task.evaluated_rounds if r <= last}
         return np.array(sorted(wanted & evaluated), dtype=np.int64)

@@ -42,7 +42,7 @@ class FittingRows:
     """Courses of one seed each, at K stored rounds.
 
     Attributes:
-        inputs: (n, 1, columns), see `CurveInputs`.
+        inputs: (n, 1, columns).
         outputs: (n, K, outputs) of `stored.surrogate_outputs`; the last says whether the course has
             diverged. NaN at rounds that a course was not trained for.
         final: (n, clients, splits, metrics) what clients had at the last round, of which outputs of
@@ -106,11 +106,11 @@ class PreparedRows:
     Attributes:
         inputs: (n, columns).
         curves: (n, K * targets) standardised outputs; those of many clients are compressed. What
-            courses were not trained for is filled in, see `ragged`.
+            courses were not trained for is filled in.
         known: (n, K * targets) what is not filled in.
         coefficients: (n, coefficients) what stands for them.
         seeds: how many seeds there are.
-        scales: see `stored.surrogate_curves.CurveModel`.
+        scales: as in `stored.surrogate_curves.CurveModel`.
         centre: likewise.
         basis: likewise.
         clients: likewise.
@@ -170,7 +170,7 @@ def halved(values: Array) -> Array:
 
 
 def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
-    """Return mean, scale and range of (n, outputs); see `stored.surrogate_curves.CurveModel`."""
+    """Return mean, scale and range of (n, outputs)."""
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
     where = client_outputs(num_clients)
@@ -224,10 +224,7 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
     and courses of similar settings and beginnings say the rest. It stays near the range of those
     that go on. Where none was trained on, all stay.
 
-    Args:
-        curves: (n, K, targets); what lies at rounds that were not trained is not read.
-        trained: (n, K) which rounds courses have: the first ones, and at least one.
-        settings: (n, columns) configurations and client sample rates, each column in [-1, 1].
+    Shapes: `curves` (n, K, targets); `trained` (n, K); `settings` (n, columns).
     """
     if trained.all():
         return curves
@@ -273,10 +270,7 @@ def _told(known: Floats, values: Floats, asked: Floats) -> Floats:
     would become better than any was. Scale and penalty have the least error when each course is
     left out in turn.
 
-    Args:
-        known: (m, columns) of courses that go on.
-        values: (m, targets) of them.
-        asked: (s, columns) of those that do not.
+    Shapes: `known` (m, columns); `values` (m, targets); `asked` (s, columns).
     """
     mean = values.mean(axis=0)
     rest = values - mean

@@ -95,27 +95,7 @@ def fit_surrogate(
     All candidates are compared by cross-validation. Of those small enough to be stored, and nearly
     as good as the best by the mean absolute error of the log validation loss on held-out
     configurations, the smallest is fitted again, on all courses or many more. It is written if it
-    is accepted: see `validate.verdict`.
-
-    Args:
-        wanted: what the table or the sample belongs to, or the stem of their files.
-        folder: where the surrogate goes; the folder of the user's tables when None.
-        candidate: name of the candidate to write; no other is fitted.
-        keep: write it even if it is not accepted; its card says so.
-        identity: what the surrogate belongs to; by default, to what it is fitted on.
-        train: returns the validation loss, of the mean over seeds, that training the optimum in a
-            surrogate's health reaches; the surrogate is refused where that misses the claim, see
-            `stored.surrogate_verdicts.CLAIM_RULE`. None trains nothing.
-
-    Returns:
-        Path of the surrogate's card.
-
-    Raises:
-        UnknownNameError: there is no such candidate.
-        InvalidArgumentError: there are too few configurations to hold some out, no candidate is
-            small enough, the surrogate is not accepted, or nothing can be written into the folder.
-        MissingDataError: there is neither a table nor a sample of this name.
-        MissingDependencyError: scikit-learn is not installed.
+    is accepted, by `validation.verdict`.
     """
     if candidate is not None and candidate not in CANDIDATES:
         raise unknown_name("surrogate candidate", candidate, CANDIDATES)

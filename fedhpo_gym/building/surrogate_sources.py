@@ -69,15 +69,7 @@ class FittingSource(Protocol):
 
 
 def open_source(wanted: str | Identity) -> FittingSource:
-    """Open what the surrogate of a variant is fitted on: its table, else its sample.
-
-    Args:
-        wanted: see `open_table`.
-
-    Raises:
-        MissingDataError: there is neither; names the commands that build them.
-        DamagedDataError: it is damaged; names the repair command.
-    """
+    """Open what the surrogate of a variant is fitted on: its table, else its sample."""
     name, arguments = named(wanted)
     if name in list_tables():
         return FittingTable(open_table(wanted))
@@ -112,11 +104,7 @@ def _outputs(
 
     And what clients have at the last round, (n, clients, splits, metrics).
 
-    Args:
-        stored: a table or a sample.
-        courses: (n,) positions over all axes but those of rounds and clients.
-        axis: where the axis of the rounds is.
-        weights: (n, clients, splits), see `weights_of`.
+    Shapes: `courses` (n,); `weights` (n, clients, splits).
     """
     clients, knots = stored.num_samples.shape[1], len(stored.rounds)
 
@@ -156,7 +144,7 @@ class FittingTable:
         self.num_configurations = self.num_held_out = table.space.grid_size
 
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
-        """See `FittingSource.rows`."""
+        """Return all courses, or as many as `limit` drawn without replacement."""
         table = self.stored
         grid = table.space.grid_shape
         shape = (*grid, len(table.rates), len(table.seeds))
@@ -182,7 +170,7 @@ class FittingTable:
 
     @cached_property
     def seed_spread(self) -> dict[str, float]:
-        """See `FittingSource.seed_spread`."""
+        """How far a seed lies from the mean of the others at the same point, on average."""
         table = self.stored
         values = (
             table.objective("val", "accuracy"),
@@ -228,7 +216,7 @@ class FittingSample:
         ]
 
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
-        """See `FittingSource.rows`."""
+        """Return all courses, or as many as `limit` drawn without replacement."""
         sample = self.stored
         chosen = _draw(len(sample), limit, rng)
         seed = sample.codes("seed")[chosen].astype(np.int64)
@@ -252,7 +240,7 @@ class FittingSample:
 
     @property
     def seed_spread(self) -> dict[str, float]:
-        """See `FittingSource.seed_spread`; a sample has every configuration under one seed."""
+        """A sample has every configuration under one seed."""
         return {}
 
 

@@ -59,38 +59,13 @@ def write_verdicts(card: Path) -> Path:
     """Measure the objectives of a stored surrogate, and write the figures onto its card.
 
     Digest, fingerprint and arrays stay as they are.
-
-    Args:
-        card: path of the surrogate's card.
-
-    Returns:
-        The path of the card.
-
-    Raises:
-        MissingDataError: what it was fitted on is not stored here.
-        InvalidArgumentError: it was fitted on other numbers than those stored here, or by a recipe
-            that is no more.
-        DamagedDataError: the card is damaged.
-        OSError: the card cannot be written.
     """
     add_to_card(card, FORMAT, {ENTRY: measured(Surrogate(card))})
     return card
 
 
 def write_claim(card: Path, trained: float) -> Claim:
-    """Write what training a surrogate's claimed best reaches onto its card.
-
-    Args:
-        card: path of the surrogate's card, which states its health and `write_verdicts`' figures.
-        trained: mean over the seeds of the validation loss, of the optimum in its health.
-
-    Returns:
-        What was written.
-
-    Raises:
-        DamagedDataError: the card is damaged, or states no such figures.
-        OSError: the card cannot be written.
-    """
+    """Write what training a surrogate's claimed best reaches onto its card."""
     surrogate = Surrogate(card)
     claimed = float(health_on(surrogate, "fedhpo-gym health --write")["optimum"]["val_loss"])
     claim = Claim(claimed, _short(trained), held_on(surrogate.card)["val_loss"].spread)
@@ -100,12 +75,7 @@ def write_claim(card: Path, trained: float) -> Claim:
 
 
 def measured(surrogate: Surrogate) -> dict[str, object]:
-    """Return what a card says of a surrogate's objectives; see `stored.surrogate_verdicts`.
-
-    Raises:
-        MissingDataError: see `write_verdicts`.
-        InvalidArgumentError: likewise.
-    """
+    """Return what a card says of a surrogate's objectives."""
     source = _source_of(surrogate)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
     fold = folds_of(rows.configuration, stream(0, "surrogate_held_out"))
@@ -131,12 +101,7 @@ def measured(surrogate: Surrogate) -> dict[str, object]:
 
 
 def _source_of(surrogate: Surrogate) -> FittingSource:
-    """Return what a surrogate was fitted on.
-
-    Raises:
-        MissingDataError: it is not stored here.
-        InvalidArgumentError: its recipe is no more.
-    """
+    """Return what a surrogate was fitted on."""
     model = surrogate.card["model"]
     if model["candidate"] not in CANDIDATES:
         raise InvalidArgumentError(
@@ -241,15 +206,7 @@ def surrogate_card(
     identity: Identity | None = None,
     wanted: str | None = None,
 ) -> dict[str, Any]:
-    """Return the card of a surrogate, but for the chosen model and its errors.
-
-    Args:
-        source: what it was fitted on.
-        rows: the rows of the final fit.
-        candidates: what became of each candidate in the comparison.
-        identity: what the surrogate belongs to; by default, to what its source belongs to.
-        wanted: name of the only candidate, where one was asked for.
-    """
+    """Return the card of a surrogate, but for the chosen model and its errors."""
     stored, identity = source.stored, identity or source.stored.identity
     selected = len(rows) if len(candidates) == 1 else min(SELECTION_ROWS, len(rows))
     note = {"note": "fitted on a random subsample: errors are larger than those of all rows"}

@@ -107,11 +107,7 @@ def cross_validate(
     Everything learned from rows, their scales and bases included, is learned from the training rows
     of a fold alone. Of a training row, the claim of one of the models that saw it is kept.
 
-    Args:
-        candidates: what to compare.
-        rows: what to fit and test them on.
-        fold: (n,) fold in which a row is tested.
-        progress: told the candidate of every fit just done.
+    Shapes: `fold` (n,).
     """
     found: dict[str, dict[str, dict[str, Claims]]] = {name: {} for name in candidates}
     for k in np.unique(fold).tolist():
@@ -131,26 +127,14 @@ def cross_validate(
 def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> float:
     """Return Kendall's tau-b between (n,) truth and claim, among courses that are ranked together.
 
-    Args:
-        truth: what happened.
-        claim: what was predicted.
-        ranking: (n,) groups of courses; those of group -1 are left out.
-
-    Returns:
-        tau-b over the pairs within groups (Kendall, 1945); NaN where one of both never differs.
+    Shapes: `ranking` (n,).
     """
     groups = np.unique(ranking[ranking >= 0]).tolist()
     return tau([pairs(truth[ranking == one], claim[ranking == one]) for one in groups])
 
 
 def tau_at(rows: FittingRows, found: Claims, knot: int = -1) -> float:
-    """Return Kendall's tau of the validation loss at a round, of the courses that have it.
-
-    Args:
-        rows: the courses; `FittingRows.ranking` says which are ranked together.
-        found: what is claimed of them.
-        knot: which of the K rounds; the last: full fidelity.
-    """
+    """Return Kendall's tau of the validation loss at a round, of the courses that have it."""
     loss = MEASURES.index("log_val_loss")
     truth, claim = (each.values[:, knot, loss] for each in (truths(rows), found))
     return kendall_tau(truth, claim, np.where(rows.trained[:, knot], rows.ranking, -1))
@@ -161,14 +145,6 @@ def optimism(rows: FittingRows, found: Claims) -> dict[str, float]:
 
     Of many predictions the lowest are also the luckiest, and an optimizer goes where they are. A
     search over more configurations than were held out meets luckier ones.
-
-    Args:
-        rows: the courses; those count that are ranked and were trained for the last round.
-        found: what is claimed of them.
-
-    Returns:
-        Of the tenth with the lowest claimed log validation loss: how many they are, the mean
-        claim, and how far the mean truth lies above it.
     """
     loss = MEASURES.index("log_val_loss")
     ranked = rows.trained[:, -1] & (rows.ranking >= 0)

@@ -40,18 +40,6 @@ def compute_units(
 
     Builds that share the folder share the work: a unit that another one computes is waited for,
     and computed here should that build end before it.
-
-    Args:
-        design: what the units belong to.
-        units: what to compute.
-        folder: where `<unit>.npz` files go; one appears whole or not at all.
-        workers: worker processes.
-        device: torch device.
-        address: of the scheduler of a cluster, whose workers compute instead.
-
-    Raises:
-        UnequalBitsError: a course would have other bits beside others on this processor.
-        WorkerLostError: a worker process was killed; stored units are kept.
     """
     if address is not None:
         _on_cluster(design, units, folder, device, address)
@@ -121,12 +109,6 @@ def try_laws(task: Task, device: str) -> str:
     """Try whether a course of a task has the same bits in any company here; seconds, once.
 
     A graphics processor promises it to nobody, so there nothing is tried.
-
-    Returns:
-        What was found, for the card.
-
-    Raises:
-        UnequalBitsError: it has not; the message says what to set.
     """
     if device != "cpu":
         return ""
@@ -142,16 +124,7 @@ def compute_unit(
     advance: Callable[[], None] | None = None,
     verdict: str = "",
 ) -> None:
-    """Train every course of a unit and store its curves.
-
-    Args:
-        design: what the unit belongs to.
-        unit: what to compute.
-        folder: where it is stored.
-        device: torch device.
-        advance: called after every round.
-        verdict: what `try_laws` found, which the card will say.
-    """
+    """Train every course of a unit and store its curves."""
     batch = make_batch(design.task, design.courses(unit), device, design.horizon)
     rounds = design.evaluated_rounds(unit.name)
     curves = batch.advance(rounds[-1], advance, rounds)
@@ -173,10 +146,6 @@ def claim(folder: Path, positions: Sequence[int]) -> Iterator[bool]:
 
     A process must not claim a position twice. Where the file system knows no locks, everything is
     ours: builds then do the same work several times, and nothing worse.
-
-    Args:
-        folder: the folder that the builds share.
-        positions: numbers of what is claimed, all or nothing.
     """
     descriptor = _open(folder / NAME)
     held: list[int] = []

@@ -269,10 +269,6 @@ def limits_of(task: Task, backend: str) -> dict[str, Any]:
     """Return limits of each objective that varies, as JSON data.
 
     Objectives on the test split are left out, by which none tunes.
-
-    Args:
-        task: the variant.
-        backend: "tabular" or "surrogate"; what it does not answer is left out.
     """
     opened = make_backend(backend, task)
     asked = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
@@ -322,12 +318,7 @@ def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
 
 
 def useless_limits(problems: Sequence[str], arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence per problem on which constraints leave nothing of use, as far as is stored.
-
-    Args:
-        problems: suites, or ids of environments.
-        arguments: of `gymnasium.make`.
-    """
+    """Yield a sentence per problem on which constraints leave nothing of use, if it is stored."""
     names = [one for name in problems for one in (suite(name) if name in SUITES else [name])]
     for name in names if arguments.get("constraints") else ():
         try:

@@ -86,14 +86,7 @@ def best_cells(land: Landscape, count: int) -> list[Cell]:
 
 
 def trained(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) -> Floats:
-    """Return the (cells, seeds) validation losses that training reaches.
-
-    Args:
-        task: what to train.
-        seeds: seeds of the courses.
-        cells: configurations and fidelities.
-        draw: of the perturbation; 0 moves nothing.
-    """
+    """Return the (cells, seeds) validation losses that training reaches."""
     courses = [
         make_course(task, configuration, fidelity.client_sample_rate, seed)
         for configuration, fidelity in cells

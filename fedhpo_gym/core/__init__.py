@@ -11,12 +11,7 @@ __version__ = "0.1.0"
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package that imports a name's module when it is asked for.
-
-    Args:
-        package: dotted name of the package.
-        modules: names of modules of the package, by what is imported from them, comma-separated.
-    """
+    """Return the `__getattr__` of a package that imports a name's module when it is asked for."""
     homes = {name: module for module, names in modules.items() for name in names.split(", ")}
 
     def attribute(name: str) -> Any:

@@ -108,24 +108,14 @@ class StoredArrays:
     """
 
     def __init__(self, path: Path, descriptor: int | None, size: int) -> None:
-        """Take the file.
-
-        Args:
-            path: the npz file.
-            descriptor: the open file, which is closed from here; None if it could not be opened.
-            size: its bytes, as the card says.
-        """
+        """Take the file."""
         self.path = path
         self._size = size
         self._descriptor = descriptor
         self._close = weakref.finalize(self, _close, descriptor)
 
     def require_installed(self) -> None:
-        """Check that a card of the package has its arrays on this machine.
-
-        Raises:
-            MissingDataError: they are of the second distribution, which is not here.
-        """
+        """Check that a card of the package has its arrays on this machine."""
         if self._descriptor is None and self.path.parent == EMBEDDED and not self.path.exists():
             raise MissingDataError(
                 f"the numbers of {self.path.name.partition('.')[0]} travel in a distribution of "
@@ -140,19 +130,7 @@ class StoredArrays:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         growth: int = 1,
     ) -> dict[str, NDArray[Any]]:
-        """Return all arrays, if the file is the one that its card describes.
-
-        Args:
-            sha256: checksum from the card.
-            repair: command that makes the file again.
-            shapes: the arrays that the card calls for, no others; None if it does not say.
-            growth: how many times their bytes they will take where they are used.
-
-        Raises:
-            MissingDataError: see `require_installed`.
-            DamagedDataError: the file is missing or not the one the card describes.
-            TooLargeError: the file, or what is in it, is larger than may be read.
-        """
+        """Return all arrays, if the file is the one that its card describes."""
         max_bytes()  # a wrong variable is no damage
         self.require_installed()
         try:
@@ -211,15 +189,7 @@ def card_digest(content: Mapping[str, Any]) -> str:
 
 
 def require_writable(folder: Path, what: str) -> None:
-    """Make a folder, and check before a long computation that files can be written there.
-
-    Args:
-        folder: where files are to go.
-        what: the argument or the environment variables that chose it, for the message.
-
-    Raises:
-        InvalidArgumentError: it cannot be made, or nothing can be written into it.
-    """
+    """Make a folder, and check before a long computation that files can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -242,20 +212,6 @@ def write_archive(
     The same content gives the same bytes: members carry no time stamp. A pair that is there is
     replaced in one step: a reader sees the old one or the new one, whatever happens to this
     process. What no card names any more is removed.
-
-    Args:
-        folder: where both files go; made when missing.
-        stem: name of the card without its ending, and how the name of the arrays begins.
-        card: what the card says, besides the name, the checksum and the size of the arrays, and
-            its own digest.
-        arrays: the arrays by name.
-        uncompressed: names of arrays that nothing makes smaller.
-
-    Returns:
-        Path of the card.
-
-    Raises:
-        OSError: the files cannot be written; an old pair is as it was.
     """
     content = _archived(arrays, uncompressed)
     digest = hashlib.sha256(content).hexdigest()
@@ -274,18 +230,7 @@ def write_archive(
 
 
 def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
-    """Write entries that decide no answer onto a card; its digest and its arrays stay as they are.
-
-    Args:
-        card: the JSON file.
-        number: the format that can be read.
-        entries: new or changed entries, all among `UNDIGESTED`.
-
-    Raises:
-        InvalidArgumentError: an entry would change the digest, or what the card is checked by.
-        DamagedDataError: the card is not one of this format, or is damaged.
-        OSError: the card cannot be written; it is as it was.
-    """
+    """Write entries that decide no answer onto a card; its digest and its arrays stay."""
     if refused := sorted(entries.keys() - (UNDIGESTED - {DIGEST, "arrays"})):
         raise InvalidArgumentError(
             f"`entries` must decide no answer, got {refused}; write the card and its arrays anew"
@@ -327,20 +272,7 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
 def reading_card(
     card: Path, kind: str, number: int, repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
-    """Give what a card says, and its arrays; what goes wrong in the body is damage of the card.
-
-    Args:
-        card: the JSON file.
-        kind: what the card describes, for messages.
-        number: the format that can be read.
-        repair: what to do after deleting the card, for messages.
-
-    Raises:
-        DamagedDataError: the card is no JSON, of another format, is not what was written, or the
-            body of the `with` statement misses an entry or refuses its value.
-        TooLargeError: the card is larger than may be read.
-        InvalidArgumentError: the environment variable that says how much may be read is wrong.
-    """
+    """Give what a card says, and its arrays; what goes wrong in the body is damage of the card."""
     max_bytes()  # a wrong variable is no damage
     try:
         yield _read_pair(card, number)
@@ -378,11 +310,7 @@ def _read_card(card: Path, number: int) -> dict[str, Any]:
 
 
 def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
-    """Return the path of the arrays that a card describes.
-
-    Raises:
-        ValueError: the card names something that is no file of arrays beside it.
-    """
+    """Return the path of the arrays that a card describes."""
     name = content["arrays"]
     if not isinstance(name, str) or name != Path(name).name or not name.endswith(".npz"):
         raise ValueError(f"`arrays` must be the name of an npz file beside the card, got {name!r}")

@@ -133,18 +133,7 @@ def shown(value: object) -> str:
 
 
 def as_typed(name: str, value: object, hint: Any) -> Any:
-    """Return a value as the type that an annotation names; numbers become built-in ones.
-
-    Args:
-        name: what the argument is called, for the message.
-        value: what was given.
-        hint: a class, None, `Any`, a `Literal`, a union, or a `Mapping` or `Sequence` of such. A
-            `float` may be whole. A sequence comes back as a list or a tuple, a mapping as a
-            dictionary.
-
-    Raises:
-        InvalidArgumentError: it has another type.
-    """
+    """Return a value as the type that an annotation names; numbers become built-in ones."""
     try:
         return _typed(value, hint)
     except _WrongTypeError:
@@ -152,11 +141,7 @@ def as_typed(name: str, value: object, hint: Any) -> Any:
 
 
 def check_fields(record: Any) -> None:
-    """Give every field of a frozen dataclass the type of its annotation.
-
-    Raises:
-        InvalidArgumentError: a field has another type.
-    """
+    """Give every field of a frozen dataclass the type of its annotation."""
     hints = _hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     for field in fields(record):
         value = as_typed(field.name, getattr(record, field.name), hints[field.name])
@@ -164,12 +149,7 @@ def check_fields(record: Any) -> None:
 
 
 def as_reals(name: str, value: object) -> NDArray[np.floating]:
-    """Return an array of real numbers, row by row; float32 stays, all else becomes float64.
-
-    Raises:
-        InvalidArgumentError: it holds something else, such as complex numbers, truth values or
-            strings, or its rows have different lengths.
-    """
+    """Return an array of real numbers, row by row; float32 stays, all else becomes float64."""
     if type(value) is np.ndarray and value.dtype in _FLOATS:
         return np.asarray(value, order="C")
     try:
@@ -231,17 +211,7 @@ def _read(
 def as_arguments(
     what: str, call: Callable[..., Any], given: Mapping[str, Any], others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return keyword arguments as the types that a signature names.
-
-    Args:
-        what: what takes them, for the message.
-        call: what will be called.
-        given: values by name.
-        others: names that cannot be given.
-
-    Raises:
-        InvalidArgumentError: there is no such argument, or it has another type.
-    """
+    """Return keyword arguments as the types that a signature names."""
     hints = {name: hint for name, hint in parameter_types(call).items() if name not in others}
     if unknown := [name for name in given if name not in hints]:
         raise InvalidArgumentError(

@@ -59,16 +59,7 @@ class PeerError(FedHPOError, RuntimeError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence, with a leading space, that helps after a mistyped name.
-
-    Args:
-        name: What was asked for.
-        known: The names that would have worked, in any order.
-
-    Returns:
-        ``" Did you mean 'x'?"`` when something is close or has these initials, else
-        ``" Known: a, b."``, of more than a hundred the nearest five.
-    """
+    """Return a sentence, with a leading space, that helps after a mistyped name."""
     names = sorted(set(known))
     by_lower = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
@@ -88,13 +79,7 @@ def _initials(name: str) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """Build (not raise) the error for a name that no catalogue holds.
-
-    Args:
-        kind: What the name should have named, for example ``"objective"``.
-        name: What was asked for.
-        known: The names that would have worked.
-    """
+    """Build (not raise) the error for a name that no catalogue holds."""
     words = repr(name)
     if len(words) > LONGEST_NAME:
         words = f"{words[:LONGEST_NAME]}..."
@@ -102,23 +87,13 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError
 
 
 def require_known(kind: str, name: str, known: Collection[str]) -> None:
-    """Check that a catalogue holds a name.
-
-    Raises:
-        UnknownNameError: it does not; see `unknown_name`.
-    """
+    """Check that a catalogue holds a name."""
     if name not in known:
         raise unknown_name(kind, name, known)
 
 
 def missing_dependency(what: str, package: str, extra: str) -> MissingDependencyError:
-    """Build (not raise) the error for an optional package that is not installed.
-
-    Args:
-        what: What cannot be done, for example ``"drawing a report"``.
-        package: What has to be installed, as people call it.
-        extra: The extra of this package that brings it.
-    """
+    """Build (not raise) the error for an optional package that is not installed."""
     return MissingDependencyError(
         f"{what} needs {package}, which is not installed. Run `pip install '.[{extra}]'` in a "
         "checkout of fedhpo_gym, which is on no index."
@@ -127,17 +102,7 @@ def missing_dependency(what: str, package: str, extra: str) -> MissingDependency
 
 @contextmanager
 def needing(what: str, package: str, extra: str, *modules: str) -> Iterator[None]:
-    """Say what to install when one of some modules is missing inside the `with` statement.
-
-    Args:
-        what: See `missing_dependency`.
-        package: See `missing_dependency`.
-        extra: See `missing_dependency`.
-        modules: What the extra brings, by the names they are imported by.
-
-    Raises:
-        MissingDependencyError: The module is not installed.
-    """
+    """Say what to install when one of some modules is missing inside the `with` statement."""
     try:
         yield
     except ModuleNotFoundError as error:

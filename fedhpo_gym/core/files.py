@@ -35,12 +35,6 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
     """Give an empty binary file that takes its place when the body ends without an error.
 
     The body may read back what it wrote. What the body raises goes on to the caller.
-
-    Args:
-        path: where the file goes; its folder exists. A file or a link there is replaced.
-
-    Raises:
-        OSError: the file cannot be written, for example because the disk is full.
     """
     part = _temporary(path)
     # What ends a process may come as soon as the file is there: it is removed then, too.
@@ -62,14 +56,7 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name a file in what a disk says of it: a full one says only that it is full.
-
-    Args:
-        path: what is written in the body of the `with` statement.
-
-    Raises:
-        OSError: what the body raises, with the path where it names none.
-    """
+    """Name a file in what a disk says of it: a full one says only that it is full."""
     try:
         yield
     except OSError as error:
@@ -79,25 +66,14 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small text file in UTF-8.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a small text file in UTF-8."""
     with new_file(path) as handle:
         handle.write(text.encode("utf-8"))
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder that takes its place when the body ends without an error.
-
-    Args:
-        path: where the folder goes; nothing, or an empty folder, is there. Its parent is made.
-
-    Raises:
-        OSError: the folder cannot be made.
-    """
+    """Give an empty folder that takes its place when the body ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = _temporary(path)
     with _said_of(path):
@@ -176,11 +152,7 @@ _MOST_DIGITS = 18
 
 
 def max_bytes() -> int:
-    """Return how many bytes a file may stand for: `FEDHPO_GYM_MAX_BYTES`, else 512 MiB.
-
-    Raises:
-        InvalidArgumentError: the environment variable is not a positive integer.
-    """
+    """Return how many bytes a file may stand for: `FEDHPO_GYM_MAX_BYTES`, else 512 MiB."""
     text = os.environ.get(ENV_VAR, "").strip()
     if not text:
         return DEFAULT
@@ -194,15 +166,7 @@ def max_bytes() -> int:
 
 
 def require_bytes(size: int, what: object) -> None:
-    """Check that something of this size may be read.
-
-    Args:
-        size: bytes that it takes in memory.
-        what: what it is, with its path, for the message.
-
-    Raises:
-        TooLargeError: it is larger than `max_bytes`.
-    """
+    """Check that something of this size may be read."""
     limit = max_bytes()
     if size > limit:
         raise TooLargeError(
@@ -217,18 +181,7 @@ def load_json(
     share: int = 1,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Return what a json text says, if its text and its values fit into memory.
-
-    Args:
-        content: the text.
-        what: what it is, with its path, for messages.
-        share: its values may take this many times what may be read.
-        parse_constant: what to make of NaN and infinities; see `json.loads`.
-
-    Raises:
-        TooLargeError: the text, or what it stands for, is larger than may be read.
-        ValueError: it is no json, or nested too deeply.
-    """
+    """Return what a json text says, if its text and its values fit into memory."""
     require_bytes(len(content), what)
     containers = content.count(b"[") + content.count(b"{")
     values = content.count(b",") + containers

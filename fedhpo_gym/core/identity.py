@@ -57,11 +57,7 @@ class Identity:
 
     @classmethod
     def from_card(cls, content: Mapping[str, Any]) -> Identity:
-        """Read what a card says it belongs to.
-
-        Raises:
-            ValueError: the card does not say it.
-        """
+        """Read what a card says it belongs to."""
         for name in ("name", "task", "version"):
             if name not in content:
                 raise ValueError(f"it lacks {name!r}: it does not say what it belongs to")

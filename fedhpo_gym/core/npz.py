@@ -59,19 +59,7 @@ def read_npz(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     growth: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """Return all arrays of an npz file of numbers, truth values and strings.
-
-    Args:
-        file: the file.
-        what: what it is, with its path, for messages.
-        shapes: the arrays that must be there, no others; None takes any.
-        growth: how many times their bytes the arrays will take where they are used.
-
-    Raises:
-        TooLargeError: unpacked, the arrays are larger than may be read.
-        ValueError: it is no npz file, is damaged, or holds other arrays than `shapes` says.
-        OSError: the file cannot be read.
-    """
+    """Return all arrays of an npz file of numbers, truth values and strings."""
     try:
         with zipfile.ZipFile(file) as archive:
             return _read(archive, what, shapes, growth)

@@ -88,12 +88,7 @@ class WorkerPool(Generic[J]):
     """Worker processes, from the first job to the end of the `with` statement."""
 
     def __init__(self, size: int, work: Work[J]) -> None:
-        """Start nothing yet.
-
-        Args:
-            size: most worker processes.
-            work: what is done with every job.
-        """
+        """Start nothing yet."""
         self._size = size
         self._work = work
         self._workers: list[_Worker] = []
@@ -123,16 +118,7 @@ class WorkerPool(Generic[J]):
                 process.kill()
 
     def do(self, jobs: Iterable[J], advance: Callable[[], None]) -> list[Any]:
-        """Do jobs, in their order, and return what they returned, in the order they ended.
-
-        Args:
-            jobs: the jobs.
-            advance: called here whenever a job calls its `advance`.
-
-        Raises:
-            WorkerLostError: a worker process ended in the middle of a job.
-            Exception: what a job raised.
-        """
+        """Do jobs, in their order, and return what they returned, in the order they ended."""
         results = []
         for done in self.each(jobs, advance):
             if done.error is not None:
@@ -143,16 +129,7 @@ class WorkerPool(Generic[J]):
     def each(
         self, jobs: Iterable[J], advance: Callable[[], None], timeout_s: float = math.inf
     ) -> Iterator[JobResult[J]]:
-        """Do jobs, in their order, and yield how each ended, whatever became of the others.
-
-        Args:
-            jobs: the jobs.
-            advance: called here whenever a job calls its `advance`.
-            timeout_s: seconds that a job may take; its worker is killed then, and replaced.
-
-        Raises:
-            WorkerLostError: the first worker process ended before its work began.
-        """
+        """Do jobs, in their order, and yield how each ended, whatever became of the others."""
         waiting = deque(jobs)
         while waiting or any(worker.busy for worker in self._workers):
             self._hand_out(waiting, timeout_s)
@@ -309,12 +286,7 @@ EXECUTORS: Final = ("processes", "dask")
 
 
 def check_executor(executor: str, address: str | None) -> None:
-    """Refuse an executor that does not exist, or a cluster without a scheduler.
-
-    Raises:
-        InvalidArgumentError: `address` and executor do not fit together.
-        UnknownNameError: there is no such executor.
-    """
+    """Refuse an executor that does not exist, or a cluster without a scheduler."""
     require_known("executor", executor, EXECUTORS)
     if executor == "dask" and address is None:
         raise InvalidArgumentError(
@@ -330,17 +302,7 @@ def check_executor(executor: str, address: str | None) -> None:
 def each_on_cluster(
     call: Callable[[J], Any], jobs: Sequence[J], address: str
 ) -> Iterator[JobResult[J]]:
-    """Do jobs on a cluster, and yield how each ended, as it does.
-
-    Args:
-        call: what is done with a job; it and the jobs are pickled on their way to the workers.
-        jobs: the jobs.
-        address: of the scheduler, such as `tcp://10.0.0.1:8786`.
-
-    Raises:
-        InvalidArgumentError: no scheduler answers at the address.
-        MissingDependencyError: dask.distributed is not installed.
-    """
+    """Do jobs on a cluster, and yield how each ended, as it does."""
     with _connected(address) as client:
         from distributed import KilledWorker, as_completed
 
@@ -358,15 +320,7 @@ def each_on_cluster(
 
 
 def require_scheduler(address: str) -> None:
-    """Check that a cluster can be had, before anything is computed for it.
-
-    Args:
-        address: of the scheduler.
-
-    Raises:
-        InvalidArgumentError: no scheduler answers at the address.
-        MissingDependencyError: dask.distributed is not installed.
-    """
+    """Check that a cluster can be had, before anything is computed for it."""
     with _connected(address):
         pass
 

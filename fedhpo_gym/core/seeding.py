@@ -18,14 +18,6 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
 
     The same arguments give the same stream in every process and on every machine; any
     other name or key gives an independent one, so new code never shifts old draws.
-
-    Args:
-        seed: Non-negative integer, the only source of randomness.
-        name: What the stream is for, for example ``"client_sampling"``.
-        *keys: Integers in ``[0, 2**32)`` that tell streams of one name apart (round, client).
-
-    Raises:
-        InvalidArgumentError: The seed or a key is not an integer in its range.
     """
     checked = [_checked("seed", seed, None)]
     checked += [_checked(f"keys[{i}]", key, WORD) for i, key in enumerate(keys)]
@@ -36,15 +28,7 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
 
 
 def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Generator]:
-    """Yield `stream(seed, name, *keys)` for many (seed, *keys), a dozen times as fast.
-
-    Args:
-        name: What the streams are for.
-        keys: A seed and integer keys for each stream; as many for one as for any other.
-
-    Raises:
-        InvalidArgumentError: see `stream`.
-    """
+    """Yield `stream(seed, name, *keys)` for many (seed, *keys), a dozen times as fast."""
     if len(keys) < _MANY or any(seed >= WORD for seed, *_ in keys):
         for seed, *others in keys:
             yield stream(seed, name, *others)
@@ -59,9 +43,7 @@ def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Ge
 def first_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
     """Return the (n, 4) words that `started` makes streams of: hundreds cost little more than one.
 
-    Args:
-        name: What the streams are for.
-        keys: (n, k) a seed and integer keys for each stream.
+    Shapes: `keys` (n, k).
     """
     return _states(keys, crc32(name.encode("utf-8")))
 

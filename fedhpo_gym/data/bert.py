@@ -33,14 +33,6 @@ def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
     """Return the pretrained parameters: from the data folder, else downloaded into it.
 
     The download is google/bert_uncased_L-2_H-128_A-2 of the Hugging Face hub.
-
-    Args:
-        shapes: shape of every parameter of the model; those of the classifier are left out.
-
-    Raises:
-        MissingDataError: the file is in neither place; a random model would be another problem.
-        DamagedDataError: it has changed since its download, or holds other parameters.
-        MissingDependencyError: the extra `bert` is not installed.
     """
     wanted = {name: shape for name, shape in shapes.items() if not name.startswith(OWN)}
     try:
@@ -53,13 +45,7 @@ def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
 
 
 def fetch_weights() -> Path:
-    """Return the file with the weights: from the data folder, else downloaded into it.
-
-    Raises:
-        MissingDataError: it is in neither place.
-        DamagedDataError: it has changed since its download, or does not hold word embeddings.
-        MissingDependencyError: the extra `bert` is not installed.
-    """
+    """Return the file with the weights: from the data folder, else downloaded into it."""
     _fetched(_EMBEDDINGS)
     return _path()
 
@@ -74,12 +60,7 @@ def _fetched(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
 
 
 def read_weights(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-    """Read parameters from a file of safetensors, under any of the names that BERT's have had.
-
-    Raises:
-        DamagedDataError: one is missing or has another shape.
-        MissingDependencyError: the extra `bert` is not installed.
-    """
+    """Read parameters from a file of safetensors, under any of the names that BERT's have had."""
     library: Any = cache.require("safetensors.numpy", "bert")
     with reading(path, again(REPAIR)):
         stored = {_modern(name): value for name, value in library.load_file(str(path)).items()}
@@ -103,12 +84,7 @@ def _modern(name: str) -> str:
 
 
 def vocabulary_file(repair: str) -> Path:
-    """Return BERT's verified vocabulary: from the data folder, else downloaded into it.
-
-    Raises:
-        MissingDataError: it is in neither place.
-        DamagedDataError: it has another checksum.
-    """
+    """Return BERT's verified vocabulary: from the data folder, else downloaded into it."""
     path = cache.find("bert_tiny/vocab.txt")
     return fetch(_URL, path or cache.data_folder() / "bert_tiny" / "vocab.txt", _SHA256, repair)
 
@@ -116,16 +92,7 @@ def vocabulary_file(repair: str) -> Path:
 def tokenize(sentences: Sequence[str], vocabulary: Path, max_len: int) -> NDArray[np.int32]:
     """Return the WordPiece tokens of sentences, in lower case, between [CLS] and [SEP].
 
-    Args:
-        sentences: the texts.
-        vocabulary: one token per line.
-        max_len: tokens kept of a sentence, the two special ones included.
-
-    Returns:
-        (sentences, max_len) int32; what is behind a sentence is `PADDING`, no sentence contains it.
-
-    Raises:
-        MissingDependencyError: the extra `bert` is not installed.
+    Shapes: returns (sentences, max_len).
     """
     library: Any = cache.require("tokenizers", "bert")
     tokenizer = library.BertWordPieceTokenizer(str(vocabulary), lowercase=True)

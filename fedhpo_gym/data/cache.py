@@ -43,11 +43,7 @@ def data_folder() -> Path:
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import an optional dependency.
-
-    Raises:
-        MissingDependencyError: the module is not installed; names the extra that brings it.
-    """
+    """Import an optional dependency."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -57,11 +53,7 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for data, inside `data_folder` or `derived_folder`.
-
-    Raises:
-        InvalidArgumentError: nothing can be written there; names what chooses the folder.
-    """
+    """Make a folder for data, inside `data_folder` or `derived_folder`."""
     require_writable(folder, f"`{ENV_VAR}` or `XDG_CACHE_HOME` (else ~/.cache)")
 
 
@@ -91,11 +83,7 @@ def read_checksum(path: Path) -> str | None:
 
 
 def verify(path: Path, sha256: str, repair: str) -> None:
-    """Compare a file with its checksum.
-
-    Raises:
-        DamagedDataError: it has another one; names the repair command.
-    """
+    """Compare a file with its checksum."""
     found = checksum(path)
     if found != sha256:
         raise DamagedDataError(f"{path} has sha256 {found}, expected {sha256}; {again(repair)}")
@@ -111,17 +99,7 @@ def derived_folder() -> Path:
 
 
 def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[str, NDArray[Any]]:
-    """Return arrays computed from files, computed again only when a file has changed.
-
-    Args:
-        name: what the arrays are, for the name of the cached file.
-        files: what they are computed from; recognised by path, size and time of change.
-        make: computes them.
-        repair: the command to name when a file, or the cached one, is damaged.
-
-    Raises:
-        DamagedDataError: the files cannot be read, or the cached one has changed.
-    """
+    """Return arrays computed from files, computed again only when a file has changed."""
     stats = ((path.resolve(), path.stat()) for path in files)
     stamp = "\n".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
     digest = hashlib.sha256(stamp.encode("utf-8")).hexdigest()[:16]
@@ -156,12 +134,7 @@ def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
-    """Read arrays written by `write_arrays`, checking the checksum.
-
-    Raises:
-        DamagedDataError: the checksum is missing or wrong, or it belongs to something else than
-            arrays; names the repair command.
-    """
+    """Read arrays written by `write_arrays`, checking the checksum."""
     verify(path, read_checksum(path.with_suffix(".sha256")) or "missing", repair)
     with reading(path, again(repair)):
         return load_npz(path)
@@ -170,15 +143,7 @@ def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
 def columns(
     arrays: Mapping[str, NDArray[Any]], wanted: Mapping[str, tuple[str, int]]
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of these names, of one length, each with its type and number of axes.
-
-    Args:
-        arrays: the arrays of a file.
-        wanted: name of a type of numpy, and number of axes, by name.
-
-    Raises:
-        InvalidArgumentError: an array is missing, does not fit, or holds what is not finite.
-    """
+    """Return the arrays of these names, of one length, each with its type and number of axes."""
     found = {}
     for name, (kind, axes) in wanted.items():
         array = arrays.get(name)
@@ -220,16 +185,6 @@ def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[P
 
     Where no checksum is known, the file gets one when the body has read it without an error; what
     was downloaded just now and cannot be read is removed, so that the next try downloads it again.
-
-    Args:
-        url: an https address.
-        path: where the file is kept.
-        sha256: its checksum, or None where none is known.
-        repair: the command that the user can repeat.
-
-    Raises:
-        MissingDataError: the download failed; says how to provide the file by hand.
-        DamagedDataError: the file does not have its checksum; a bad download is not kept.
     """
     beside = _checksum_of(path)
     new = not path.exists()
@@ -249,7 +204,7 @@ def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[P
 
 
 def fetch(url: str, path: Path, sha256: str, repair: str) -> Path:
-    """Return a file whose checksum is known, downloaded when it is not there yet; see `fetched`."""
+    """Return a file whose checksum is known, downloaded when it is not there yet."""
     with fetched(url, path, sha256, repair):
         return path
 
@@ -304,13 +259,6 @@ def reading(what: object, repair: str) -> Iterator[None]:
     The body only reads: whatever its libraries raise, memory that an absurd size asks for and
     nesting too deep included, is then due to the content. What the operating system says about
     permissions, disks or a missing file goes on unchanged, and so do this package's own errors.
-
-    Args:
-        what: the file, as the message names it.
-        repair: what to do, a clause: "delete it and run `fedhpo-gym download X`".
-
-    Raises:
-        DamagedDataError: the content cannot be read; the cause is chained.
     """
     try:
         yield

@@ -73,9 +73,6 @@ def read_binary(path: Path) -> dict[str, NDArray[Any]]:
     """Read the publisher's binary archive: `x` (n, 32, 32, 3) uint8, `y` int64, `is_test`.
 
     A record is a label byte and 1,024 bytes each of red, green and blue.
-
-    Raises:
-        DamagedDataError: a batch is missing or does not hold whole records.
     """
     records: dict[str, NDArray[np.uint8]] = {}
     with tarfile.open(path) as archive:
@@ -102,11 +99,7 @@ def read_binary(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_jpgs(paths: Sequence[Path]) -> dict[str, NDArray[Any]]:
-    """Decode jpg archives, in the order of the paths of their members; arrays as `read_binary`.
-
-    Raises:
-        MissingDependencyError: the extra `images` is not installed.
-    """
+    """Decode jpg archives, in the order of the paths of their members; arrays as `read_binary`."""
     found = [image for path in paths for image in sorted(_decoded(path), key=lambda f: f[0])]
     folders = [PurePosixPath(name).parts[-3:-1] for name, _ in found]
     return {

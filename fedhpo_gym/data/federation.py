@@ -69,19 +69,6 @@ def make_federation(
     partition. Splits are 80/10/10, unless the data set publishes them: then what it left together
     is split, 80/20 into training and validation data. Where it publishes no labelled test data, a
     tenth of its training data is.
-
-    Args:
-        dataset: the data.
-        seed: seed of the split and the partition.
-        num_clients: number of clients.
-        alpha: concentration of the label distribution over clients.
-        preprocessing: "label_encoded" leaves features as they are, as the paper did;
-            "standardized" gives them zero mean and unit variance over the training split: what a
-            federation computes from the numbers, sums and sums of squares of the clients' training
-            rows. In either, the mean of these rows stands where a number is missing (NaN).
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range; see `lda_partition`.
     """
     splits = _draw_splits(dataset, seed)
     rng = stream(seed, "partition")
@@ -100,20 +87,7 @@ def make_user_federation(
     fractions: tuple[float, float] = (0.6, 0.2),
     num_users: int | None = None,
 ) -> Federation:
-    """Make users of a data set clients and split the samples of each at random.
-
-    Args:
-        dataset: the data, with users.
-        seed: seed of the split.
-        preprocessing: see `make_federation`.
-        fractions: shares of training and validation data; the rest is test data. A user with
-            three samples or more has at least one in each split.
-        num_users: users to keep of a data set with more; all by default. They are drawn among
-            those with three samples or more, the same under every seed.
-
-    Raises:
-        InvalidArgumentError: the data set has no users, or an argument is out of its range.
-    """
+    """Make users of a data set clients and split the samples of each at random."""
     if dataset.users is None:
         raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
     order = np.argsort(dataset.users, kind="stable")
@@ -146,16 +120,6 @@ def make_skewed_federation(
     class from Dirichlet(alpha w N, ...) with N clients, so that a client has about a share w of all
     samples and, the smaller alpha, of the fewer classes. Who has fewer than `FEWEST` samples gets
     random ones of whoever has most. Then each client's are split as those of users, 60/20/20.
-
-    Args:
-        dataset: the data.
-        seed: seed of the partition and the split.
-        num_clients: number of clients.
-        alpha: concentration of the labels.
-        preprocessing: see `make_federation`.
-
-    Raises:
-        InvalidArgumentError: there are not enough samples.
     """
     if not 1 <= num_clients <= len(dataset.labels) // FEWEST:
         raise InvalidArgumentError(
@@ -187,15 +151,6 @@ def make_unseen_federation(
     All rows of a user are in one split. Of the users who do not train, one half validates and the
     other tests. A client's training rows are those of one user, its validation and test rows those
     of users of the other kinds; so who trains counts, and only who trains is sampled.
-
-    Args:
-        dataset: the data, with users.
-        seed: seed of who trains, validates and tests.
-        num_clients: users who train.
-        preprocessing: see `make_federation`.
-
-    Raises:
-        InvalidArgumentError: the data set has no users, or no two more than shall train.
     """
     if dataset.users is None:
         raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
@@ -318,18 +273,7 @@ def lda_partition(
     least `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the
     original tables.
 
-    Args:
-        labels: (n,) class of each sample.
-        num_clients: number of clients.
-        alpha: concentration; the smaller, the more heterogeneous. The paper uses 0.1, 0.5, 0.7.
-        rng: source of the draws.
-
-    Returns:
-        One (n_i,) index array per client; together they hold every sample once.
-
-    Raises:
-        InvalidArgumentError: `alpha` is not positive, there are too few samples, or no acceptable
-            partition was drawn.
+    Shapes: `labels` (n,).
     """
     if not alpha > 0:
         raise InvalidArgumentError(f"alpha must be positive, got {alpha!r}")

@@ -82,11 +82,7 @@ def read_packed(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_json(files: Sequence[Path]) -> dict[str, NDArray[Any]]:
-    """Read LEAF's files: pixels in [0, 1] become uint8; returns `x`, `y`, `writer`.
-
-    Raises:
-        DamagedDataError: an image does not have 784 pixels in [0, 1], or a label is no integer.
-    """
+    """Read LEAF's files: pixels in [0, 1] become uint8; returns `x`, `y`, `writer`."""
     images: list[NDArray[np.uint8]] = []
     labels: list[int] = []
     writers: list[str] = []

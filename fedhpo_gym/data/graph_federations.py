@@ -76,17 +76,6 @@ def make_graph_federation(
 
     Edges between clients are lost to them, as no client knows the other's nodes. The seed of a
     course draws the communities and the split.
-
-    Args:
-        dataset: a graph.
-        seed: seed of the partition and the split.
-        num_clients: number of clients.
-        delta: see `place_communities`.
-
-    Raises:
-        InvalidArgumentError: the data set is no graph, or an argument is out of its range; see
-            `place_communities`.
-        MissingDependencyError: the extra `graphs` is not installed.
     """
     if not isinstance(dataset, NodeGraph):
         raise InvalidArgumentError(f"`dataset` must be a graph, got {dataset.name}")
@@ -110,15 +99,7 @@ def make_graph_federation(
 
 
 def louvain_communities(graph: NodeGraph, seed: int) -> list[Indices]:
-    """Find communities of high modularity (Blondel et al., J. Stat. Mech. P10008, 2008).
-
-    Returns:
-        Ascending node numbers per community; together they hold every node once. Communities
-        come in the order of their smallest node.
-
-    Raises:
-        MissingDependencyError: the extra `graphs` is not installed.
-    """
+    """Find communities of high modularity (Blondel et al., J. Stat. Mech. P10008, 2008)."""
     networkx: Any = cache.require("networkx", "graphs")
     whole = networkx.Graph()
     whole.add_nodes_from(range(len(graph.labels)))
@@ -137,17 +118,6 @@ def place_communities(
     that size; clients take the pieces in turn, and one that would exceed n // K + delta is passed
     over. Where a piece fits nowhere (FederatedScope would search for ever) the client with most
     room takes what it can hold, and the rest is placed anew.
-
-    Args:
-        communities: node numbers per community, n in all.
-        num_clients: K.
-        delta: by how much a client may exceed n // K; at least 1.
-
-    Returns:
-        Ascending node numbers per client; none holds more than n // K + delta.
-
-    Raises:
-        InvalidArgumentError: `delta` is below 1, or n // K does not exceed `delta`.
     """
     communities = list(communities)
     share = sum(map(len, communities)) // num_clients if num_clients >= 1 else 0
@@ -228,15 +198,7 @@ class HeteroFederation(Federation):
 
 
 def make_hetero_federation(dataset: Dataset, seed: int) -> HeteroFederation:
-    """Give each client one set of graphs, split 80/10/10 at random.
-
-    Args:
-        dataset: sets of graphs, one per client.
-        seed: seed of the splits; a client's split depends on no other client.
-
-    Raises:
-        InvalidArgumentError: the data set does not consist of sets of graphs.
-    """
+    """Give each client one set of graphs, split 80/10/10 at random."""
     if not isinstance(dataset, GraphSets):
         raise InvalidArgumentError(
             f"`dataset` must consist of sets of graphs, one per client, got {dataset.name}"

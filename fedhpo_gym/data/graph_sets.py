@@ -55,7 +55,7 @@ class GraphSet(Dataset):
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """See `Dataset.arrays`."""
+        """Every array of the data set, in the order of its fingerprint."""
         return (*super().arrays, *self.node_features.arrays, self.offsets, self.edges)
 
 
@@ -125,7 +125,7 @@ class GraphSetSource(Source):
         return self.files[0].url
 
     def read(self) -> GraphSet:
-        """See `Source.read`; what was read once is kept as arrays in the user's cache."""
+        """What was read once is kept as arrays in the user's cache."""
         paths = [file.local(self.repair) for file in self.files]
         arrays = cache.derived(
             f"{self.name}-{LAYOUT}", paths, lambda: self.parse(paths), self.repair
@@ -138,16 +138,7 @@ class GraphSetSource(Source):
 
     @abstractmethod
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
-        """Read the files, in the order of `files`.
-
-        Returns:
-            `indptr`, `indices`, `values` of the node features (`SparseRows`), and `offsets`,
-            `edges`, `labels` as `make_graph_set` takes them.
-
-        Raises:
-            DamagedDataError: the files contradict each other.
-            MissingDependencyError: the extra `graphs` is not installed.
-        """
+        """Read the files, in the order of `files`."""
 
     def damaged(self, reason: str) -> DamagedDataError:
         """Build (not raise) the error for files that contradict each other."""
@@ -180,7 +171,7 @@ class TUSource(GraphSetSource):
     """
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
-        """See `GraphSetSource.parse`."""
+        """Read the files, in the order of `files`."""
         edges, graph, labels, kinds = (read_integers(read_plain(path)) for path in paths)
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
         if len(kinds) != len(graph):
@@ -202,11 +193,7 @@ class TUSource(GraphSetSource):
 
 
 def read_integers(content: bytes) -> NDArray[np.int64]:
-    """Return the (lines, columns) integers of a text, separated by commas.
-
-    Raises:
-        ValueError: a cell is no integer, or a line has another number of cells.
-    """
+    """Return the (lines, columns) integers of a text, separated by commas."""
     text = content.decode("ascii")
     rows = [[int(cell) for cell in line.split(",")] for line in text.splitlines() if line.strip()]
     return np.array(rows, dtype=np.int64).reshape(len(rows), -1)

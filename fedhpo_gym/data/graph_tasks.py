@@ -87,7 +87,7 @@ class GraphSetsSource(Source):
         return ", ".join(source.name for source in self.sources)
 
     def read(self) -> GraphSets:
-        """See `Source.read`."""
+        """Return the data set, downloading it if it has to and can."""
         sets = []
         for source in self.sources:
             own = source.read()

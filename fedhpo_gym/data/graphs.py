@@ -32,7 +32,7 @@ class NodeGraph(Dataset):
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """See `Dataset.arrays`."""
+        """Every array of the data set, in the order of its fingerprint."""
         return (*super().arrays, self.edges)
 
 
@@ -63,11 +63,7 @@ def make_node_graph(
 
 
 def check_codes(what: str, codes: Indices, end: int) -> None:
-    """Refuse integers outside 0..end-1.
-
-    Raises:
-        InvalidArgumentError: there is one; names it.
-    """
+    """Refuse integers outside 0..end-1."""
     outside = codes[(codes < 0) | (codes >= end)]
     if outside.size:
         raise InvalidArgumentError(f"`{what}` must lie in 0..{end - 1}, got {int(outside[0])}")
@@ -79,11 +75,7 @@ Labels = Annotated[NDArray[Any], Axes(1, 1, empty=True)]
 
 @checked_types
 def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
-    """Return the product of two sparse matrices, accumulated in float64.
-
-    Raises:
-        MissingDependencyError: the extra `graphs` is not installed.
-    """
+    """Return the product of two sparse matrices, accumulated in float64."""
     product = _to_scipy(left) @ _to_scipy(right)
     product.sort_indices()
     return SparseRows(
@@ -95,11 +87,7 @@ def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
 
 
 def check_rows(what: str, rows: SparseRows) -> None:
-    """Refuse a matrix whose three arrays contradict each other, or with values that are no number.
-
-    Raises:
-        InvalidArgumentError: they do.
-    """
+    """Refuse a matrix whose arrays contradict each other, or whose values are no numbers."""
     starts, columns = rows.indptr, rows.indices
     fits = starts.ndim == columns.ndim == rows.values.ndim == 1 and len(starts) > 0
     fits = fits and starts[0] == 0 and starts[-1] == len(columns) == len(rows.values)
@@ -135,11 +123,7 @@ def from_dense(matrix: NDArray[Any]) -> SparseRows:
 
 @checked_types
 def undirected(edges: Edges) -> Indices:
-    """Return (2, m) int64 edges once each: smaller end first, sorted, without self loops.
-
-    Args:
-        edges: (2, any) node numbers, in either direction, possibly more than once.
-    """
+    """Return (2, m) int64 edges once each: smaller end first, sorted, without self loops."""
     ends = np.sort(np.asarray(edges, dtype=np.int64), axis=0)
     ends = ends[:, ends[0] != ends[1]]
     return np.unique(ends, axis=1)
@@ -154,15 +138,7 @@ def normalised_adjacency(
     The propagation of a graph convolution (Kipf and Welling, ICLR 2017, Eq. 2). An isolated node
     keeps its own features: its row is 1 on the diagonal.
 
-    Args:
-        edges: (2, m) undirected edges, as `undirected` returns them.
-        num_nodes: n.
-
-    Returns:
-        (n, n), symmetric.
-
-    Raises:
-        InvalidArgumentError: an edge ends outside the graph.
+    Shapes: returns (n, n).
     """
     if not -1 <= edges.max(initial=-1) < num_nodes or edges.min(initial=0) < 0:
         raise InvalidArgumentError(
@@ -198,15 +174,7 @@ class PublicFile:
     git_blob: str
 
     def local(self, repair: str) -> Path:
-        """Return the verified file, downloaded if it has to be and can.
-
-        Args:
-            repair: the command to name in errors.
-
-        Raises:
-            DamagedDataError: the file does not have its checksum; a bad download is not kept.
-            MissingDataError: the file is neither in the data folder nor downloadable.
-        """
+        """Return the verified file, downloaded if it has to be and can."""
         short = str(PurePosixPath(*PurePosixPath(self.path).parts[1:]))
         found = cache.find(self.path, f"{self.path}.gz", short, f"{short}.gz")
         if found is not None:
@@ -229,7 +197,7 @@ class PublicFile:
 def read_plain(path: Path) -> bytes:
     """Return the content of a file, decompressed if its name ends in `.gz`.
 
-    What gzip raises about a damaged file goes on: see `reading`.
+    What gzip raises about a damaged file goes on to `reading`.
     """
     content = path.read_bytes()
     return gzip.decompress(content) if path.suffix == ".gz" else content

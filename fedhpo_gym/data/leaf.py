@@ -67,7 +67,7 @@ def find_in(root: Path, *names: str) -> list[Path]:
     the data set's own folder by name.
 
     Raises:
-        DamagedDataError: see `find_files`.
+        DamagedDataError: as in `find_files`.
     """
     for name in names:
         for base in (root / name, root / "data" / name, *[root] * (root.name == name)):
@@ -177,7 +177,7 @@ def read_files(paths: Sequence[Path]) -> LeafData:
     """Read and merge files; a user found in several gets the samples of all of them.
 
     Raises:
-        DamagedDataError: see `read_file`; or some files have hierarchies and others have none.
+        DamagedDataError: as in `read_file`; or some files have hierarchies and others have none.
     """
     with reading(paths[0] if paths else "no file", REPAIR):
         return merge(read_file(path) for path in paths)
@@ -239,13 +239,7 @@ MANIFEST_REPAIR = "delete the folder and run `fedhpo-gym leaf-preprocess` again"
 
 
 def write_manifest(folder: Path, options: Mapping[str, Any], paths: Sequence[Path]) -> None:
-    """Write the manifest of a folder: options, and hash, users and samples of each file.
-
-    Args:
-        folder: the folder.
-        options: what the preprocessing was asked for.
-        paths: its files.
-    """
+    """Write the manifest of a folder: options, and hash, users and samples of each file."""
     files = {path.relative_to(folder).as_posix(): _entry(path.read_bytes()) for path in paths}
     path = folder / MANIFEST
     path.parent.mkdir()
@@ -259,11 +253,7 @@ def _entry(content: bytes) -> dict[str, Any]:
 
 
 def check_names(files: Sequence[Path]) -> None:
-    """Compare the files found in one folder with the manifest beside it, if there is one.
-
-    Raises:
-        DamagedDataError: some are missing, or some are not in it.
-    """
+    """Compare the files found in one folder with the manifest beside it, if there is one."""
     folder = files[0].parent
     listed = _hashes(folder.parent / MANIFEST)
     if listed is None:
@@ -278,16 +268,7 @@ def check_names(files: Sequence[Path]) -> None:
 
 
 def check_file(path: Path, content: bytes, own: bool) -> None:
-    """Compare a file with the manifest of its folder.
-
-    Args:
-        path: the file.
-        content: its bytes.
-        own: whether it has the key of files that need a manifest.
-
-    Raises:
-        DamagedDataError: it has the key and is in no manifest, or it has another hash there.
-    """
+    """Compare a file with the manifest of its folder."""
     place = path.parent.parent / MANIFEST
     entry = (_hashes(place) or {}).get(f"{path.parent.name}/{path.name}")
     if entry is None and own:
@@ -358,11 +339,7 @@ class LeafData:
 
 
 def merge(parts: Iterable[LeafData]) -> LeafData:
-    """Join data sets; a user found in several gets the samples of all, in their order.
-
-    Raises:
-        InvalidArgumentError: some parts have hierarchies and others have none.
-    """
+    """Join data sets; a user found in several gets the samples of all, in their order."""
     users: dict[str, UserSamples] = {}
     hierarchies: dict[str, str] = {}
     for part in parts:

@@ -143,15 +143,6 @@ def sample_iid(data: LeafData, fraction: float, num_users: float, seed: int) -> 
 
     Shares differ by at most one sample, the smaller ones first. The new users have no hierarchies:
     their samples come from all groups.
-
-    Args:
-        data: the data.
-        fraction: share of the samples.
-        num_users: below 1, a share of the users (rounded, at least one); else a number.
-        seed: seed of the draw.
-
-    Raises:
-        InvalidArgumentError: there are more users than drawn samples.
     """
     x = [value for samples in data.users.values() for value in samples.x]
     y = [value for samples in data.users.values() for value in samples.y]

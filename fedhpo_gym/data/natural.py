@@ -119,7 +119,7 @@ class NaturalSource(Source):
 
     @property
     def again(self) -> str:
-        """See `Source.again`."""
+        """What to do when the data is not what it should be, as a clause of an error."""
         return f"run `{self.repair}`"
 
     def read(self) -> Dataset:

@@ -40,7 +40,7 @@ class NodeGraphSource(Source):
         return self.file.url
 
     def read(self) -> NodeGraph:
-        """See `Source.read`."""
+        """Return the data set, downloading it if it has to and can."""
         path = self.file.local(self.repair)
         with reading(path, again(self.repair)):
             return read_npz(self.name, path, self.num_classes)
@@ -59,9 +59,6 @@ def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
     """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`.
 
     Edges are taken as undirected, whatever their direction and number in the file.
-
-    Raises:
-        InvalidArgumentError: an array has another type or contradicts another one.
     """
     with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}

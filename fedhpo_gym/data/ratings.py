@@ -43,11 +43,7 @@ def number(users: NDArray[np.int64], items: NDArray[np.int64], stars: NDArray[np
 
 
 def read_ratings(files: Sequence[Path], repair: str) -> Ratings:
-    """Read the Netflix Prize's files: a line `item:`, then a line `user,stars,date` per rating.
-
-    Raises:
-        DamagedDataError: a line is of another kind.
-    """
+    """Read the Netflix Prize's files: a line `item:`, then a line `user,stars,date` per rating."""
     users, items, stars = array("q"), array("q"), array("q")
     for path in files:
         item = None
@@ -90,9 +86,6 @@ def make_ratings(
     deviation 0.4) and vectors of `rank` numbers with E[(u·v)²] = 1; stars are the wish rounded and
     clipped to 1..5. The number of ratings of a user is geometric; items are drawn with
     probabilities 1/1, 1/2, 1/3, ... and never twice by one user.
-
-    Raises:
-        InvalidArgumentError: a size is not positive or `noise` is negative.
     """
     sizes = {"num_users": num_users, "num_items": num_items, "rank": rank}
     for name, value in {**sizes, "mean_ratings": mean_ratings}.items():
@@ -151,7 +144,7 @@ class NetflixSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class MadeRatingsSource(Source):
-    """Made-up ratings with a planted structure, see `make_ratings`."""
+    """Made-up ratings with a planted structure."""
 
     @property
     def origin(self) -> str:

@@ -88,11 +88,7 @@ class SentenceSource(Source):
         return cache.derived(f"{self.name}-{self.max_len}", [*files, vocabulary], make, self.repair)
 
     def counted(self, place: Folder, name: str, samples: list[T]) -> list[T]:
-        """Return the samples of a file, if they are as many as the source says.
-
-        Raises:
-            DamagedDataError: they are more or fewer.
-        """
+        """Return the samples of a file, if they are as many as the source says."""
         if len(samples) != self.sizes.get(name, len(samples)):
             raise DamagedDataError(
                 f"{place / name} must have {self.sizes[name]} samples, got {len(samples)}; "
@@ -124,7 +120,7 @@ class Sst2Source(SentenceSource):
     """
 
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
-        """See `SentenceSource.split`."""
+        """Return the labelled sentences of each split (0, 1, 2) in a folder."""
         names = {TRAIN: "train.tsv", VAL: "dev.tsv", TEST: "test.tsv"}
         return {split: self._labelled(place, name) for split, name in names.items()}
 
@@ -157,7 +153,7 @@ class ColaSource(SentenceSource):
     """
 
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
-        """See `SentenceSource.split`."""
+        """Return the labelled sentences of each split (0, 1, 2) in a folder."""
         train = self._rows(place, "in_domain_train.tsv")
         dev = self._rows(place, "in_domain_dev.tsv") + self._rows(place, "out_of_domain_dev.tsv")
         complete = [n for n in ("in_domain.tsv", "out_of_domain.tsv") if (place / n).exists()]
@@ -196,9 +192,6 @@ def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
     """Return the cells of a file of tab-separated values, or of the same name with `.gz`.
 
     Quotation marks mean nothing, as in GLUE.
-
-    Raises:
-        DamagedDataError: the file is missing, empty, or no text.
     """
     packed = place / f"{name}.gz"
     with reading(place / name, _again(place, repair)):

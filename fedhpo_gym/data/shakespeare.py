@@ -101,11 +101,7 @@ def encode(text: str) -> NDArray[np.int16]:
 
 
 def read_leaf(files: Sequence[Path]) -> Iterator[Samples]:
-    """Read LEAF's json: a sample is 80 characters, its target the next one.
-
-    Raises:
-        DamagedDataError: an input does not have 80 characters, or a target not one.
-    """
+    """Read LEAF's json: a sample is 80 characters, its target the next one."""
     for path in files:
         for user, samples in read_file(path).users.items():
             with reading(f"{path}: the samples of {user}", REPAIR):
@@ -121,11 +117,7 @@ def read_leaf(files: Sequence[Path]) -> Iterator[Samples]:
 
 
 def read_plays(files: Sequence[Path]) -> dict[tuple[str, str], str]:
-    """Return what each role says, `plain`, its lines joined by line breaks, by (play, role).
-
-    Args:
-        files: XML files, or archives of them.
-    """
+    """Return what each role says, `plain`, its lines joined by line breaks, by (play, role)."""
     lines: dict[tuple[str, str], list[str]] = {}
     for name, content in _xml_files(files):
         with reading(name, "get the editions again"):

@@ -47,7 +47,7 @@ class TableSource(Source):
 
     @property
     def library(self) -> tuple[str, str] | None:
-        """See `Source.library`."""
+        """The package that brings the data, and the extra that installs it."""
         return ("sklearn", "data") if self.offline else None
 
     @property
@@ -92,11 +92,7 @@ class TableSource(Source):
 
 
 def local_file(source: TableSource) -> Path | None:
-    """Return the verified plain file of a table in the data folder, or None if there is none.
-
-    Raises:
-        DamagedDataError: the file exists but its checksum is wrong.
-    """
+    """Return the verified plain file of a table in the data folder, or None if there is none."""
     if source.file is None or source.sha256 is None:
         return None
     path = cache.find(source.file, f"tabular/{source.file}")
@@ -147,7 +143,7 @@ def read_columns(path: Path) -> list[Column]:
     """Read an ARFF file, or a CSV file with one header line, as columns; the last is the target.
 
     Numeric columns come back as float64 arrays, nominal ones as `Nominal`. What is wrong with a
-    file comes as whatever the parsers raise: see `reading`.
+    file comes as whatever the parsers raise, which `reading` translates.
     """
     if path.suffix == ".arff":
         arff: Any = cache.require("arff", "data")
@@ -172,8 +168,7 @@ def encode_columns(columns: list[Column]) -> tuple[NDArray[np.float64], NDArray[
     the OpenML client that the original tables were computed on; classes are numbered in the sorted
     order of their names.
 
-    Returns:
-        (n, d) float64 features and (n,) int64 labels.
+    Shapes: returns (n, d).
     """
     features = np.stack([_codes(column) for column in columns[:-1]], axis=1)
     target = columns[-1]
@@ -190,19 +185,7 @@ def _codes(column: Column) -> NDArray[np.float64]:
 
 
 def download_task(task_id: int, advice: str) -> dict[str, NDArray[Any]]:
-    """Download the table of an OpenML task (the client verifies the server's checksum).
-
-    Args:
-        task_id: the number of the task.
-        advice: what to do when it fails, a sentence for the error.
-
-    Returns:
-        `features` (n, d) float64 and `labels` (n,) int64.
-
-    Raises:
-        MissingDependencyError: the extra `data` is not installed.
-        MissingDataError: the download failed.
-    """
+    """Download the table of an OpenML task (the client verifies the server's checksum)."""
     openml: Any = cache.require("openml", "data")
     openml.config.set_root_cache_directory(str(cache.data_folder() / "openml-client"))
     try:

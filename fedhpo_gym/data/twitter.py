@@ -157,8 +157,7 @@ def make_vocabulary(texts: Sequence[str], max_words: int) -> tuple[str, ...]:
 def bags_of_words(texts: Sequence[str], vocabulary: Sequence[str]) -> SparseRows:
     """Return how often each word of the vocabulary occurs in each text; other words are left out.
 
-    Returns:
-        (texts, words) counts; columns are in the order of the vocabulary.
+    Shapes: returns (texts, words).
     """
     columns = {word: column for column, word in enumerate(vocabulary)}
     indptr, indices, values = [0], [], []

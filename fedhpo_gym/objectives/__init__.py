@@ -65,7 +65,7 @@ def objectives_of(
     Args:
         metrics: what an evaluation holds.
         splits: parts of the data.
-        budget_s: see `cost_objectives`.
+        budget_s: as in `cost_objectives`.
     """
     is_fair = "val" in splits and any(metric.name == FAIRNESS_METRIC for metric in metrics)
     fairness = FAIRNESS if is_fair else ()

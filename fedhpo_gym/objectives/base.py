@@ -52,7 +52,7 @@ class Objective:
         bounds: Finite lowest and highest value that counts.
         compute: Reads the (B,) values off evaluations and what was spent on them: privacy and
             costs. Each has the bits that it has alone.
-        reads: Which metrics of clients `compute` reads, if it does; see `reads_clients`. Of a
+        reads: Which metrics of clients `compute` reads, if it does. Of a
             user's own objectives nobody relies on it.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.

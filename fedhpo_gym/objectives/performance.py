@@ -59,14 +59,14 @@ def performance_objective(
 ) -> Objective:
     """Make the objective ``{split}_{measure}``, read at the best round by validation loss.
 
-    The value is the sample-weighted mean over clients, then the mean over seeds; see `Objective`
+    The value is the sample-weighted mean over clients, then the mean over seeds
     for evaluations that diverged.
 
     Args:
         split: ``"train"``, ``"val"`` or ``"test"``.
         measure: Name of a metric's objective: ``"loss"`` (natural logarithm, nats), ``"error"``
             (1 - accuracy) or ``"f1"`` of the metrics that the engine measures.
-        metrics: What the evaluations hold; see `Problem.metrics`.
+        metrics: What the evaluations hold.
         splits: See `Problem.splits`.
 
     Raises:

@@ -40,7 +40,7 @@ class Spent(ABC):
 
     @property
     def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
-        """What else is spent; see `fedhpo_gym.objectives.costs.COST_NAMES`.
+        """What else is spent.
 
         Raises:
             InvalidArgumentError: nobody knows.
@@ -351,7 +351,7 @@ def selection_epsilon(
         renyi: (orders,) Renyi divergence of one trial in nats, of the worst that may be drawn.
         mean: expected number of trials, 1 or more.
         delta: at which epsilon is stated, in (0, 1).
-        distribution: "geometric" or "poisson"; see `selected_renyi`.
+        distribution: "geometric" or "poisson".
         orders: the orders, above 1.
 
     Returns:
@@ -383,10 +383,10 @@ def selected_renyi(
       proves at ``epsilon = log(1 + 1 / (a - 1))``. K may be 0: then nothing is shown.
 
     Args:
-        renyi: see `selection_epsilon`.
-        mean: see `selection_epsilon`.
+        renyi: as in `selection_epsilon`.
+        mean: as in `selection_epsilon`.
         distribution: of K.
-        orders: see `selection_epsilon`.
+        orders: as in `selection_epsilon`.
 
     Returns:
         (orders,) divergences.

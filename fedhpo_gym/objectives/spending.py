@@ -91,16 +91,7 @@ def privacy_objective(name: str) -> Objective:
 
 
 def cost_objective(name: str, unit: str, highest: float) -> Objective:
-    """Make the objective that minimizes one of `COST_NAMES`.
-
-    Args:
-        name: Its name.
-        unit: Its unit.
-        highest: The largest value that counts.
-
-    Raises:
-        UnknownNameError: There is no such cost.
-    """
+    """Make the objective that minimizes one of `COST_NAMES`."""
     require_known("cost", name, COST_NAMES)
 
     def compute(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
@@ -127,11 +118,7 @@ def flops_objective() -> Objective:
 
 
 def cost_objectives(budget_s: float = BUDGET_S) -> tuple[Objective, ...]:
-    """Make the objectives of costs.
-
-    Args:
-        budget_s: simulated seconds of an episode: no trial is worse than one that takes it all.
-    """
+    """Make the objectives of costs."""
     return (
         cost_objective("time_s", "s", budget_s),
         cost_objective("upload_bytes", "bytes", MAX_BYTES),

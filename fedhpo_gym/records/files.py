@@ -169,7 +169,7 @@ def read_folder(
 
     Raises:
         MissingDataError: there is no record in one of them.
-        DamagedDataError: see `read_record`.
+        DamagedDataError: as in `read_record`.
     """
     return read_each(paths, read_record, damaged)
 
@@ -251,7 +251,7 @@ class GrowingRecord:
     """
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
-        """Read the lines that are there; see `growing`."""
+        """Read the lines that are there."""
         self._path, self._descriptor, self._warn = path, descriptor, warn
         self._former = _whole_lines(path.read_bytes())
         self._digest, self._end = START, 0

@@ -212,7 +212,7 @@ class Trajectory:
     def of(
         cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = RULE
     ) -> Trajectory:
-        """Follow the incumbent of some trials; see `fedhpo_gym.records.incumbents`.
+        """Follow the incumbent of some trials.
 
         Where several trials were paid for at one moment, the incumbent after the last one holds.
 
@@ -411,7 +411,7 @@ def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
 
     Args:
         path: a file with the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
-        rule: which trial is the incumbent; see `fedhpo_gym.records.incumbents`.
+        rule: which trial is the incumbent.
 
     Raises:
         MissingDataError: there is no such file.

@@ -44,7 +44,7 @@ class ScoredTrials:
         time_s: (N,) simulated seconds when a trial was paid for.
         errors: (N, k) negated rewards; lower is better. Under noise, what the objectives truly are,
             negated where higher is better, and cut off at the bounds of the rewards.
-        level: (N,) how much of a course was trained, see `level_of`.
+        level: (N,) how much of a course was trained.
         names: (k,) of the objectives.
         told: (N, k) errors as the agent saw them, under noise; else None.
     """
@@ -248,9 +248,6 @@ def trials_of_run(run: RunRecord) -> Trials:
     A step of a round environment brings one course further. Its rounds are no fidelity that was
     chosen, so all of its steps have one level. Where evaluations were noisy, the values are the
     true ones, and the incumbent is chosen by what the agent was told.
-
-    Raises:
-        InvalidArgumentError: validation loss is not among the objectives.
     """
     steps = run.steps
     if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
@@ -311,7 +308,7 @@ def volume_regret(runs: Sequence[ScoredTrials]) -> list[Numbers]:
     """Return the hypervolume regret after each trial of each run: (N,), from 1 down to 0 at best.
 
     It is 1 - V(trials so far) / V(trials of all runs), with the reference point at `REFERENCE` in
-    every objective of `scaled`. Under noise it may rise again, see `growing_volumes`.
+    every objective of `scaled`. Under noise it may rise again.
     """
     errors = scaled(runs)
     corner = np.full(errors[0].shape[1], REFERENCE)

@@ -115,7 +115,7 @@ def open_sample(wanted: str | Identity) -> Sample:
     """Open a sample.
 
     Args:
-        wanted: see `open_table`.
+        wanted: as in `open_table`.
 
     Raises:
         MissingDataError: nobody has built it.
@@ -140,11 +140,7 @@ def named(wanted: str | Identity) -> tuple[str, str]:
 
 
 def require_identity(path: Path, found: Identity, wanted: str | Identity, command: str) -> None:
-    """Check that a card belongs to what was asked for.
-
-    Raises:
-        DamagedDataError: it belongs to something else.
-    """
+    """Check that a card belongs to what was asked for."""
     if isinstance(wanted, Identity) and found != wanted:
         raise DamagedDataError(
             f"{path} belongs to `{found.arguments}`, not to `{wanted.arguments}`; delete it and "

@@ -36,13 +36,7 @@ def dtype(metric: str, num_samples: NDArray[np.integer]) -> np.dtype[np.unsigned
 
 
 def encode(metric: str, values: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Codes:
-    """Return the codes of metric values.
-
-    Args:
-        metric: "loss", "accuracy" or "f1".
-        values: (...) finite values; losses are not negative.
-        num_samples: broadcastable to `values`; the samples an accuracy is a share of.
-    """
+    """Return the codes of metric values."""
     if metric == "loss":
         bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
         top = np.uint64(np.float32(np.inf).view(np.uint32) >> 15) - np.uint64(1)
@@ -65,11 +59,7 @@ def decode(metric: str, codes: Codes, num_samples: NDArray[np.integer]) -> NDArr
 
 
 def _require_f1(metric: str) -> None:
-    """Refuse what is neither a loss nor an accuracy nor a macro-F1.
-
-    Raises:
-        UnknownNameError: there is no code for it.
-    """
+    """Refuse what is neither a loss nor an accuracy nor a macro-F1."""
     if metric != "f1":
         raise unknown_name("stored metric", metric, DESCRIPTION)
 
@@ -114,12 +104,7 @@ class Coder(Protocol):
     def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
         """Code some numbers.
 
-        Args:
-            contexts: (n,) integers from 0 to `CONTEXTS` - 1: numbers alike share one.
-            numbers: (n,) the numbers; a decoder ignores them.
-
-        Returns:
-            (n,) the numbers.
+        Shapes: `contexts` (n,); `numbers` (n,); returns (n,).
         """
 
 
@@ -175,7 +160,7 @@ class Encoder:
         return sum(step[0].size for step in self._steps)
 
     def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
-        """See `Coder`."""
+        """What both directions share."""
         if numbers is None:
             raise TypeError("an encoder needs the numbers")
         folded = (numbers << 1) ^ (numbers >> 31)
@@ -222,15 +207,7 @@ class Decoder:
     """Reads numbers back from words."""
 
     def __init__(self, words: NDArray[np.uint16], lanes: int) -> None:
-        """Take the words.
-
-        Args:
-            words: what an encoder returned.
-            lanes: how many lanes it had.
-
-        Raises:
-            ValueError: there are fewer words than two per lane.
-        """
+        """Take the words."""
         if words.size < 2 * lanes:
             raise ValueError("the coded numbers end too early")
         self._state = words[: 2 * lanes].astype("<u2").view("<u4").astype(np.uint32)
@@ -239,11 +216,7 @@ class Decoder:
         self._frequencies = Frequencies()
 
     def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
-        """See `Coder`.
-
-        Raises:
-            ValueError: the words end too early.
-        """
+        """What both directions share."""
         table = self._frequencies.look_up()
         entries = np.empty(contexts.size, np.uint16)
         rests = np.empty(contexts.size, np.int32)
@@ -278,10 +251,6 @@ class Decoder:
         return state
 
     def close(self) -> None:
-        """Check that all words were read and every lane is where its encoder began.
-
-        Raises:
-            ValueError: these are not the words of an encoder that coded the same contexts.
-        """
+        """Check that all words were read and every lane is where its encoder began."""
         if self._position != self._words.size or (self._state != _LOW).any():
             raise ValueError("the coded numbers do not end where they must")

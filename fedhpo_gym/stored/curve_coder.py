@@ -50,11 +50,7 @@ class CurveLayout:
     metrics: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Check names.
-
-        Raises:
-            ValueError: one comes twice.
-        """
+        """Check names."""
         for names in (self.splits, self.metrics):
             if len({*names}) < len(names):
                 raise ValueError(f"splits and metrics must differ, got {names}")
@@ -130,7 +126,7 @@ class Model:
 
         Args:
             values: (cells, columns) codes by which and metric; a decoder has zeros.
-            following: which best models are not coded; see `CurveLayout.following`.
+            following: which best models are not coded.
 
         Returns:
             The same as `values`.
@@ -242,12 +238,7 @@ class Codebook:
     def __init__(self, samples: NDArray[np.int64], members: Mapping[str, NDArray[Any]]) -> None:
         """Take the lists.
 
-        Args:
-            samples: (seeds, columns) samples, the largest numbers of hits.
-            members: `COUNTS`, with the entries of every list, and `VALUES`, all entries.
-
-        Raises:
-            ValueError: they do not fit together.
+        Shapes: `samples` (seeds, columns).
         """
         counts, values = members[COUNTS], members[VALUES]
         if counts.dtype != np.uint8 or values.dtype != np.uint8 or counts.ndim + values.ndim != 2:
@@ -268,9 +259,7 @@ class Codebook:
     def find(self, seeds: Integers, hits: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the numbers of the lists: (n, columns).
 
-        Args:
-            seeds: (n,) positions of seeds.
-            hits: (n, columns) hits; more than there are samples count as all.
+        Shapes: `seeds` (n,); `hits` (n, columns).
         """
         return self._first.take(seeds, axis=0) + np.minimum(hits, self._samples.take(seeds, axis=0))
 
@@ -301,10 +290,7 @@ def list_values(
 ) -> dict[str, NDArray[np.uint8]]:
     """Return the members that hold the lists of what occurs.
 
-    Args:
-        samples: (seeds, columns) samples.
-        seeds: (cells,) positions of seeds.
-        pairs: hits and macro-F1 codes, each (cells, columns).
+    Shapes: `samples` (seeds, columns); `seeds` (cells,).
     """
     occurs = np.zeros((lists_for(samples), _CODES), np.bool_)
     for hits, codes in pairs:

@@ -73,11 +73,7 @@ class Packing:
 
     @classmethod
     def from_card(cls, said: Any, layout: CurveLayout) -> Packing:
-        """Return what the entry of a card says.
-
-        Raises:
-            ValueError: it makes no sense.
-        """
+        """Return what the entry of a card says."""
         if said["name"] != NAME:
             raise ValueError(f"its curves are packed by {said['name']!r:.80}, known is {NAME!r}")
         paths = tuple(tuple(path) for path in said["paths"])
@@ -125,13 +121,7 @@ def pack(
 ) -> tuple[dict[str, NDArray[Any]], Packing]:
     """Return what is stored instead of arrays, and how.
 
-    Args:
-        arrays: all arrays of a table or a sample.
-        layout: its curves.
-        seeds: (cells,) positions of seeds.
-
-    Raises:
-        InvalidArgumentError: an array is missing, or is not of the type of its codes.
+    Shapes: `seeds` (cells,).
     """
     values = {(w, m): _columns(arrays, layout, w, m) for w in WHICH for m in layout.packed}
     first = values[WHICH[0], layout.packed[0]]
@@ -162,16 +152,7 @@ def unpack(
 ) -> dict[str, NDArray[Any]]:
     """Return all arrays of a table or a sample.
 
-    Args:
-        arrays: what is stored.
-        layout: the curves.
-        seeds: (cells,) positions of seeds.
-        said: how they are packed.
-        what: the file, for messages.
-
-    Raises:
-        TooLargeError: unpacked, the arrays are larger than may be read.
-        ValueError: what is stored is damaged.
+    Shapes: `seeds` (cells,).
     """
     _require_room(layout, what)
     if arrays[WORDS].dtype != np.uint16:

@@ -54,7 +54,7 @@ class Difficulty:
         configurations: how many were asked.
         guess: loss of always predicting how often each label occurs.
         best: lowest mean over seeds.
-        usual: mean of the configuration that is used where nobody tunes, see `usual`.
+        usual: mean of the configuration that is used where nobody tunes.
         seed: standard error that seeds leave in comparisons of the best configurations, see
             `seed_error`; NaN of one seed.
         left: random trials -> the mean of the best of them, less `best`; NaN of more than asked.
@@ -86,7 +86,7 @@ class Difficulty:
 
     @property
     def is_contest(self) -> bool:
-        """Whether optimizers have something to do here, see `CONTEST`."""
+        """Whether optimizers have something to do here."""
         share, _, deviations = self.scaled(25)
         return share >= CONTEST_LEFT and deviations >= CONTEST[0] and self.gain >= CONTEST[1]
 
@@ -108,10 +108,7 @@ def difficulty_of(stored: StoredNumbers) -> Difficulty:
 def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
     """Return how hard a problem is, of which some configurations are known.
 
-    Args:
-        losses: (configurations + 1, seeds) validation losses; the last row is that of the
-            configuration that is used where nobody tunes, see `usual`.
-        guess: loss of always predicting how often each label occurs.
+    Shapes: `losses` (configurations + 1, seeds).
     """
     *means, default = losses.mean(axis=1)
     found = np.sort(np.array(means))
@@ -177,9 +174,7 @@ def seed_error(losses: NDArray[np.float64]) -> float:
     what is left are the residuals of an additive model of configuration and seed, whose root mean
     square is divided by the root of the number of seeds, because values are means over them.
 
-    Args:
-        losses: (configurations, seeds); the best `TOP` of those that are finite are looked at. One
-            configuration, or one seed, says nothing: NaN.
+    Shapes: `losses` (configurations, seeds).
     """
     ranked = losses[np.argsort(losses.mean(axis=1))][: max(int(TOP * len(losses)), 2)]
     top = ranked[np.isfinite(ranked).all(axis=1)]

@@ -252,12 +252,7 @@ def variance_shares(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], f
     Under several seeds, variances are covariances between two of them: what one seed alone shows
     is noise, and would else count as an interaction of everything.
 
-    Args:
-        values: (*grid, seeds) finite numbers: one per point of the grid and seed.
-
-    Returns:
-        (axes, 2) shares in [0, 1], and the share of the seeds' mean variance that all seeds have in
-        common; None where they have none.
+    Shapes: returns (axes, 2).
     """
     whole = _common(values)
     if not whole > 0:
@@ -290,12 +285,7 @@ INERT = 0.02
 
 
 def faults(health: Mapping[str, Any], labels: Mapping[str, float] | None) -> list[str]:
-    """Return in a few words what makes a problem degenerate; empty where nothing does.
-
-    Args:
-        health: what `health_of` returned.
-        labels: what the label frequencies reach, if it is known.
-    """
+    """Return in a few words what makes a problem degenerate; empty where nothing does."""
     found = []
     if labels is not None and not health["optimum"]["val_loss"] < labels["val_loss"]:
         found.append("optimum loses to the label frequencies")

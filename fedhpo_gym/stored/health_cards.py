@@ -75,11 +75,7 @@ def health_cards() -> list[Path]:
 
 
 def open_card(card: Path) -> StoredNumbers:
-    """Open the table or the surrogate of a card.
-
-    Raises:
-        DamagedDataError: the card is damaged.
-    """
+    """Open the table or the surrogate of a card."""
     return table.Table(card) if card.name.endswith(".table.json") else surrogate.Surrogate(card)
 
 
@@ -134,11 +130,7 @@ def health_on(stored: StoredNumbers, command: str) -> Mapping[str, Any]:
 
 
 def survival_on(stored: StoredNumbers) -> Mapping[str, Any] | None:
-    """Return what a card says of the best cells' survival; None where it says none of these.
-
-    Raises:
-        DamagedDataError: it says something else.
-    """
+    """Return what a card says of the best cells' survival; None where it says none of these."""
     found = stored.card.get(SURVIVAL)
     if found is None or found.get("of") != stored.digest:
         return None
@@ -152,11 +144,7 @@ def survival_on(stored: StoredNumbers) -> Mapping[str, Any] | None:
 
 
 def _figures(name: str, value: Any, rule: Any) -> Any:
-    """Return what a rule knows of a value, if it has the types of the rule.
-
-    Raises:
-        InvalidArgumentError: it has not; names the figure.
-    """
+    """Return what a rule knows of a value, if it has the types of the rule."""
     if isinstance(rule, tuple):
         return None if value is None else _figures(name, value, rule[0])
     if not isinstance(rule, Mapping):

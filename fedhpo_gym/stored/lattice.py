@@ -108,11 +108,7 @@ class Landscape:
         return slice(0, self.on_grid or None)
 
     def optimum(self) -> tuple[dict[str, Value], Fidelity]:
-        """Return the query with the lowest mean; of equal ones that of the fewest rounds.
-
-        Raises:
-            InvalidArgumentError: training diverged everywhere.
-        """
+        """Return the query with the lowest mean; of equal ones that of the fewest rounds."""
         if not np.isfinite(self.means).any():
             raise InvalidArgumentError("`losses` must be finite somewhere: all courses diverged")
         at, configuration, rate = np.unravel_index(np.argmin(self.means), self.means.shape)
@@ -166,9 +162,7 @@ def validation_losses(
 ) -> NDArray[np.float64]:
     """Return the (configurations, seeds) validation losses of answers; infinity where one diverged.
 
-    Args:
-        answers: the answers.
-        num_samples: (seeds, clients, splits) of the federation.
+    Shapes: `num_samples` (seeds, clients, splits).
     """
     samples = num_samples[:, :, SPLITS.index("val")]
     weights = samples / samples.sum(axis=1, keepdims=True)
@@ -177,13 +171,7 @@ def validation_losses(
 
 
 def asked_columns(space: SearchSpace, draws: int, name: str) -> dict[str, NDArray[Any]]:
-    """Return all points of a grid, else random configurations; (n,) values by dimension.
-
-    Args:
-        space: of the configurations.
-        draws: how many are drawn, uniformly in action coordinates, where values are not named.
-        name: names the random numbers.
-    """
+    """Return all points of a grid, else random configurations; (n,) values by dimension."""
     if all(dimension.values is not None for dimension in space.dimensions):
         return space.columns_of(_grid(space))
     return space.decode_columns(stream(0, name).uniform(-1.0, 1.0, (draws, len(space))))

@@ -102,11 +102,7 @@ class Prediction:
     ) -> None:
         """Predict.
 
-        Args:
-            cells: the cells.
-            known: what neighbours tell.
-            at: (n,) the cells to predict.
-            guess: (n, columns) one more prediction, from elsewhere; its errors are counted last.
+        Shapes: `at` (n,); `guess` (n, columns).
         """
         self._known, self._at = known, at
         beside = {axis: cells.beside(at, axis) for axis in cells.axes}
@@ -203,10 +199,7 @@ def choose_paths(
 ) -> list[Path]:
     """Return the paths that predict best, most useful first.
 
-    Args:
-        values: (cells, columns).
-        shape: axes of the cells.
-        axes: those along which neighbours may be alike.
+    Shapes: `values` (cells, columns).
     """
     pairs = itertools.combinations_with_replacement(axes, 2)
     paths: list[Path] = [*((axis,) for axis in axes), *pairs]

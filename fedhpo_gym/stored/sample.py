@@ -38,7 +38,7 @@ class Sample(StoredCurves):
     """Learning curves of courses that fill a space evenly.
 
     A sample is no table: most configurations are not in it. It is what a surrogate is fitted on
-    where nobody can afford the grid. Not all courses need have all rounds, see `trained`.
+    where nobody can afford the grid. Not all courses need have all rounds.
     """
 
     axis = AXIS
@@ -48,7 +48,7 @@ class Sample(StoredCurves):
 
         Args:
             card: path of the card.
-            arguments: what `fedhpo-gym build` makes it from, for messages; see `Identity`.
+            arguments: what `fedhpo-gym build` makes it from, for messages.
 
         Raises:
             DamagedDataError: the card is not a sample card of this format.
@@ -110,7 +110,7 @@ class Sample(StoredCurves):
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
         """Return one metric of all courses: (courses, rounds, clients) float32.
 
-        It is NaN where a course was not trained for a round, see `trained`.
+        It is NaN where a course was not trained for a round.
         """
         samples = self._course_samples(split)
         found = self.decoded(which, split, metric, samples[:, None])
@@ -140,10 +140,6 @@ class Sample(StoredCurves):
 
 
 def write_sample(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
-    """Write a sample's arrays, then its card, and return the path of the card; see `write_curves`.
-
-    Raises:
-        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
-    """
+    """Write the arrays of a sample, then its card, and return the path of the card."""
     seeds = np.repeat(arrays["seed"], arrays["best_round"].shape[AXIS])
     return write_curves(folder, f"{card['name']}{SUFFIX}", card, arrays, AXIS, seeds)

@@ -65,7 +65,7 @@ class Surrogate:
 
         Args:
             card: path of the card.
-            arguments: what `fedhpo-gym surrogate` fits it on, for messages; see `Identity`.
+            arguments: what `fedhpo-gym surrogate` fits it on, for messages.
 
         Raises:
             DamagedDataError: the card is not a surrogate card of this format.
@@ -150,7 +150,7 @@ class Surrogate:
 
         Raises:
             InvalidArgumentError: the surrogate does not know a seed.
-            DamagedDataError: see `evaluate`.
+            DamagedDataError: as in `evaluate`.
         """
         self.require_seeds(seeds)
         where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
@@ -217,11 +217,7 @@ def _checked_knots(rounds: object, asked: Dimension) -> NDArray[np.int64]:
 
 
 def write_surrogate(folder: Path, card: Mapping[str, Any], model: CurveModel) -> Path:
-    """Write a surrogate's arrays, then its card.
-
-    Returns:
-        Path of the card.
-    """
+    """Write a surrogate's arrays, then its card."""
     return write_archive(
         folder, f"{card['name']}{SUFFIX}", {"format": FORMAT, **card}, model.arrays
     )
@@ -267,7 +263,7 @@ def open_preferred(identities: Sequence[Identity]) -> Surrogate:
     Raises:
         InvalidArgumentError: there is no identity.
         MissingDataError: nobody has fitted one of them; names the command for the first.
-        DamagedDataError: see `open_surrogate`.
+        DamagedDataError: as in `open_surrogate`.
     """
     if not identities:
         raise InvalidArgumentError("`identities` must hold at least one, got none")

@@ -94,14 +94,7 @@ class CurveModel:
 
     @classmethod
     def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> CurveModel:
-        """Rebuild a model from what `arrays` returned.
-
-        Raises:
-            UnknownNameError: there is no such kind of regressor.
-            InvalidArgumentError: the arrays are not those of this kind.
-            KeyError: a scale, the centre or the basis is missing.
-            ValueError: arrays do not fit together.
-        """
+        """Rebuild a model from what `arrays` returned."""
         require_known("kind of surrogate model", kind, KINDS)
         centre, basis = arrays["centre"], arrays["basis"]
         return cls(KINDS[kind](arrays), arrays, centre, basis, arrays.get("components"))
@@ -156,14 +149,8 @@ class CurveModel:
     ) -> Best:
         """Return what is best so far at the asked rounds.
 
-        Args:
-            rows: (groups, S, features).
-            rounds: (groups,) rounds that are asked for.
-            knots: (K,) the rounds of the curves.
-
-        Returns:
-            (groups * S, outputs) see `outputs`, (groups * S,) best rounds, and whether courses have
-            diverged.
+        Shapes: `rows` (groups, S, features); `rounds` (groups,); `knots` (K,); returns (groups * S,
+        outputs).
         """
         asked = np.repeat(rounds, rows.shape[1])
         before = np.searchsorted(knots, asked, side="right") - 1
@@ -212,10 +199,7 @@ class CurveModel:
     ) -> NDArray[np.int64]:
         """Return best rounds at knots where the loss fell: after the knot before.
 
-        Args:
-            targets: (n,) what is predicted.
-            at: (n,) which knots.
-            knots: (K,) their rounds.
+        Shapes: `targets` (n,); `at` (n,); `knots` (K,).
         """
         earliest = np.concatenate([[1], knots[:-1] + 1])
         found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)
@@ -239,11 +223,7 @@ NOTICED = 2e-4
 def running_best(columns: Floats) -> Indices:
     """Return, for every knot, the knot up to it that holds the best-so-far.
 
-    Args:
-        columns: (K, n) log losses at the knots.
-
-    Returns:
-        (K, n) positions; losses taken there never rise from knot to knot.
+    Shapes: `columns` (K, n); returns (K, n).
     """
     chosen = np.zeros(columns.shape, dtype=np.int64)
     best = columns[0].copy()

@@ -52,11 +52,7 @@ class CurveInputs:
         num_clients: int,
         seeds: tuple[int, ...],
     ) -> Self:
-        """Return the encoding whose columns a card names.
-
-        Raises:
-            ValueError: it names others, or has another order; see also `named_products`.
-        """
+        """Return the encoding whose columns a card names."""
         found = cls(space, fidelity_space, num_clients, seeds, named_products(names, space))
         if tuple(names) != found.names or len(set(names)) < len(names):
             raise ValueError(f"`inputs` must be {[*found.names][:20]}, each once and in this order")
@@ -72,9 +68,7 @@ class CurveInputs:
     def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the (B, S, columns) rows of B evaluations, one per seed.
 
-        Args:
-            columns: (B,) legal values of every dimension, by name.
-            seed_rows: (S,) positions in `seeds`.
+        Shapes: `columns` (B,); `seed_rows` (S,).
         """
         known = self._known(self.space.encode_columns(columns), columns[SAMPLE_RATE])
         return _for_each_seed(known, seed_rows, len(self.seeds))
@@ -87,11 +81,7 @@ class CurveInputs:
     ) -> NDArray[np.float32]:
         """Return the (n, 1, columns) rows of n courses.
 
-        Args:
-            coordinates: (n, d) coordinates of the configurations; those of integers are where
-                `space.encode` puts an integer.
-            rates: (n,) client sample rates.
-            seed: (n,) positions in `seeds`.
+        Shapes: `coordinates` (n, d); `rates` (n,); `seed` (n,).
         """
         eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
         known = self._known(coordinates.astype(np.float32), rates)
@@ -188,13 +178,7 @@ def products_of(space: SearchSpace) -> tuple[Product, ...]:
 
 
 def named_products(names: Iterable[str], space: SearchSpace) -> tuple[Product, ...]:
-    """Return the products among the names of columns.
-
-    Raises:
-        KeyError: a product names no hyperparameter of the space.
-        ValueError: a product is of what is not positive everywhere, or does not vary; or it names
-            a hyperparameter twice.
-    """
+    """Return the products among the names of columns."""
     matches = (_NAME.fullmatch(name) for name in names)
     found = tuple(Product(tuple(m[1].split("*")), tuple(m[2].split("/")[1:])) for m in matches if m)
     for product in found:

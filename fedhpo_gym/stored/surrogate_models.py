@@ -29,16 +29,7 @@ class Forest:
     kind = "forest"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a forest's arrays.
-
-        Args:
-            arrays: `roots` (trees,), `feature` and `threshold` (nodes,), `children` (nodes, 2)
-                with node numbers over all trees, `leaf` (nodes,) row in `values` or -1,
-                `values` (leaves, outputs).
-
-        Raises:
-            InvalidArgumentError: an array is missing, or the arrays do not form trees.
-        """
+        """Take a forest's arrays."""
         missing = [name for name in FOREST_ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(
@@ -117,13 +108,7 @@ class Forest:
         trees: Sequence[Mapping[str, NDArray[Any]]],
         dtype: type[np.floating] = np.float32,
     ) -> Self:
-        """Build a forest from trees as scikit-learn lays them out.
-
-        Args:
-            trees: per tree `feature`, `threshold`, `left`, `right` (nodes,), a leaf where `left`
-                is negative, and `value` (nodes, outputs).
-            dtype: how values of leaves are stored.
-        """
+        """Build a forest from trees as scikit-learn lays them out."""
         starts = np.cumsum([0, *(len(tree["feature"]) for tree in trees)])
         small = np.int16 if starts[-1] < 2**15 else np.int32
         is_leaf = np.concatenate([tree["left"] < 0 for tree in trees])
@@ -165,14 +150,7 @@ Exact = NDArray[np.float64]
 def on_grid(
     values: NDArray[np.generic], bits: int, limit: float = math.inf, lowest: float = -math.inf
 ) -> Exact:
-    """Return the nearest multiples of 2^-bits, within [-limit, limit] and from `lowest` on.
-
-    Args:
-        values: what to round.
-        bits: binary digits after the point.
-        limit: largest absolute value.
-        lowest: smallest value.
-    """
+    """Return the nearest multiples of 2^-bits, within [-limit, limit] and from `lowest` on."""
     grid: Exact = np.multiply(values, 2.0**bits, dtype=np.float64)
     if limit < math.inf:
         low, high = max(-limit, lowest) * 2.0**bits, limit * 2.0**bits
@@ -196,15 +174,7 @@ class MultiHeadNetwork:
     kind = "heads"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a network's arrays.
-
-        Args:
-            arrays: `weight_<i>` (inputs, outputs) and `bias_<i>` (outputs,) of hidden layer i,
-                `heads` (seeds, hidden, outputs) and `head_bias` (seeds, outputs).
-
-        Raises:
-            InvalidArgumentError: an array is missing, or the layers do not fit together.
-        """
+        """Take a network's arrays."""
         count = sum(name.startswith("weight_") for name in arrays)
         parts = [f"{part}_{layer}" for layer in range(count) for part in ("weight", "bias")]
         names = [*parts, "heads", "head_bias"]
@@ -238,7 +208,7 @@ class MultiHeadNetwork:
         return len(self._weights[0]) + len(self._heads)
 
     def predict(self, rows: NDArray[np.float32]) -> Exact:
-        """Return (groups, rows, outputs); see `curves.CurveRegressor`."""
+        """Return (groups, rows, outputs)."""
         seeds = len(self._heads)
         hidden = on_grid(rows[:, 0, :-seeds], ROW_BITS, MAX_ROW)
         for weight, bias in zip(self._weights, self._biases, strict=True):
@@ -288,16 +258,7 @@ class ExactKernel:
     kind = "exact_kernel"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a kernel machine's arrays.
-
-        Args:
-            arrays: `stretch` (features,) that rows are multiplied by, `points` (m, features)
-                stretched, `weights` (m, outputs).
-
-        Raises:
-            InvalidArgumentError: an array is missing, the arrays do not fit together, or there are
-                too many points or features.
-        """
+        """Take a kernel machine's arrays."""
         missing = [name for name in KERNEL_ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(

@@ -67,10 +67,8 @@ def to_outputs(
 ) -> NDArray[np.float32]:
     """Return the (n, outputs) rows that a model learns to predict, see the module.
 
-    Args:
-        metrics: (n, clients, splits, metrics).
-        best_round: (n,) rounds, 1 or more.
-        weights: (n, clients, splits), see `weights_of`.
+    Shapes: `metrics` (n, clients, splits, metrics); `best_round` (n,); `weights` (n, clients,
+    splits).
     """
     n, clients = metrics.shape[:2]
     # What a client without samples in a split reports there means nothing and may be NaN.
@@ -117,10 +115,7 @@ def to_metrics(
 ) -> NDArray[np.float32]:
     """Return the (n, clients, splits, metrics) that outputs mean, every number in its range.
 
-    Args:
-        outputs: (n, outputs).
-        weights: (S, clients, splits), see `weights_of`: rows take turns with them.
-        reads: metrics that are needed: accuracies and macro-F1 of others are NaN.
+    Shapes: `outputs` (n, outputs); `weights` (S, clients, splits).
     """
     n, (seeds, clients, splits) = len(outputs), weights.shape
     end = splits * (1 + 3 * clients)
@@ -165,11 +160,8 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     They are put at their quantiles, then moved: away from their mean until they have the standard
     deviation, and all together until they have the weighted mean.
 
-    Args:
-        rates: (n, seeds, rates, clients), of which the order of clients is kept.
-        spread: (n, seeds, rates, 2 + levels) weighted means, standard deviations, then
-            quantiles.
-        weights: (seeds, rates, clients).
+    Shapes: `rates` (n, seeds, rates, clients); `spread` (n, seeds, rates, 2 + levels); `weights`
+    (seeds, rates, clients).
     """
     present = weights > 0
     last = np.maximum(present.sum(axis=-1, keepdims=True) - 1, 1)
@@ -192,10 +184,8 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
 def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floats:
     """Return rates whose standard deviation over the clients that are there is nearer to another.
 
-    Args:
-        rates: (n, seeds, rates, clients).
-        wanted: (n, seeds, rates).
-        present: (seeds, rates, clients).
+    Shapes: `rates` (n, seeds, rates, clients); `wanted` (n, seeds, rates); `present` (seeds, rates,
+    clients).
     """
     there = present.astype(np.float64)
     count = np.maximum(sum_in_order(there, axis=-1), 1.0)
@@ -209,10 +199,8 @@ def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floa
 def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
     """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay.
 
-    Args:
-        rates: (n, seeds, rates, clients).
-        wanted: (n, seeds, rates).
-        weights: (seeds, rates, clients).
+    Shapes: `rates` (n, seeds, rates, clients); `wanted` (n, seeds, rates); `weights` (seeds, rates,
+    clients).
     """
     missing = wanted - sum_in_order(weights * rates, axis=-1)
     room = np.where(weights > 0, rates * (1.0 - rates), 0.0)
@@ -224,9 +212,7 @@ def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
 def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
     """Return (n, 2): validation accuracy and log validation loss of the federation.
 
-    Args:
-        outputs: (n, outputs).
-        weights: (n, clients, splits), see `weights_of`.
+    Shapes: `outputs` (n, outputs); `weights` (n, clients, splits).
     """
     _, clients, splits = weights.shape
     if outputs.shape[1] > num_outputs(clients):

@@ -105,11 +105,7 @@ class Claim:
 
 
 def claim_on(card: Mapping[str, Any]) -> Claim | None:
-    """Return the claimed best that a surrogate's card states; None where it states none.
-
-    Raises:
-        DamagedDataError: it is of another surrogate, or no such claim.
-    """
+    """Return the claimed best that a surrogate's card states; None where it states none."""
     found = card.get(CLAIMED)
     if found is None:
         return None
@@ -124,11 +120,7 @@ def claim_on(card: Mapping[str, Any]) -> Claim | None:
 
 
 def held_on(card: Mapping[str, Any]) -> dict[str, HeldOut]:
-    """Return the figures by objective that a surrogate's card states.
-
-    Raises:
-        DamagedDataError: there are none, they are of another surrogate, or are no such figures.
-    """
+    """Return the figures by objective that a surrogate's card states."""
     try:
         found = card[ENTRY]
         figures = as_typed(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
@@ -149,11 +141,7 @@ def _wrong(card: Mapping[str, Any], reason: str, entry: str = ENTRY) -> str:
 
 
 def why_refused(card: Mapping[str, Any], objective: str) -> str:
-    """Return why a surrogate does not answer an objective of clients' metrics; "" where it does.
-
-    Raises:
-        DamagedDataError: see `held_on`.
-    """
+    """Return why a surrogate does not answer an objective of clients' metrics; "" where it does."""
     held = held_on(card)
     if objective not in held:
         return "it was not measured on courses that the fit had not seen"

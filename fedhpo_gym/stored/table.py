@@ -55,12 +55,7 @@ class StoredCurves(ABC):
     axis: ClassVar[int]
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
-        """Take what the cards of tables and samples share.
-
-        Args:
-            content: content of the card.
-            arrays: its arrays.
-        """
+        """Take what the cards of tables and samples share."""
         self._arrays = arrays
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self.identity = Identity.from_card(content)
@@ -83,7 +78,7 @@ class StoredCurves(ABC):
         self._repair: str = content["build_command"]
 
     def require_installed(self) -> None:
-        """Check that the arrays are on this machine, see `StoredArrays.require_installed`."""
+        """Check that the arrays are on this machine."""
         self._arrays.require_installed()
 
     @abstractmethod
@@ -108,11 +103,7 @@ class StoredCurves(ABC):
         return Packing.from_card(self.card[ENTRY], self._layout())
 
     def _curve_shapes(self, courses: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return names and shapes of all curves, and of the best rounds.
-
-        Args:
-            courses: axes of courses and rounds.
-        """
+        """Return names and shapes of all curves, and of the best rounds."""
         clients = self.num_samples.shape[1]
         kinds = itertools.product(WHICH, self.splits, self.metrics)
         curves = {"_".join(kind): (*courses, clients) for kind in kinds}
@@ -136,22 +127,13 @@ class StoredCurves(ABC):
             ) from error
 
     def codes(self, name: str) -> NDArray[Any]:
-        """Return a stored array as it is.
-
-        Raises:
-            DamagedDataError: the file does not have its checksum; names the repair command.
-            InvalidArgumentError: there is no such array.
-        """
+        """Return a stored array as it is."""
         if name not in self._codes:
             raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self._codes)}")
         return self._codes[name]
 
     def split_samples(self, split: str) -> NDArray[np.int64]:
-        """Return (seeds, clients) samples of a split.
-
-        Raises:
-            UnknownNameError: there is none of this name.
-        """
+        """Return (seeds, clients) samples of a split."""
         return self.num_samples[:, :, position("split", split, self.splits)]
 
     def decoded(
@@ -168,14 +150,7 @@ def _require_codes(arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def layout_of(content: Mapping[str, Any], shape: tuple[int, ...], axis: int) -> CurveLayout:
-    """Return what a card says of its curves.
-
-    Args:
-        content: content of the card.
-        shape: axes of the cells: those of `best_round`.
-        axis: which of them is that of the rounds. If it is the first, neighbours along all others
-            are alike, except seeds, which are the last.
-    """
+    """Return what a card says of its curves."""
     rounds = SearchSpace.from_dict(content["fidelity_space"])["round"].grid
     return CurveLayout(
         shape,
@@ -200,19 +175,7 @@ def write_curves(
 
     The same content gives the same bytes: members carry no time stamp.
 
-    Args:
-        folder: where both files go.
-        stem: name of the card without its ending.
-        card: what it says, besides its format and how the curves are packed.
-        arrays: all arrays.
-        axis: which axis of the curves counts rounds, see `layout_of`.
-        seeds: (cells,) position of every cell's seed.
-
-    Returns:
-        Path of the card.
-
-    Raises:
-        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
+    Shapes: `seeds` (cells,).
     """
     layout = layout_of(card, arrays["best_round"].shape, axis)
     members, packing = pack(arrays, layout, seeds)
@@ -223,15 +186,7 @@ def write_curves(
 def seeds_and_samples(
     content: Mapping[str, Any], splits: int
 ) -> tuple[tuple[int, ...], NDArray[np.int64]]:
-    """Return the seeds on a card, and the (seeds, clients, splits) samples.
-
-    Args:
-        content: content of the card.
-        splits: how many splits there are.
-
-    Raises:
-        ValueError: they are no integers, or do not fit together.
-    """
+    """Return the seeds on a card, and the (seeds, clients, splits) samples."""
     seeds = tuple(content["seeds"])
     if not seeds or any(as_integer(seed) is None for seed in seeds) or len({*seeds}) < len(seeds):
         raise ValueError(f"`seeds` must be integers that differ, got {seeds!r}")
@@ -260,7 +215,7 @@ class Table(StoredCurves):
 
         Args:
             card: path of the card.
-            arguments: what `fedhpo-gym build` makes it from, for messages; see `Identity`.
+            arguments: what `fedhpo-gym build` makes it from, for messages.
 
         Raises:
             DamagedDataError: the card is not a table card of this format.
@@ -398,11 +353,7 @@ class _Axis:
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
-    """Write a table's arrays, then its card, and return the path of the card; see `write_curves`.
-
-    Raises:
-        InvalidArgumentError: an array is missing, or has not the type or shape of its codes.
-    """
+    """Write the arrays of a table, then its card, and return the path of the card."""
     seeds = _cell_seeds(arrays["best_round"].shape)
     return write_curves(folder, f"{card['name']}.table", card, arrays, AXIS, seeds)
 

@@ -74,7 +74,7 @@ class Execution:
         address: of the scheduler of a cluster.
         timeout_s: real seconds that a cell may take.
         columnar: whether records are Parquet files; None where pyarrow is installed.
-        track: what follows the runs; see `fedhpo_gym.studies.tracking`.
+        track: what follows the runs.
 
     Raises:
         InvalidArgumentError: a number is not positive, or `address` and `executor` do not fit.
@@ -131,11 +131,11 @@ def compare(
         agents: names of agents, `module:Class` of one's own, or such classes themselves.
         seeds: runs per agent and problem.
         out: folder of the study; another study with the same numbers may share it.
-        backend: see `Request`, as for the next three.
+        backend: as in `Request`, as for the next three.
         budget_s: simulated seconds of a run.
         fidelity: fidelity of every trial, by name.
         arguments: further arguments of `gymnasium.make`.
-        noise: what evaluations lack, see `fedhpo_gym.evaluation.noise.Noise`; None for nothing.
+        noise: what evaluations lack; None for nothing.
         simulated_workers: how many run trials side by side on the simulated clock.
         shared_start: how many configurations all agents try first, the same under a seed; pairs by
             seed are then pairs by initial design.

@@ -280,19 +280,7 @@ def remake_environment(
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> gym.Env[Any, Any]:
-    """Make the environment of a record again.
-
-    Args:
-        env_id: what the record names.
-        spec: its spec.
-        own: objectives of the user's own that it was made with, by name.
-        named: programs and files that the user names, see `fedhpo_gym.studies.environments`.
-
-    Raises:
-        UnknownNameError: no environment has this id.
-        InvalidArgumentError: the spec is damaged, or names code that is not this package's, or a
-            program or file that the user does not name.
-    """
+    """Make the environment of a record again."""
     if env_id not in gym.registry:
         raise unknown_name("environment id", env_id, known_ids())
     try:

@@ -32,17 +32,6 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     values are the losses of its course. Values are what the agent heard; what they truly are,
     fidelity, seed and simulated seconds are attributes for users. Trials that diverged have failed
     and carry no value, since 3.4e38 would be all that a picture shows.
-
-    Args:
-        records: the runs.
-        file: a new SQLite file.
-
-    Returns:
-        The names of the studies.
-
-    Raises:
-        InvalidArgumentError: there is no record, or the file is there already.
-        MissingDependencyError: optuna is not installed.
     """
     with needing("studies of Optuna", "optuna", "agents", "optuna"):
         import optuna
@@ -224,14 +213,6 @@ def load_runs(folder: str | Path) -> Any:
     ======================= ====================================================================
 
     Real time is in no record: equal runs are equal files. What a record does not have is missing.
-
-    Args:
-        folder: of records, JSON lines or Parquet; or one file.
-
-    Raises:
-        MissingDataError: there is no record.
-        DamagedDataError: a record is damaged.
-        MissingDependencyError: pandas is not installed.
     """
     with needing("tables of runs", "pandas", "data", "pandas"):
         import pandas as pd

@@ -60,7 +60,7 @@ class Plan:
         agent: name of the agent.
         seed: of the agent and of `reset`.
         workers: simulated workers.
-        key: what the name of its record ends with, see `record_key`; None where only a reset of the
+        key: what the name of its record ends with; None where only a reset of the
             environment says what answers.
         shared_start: configurations that are tried first.
     """

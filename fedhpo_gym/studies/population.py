@@ -32,9 +32,6 @@ class PopulationSettings:
         truncation: share of the population that is replaced, and share that replaces it.
         factors: what a value is multiplied by, down or up, when it is not drawn anew.
         resample: chance that a hyperparameter is drawn anew from its prior.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
     members: int = 10
@@ -135,17 +132,6 @@ def evolve(
     This is no `Agent`: it goes back to snapshots of several courses, and an agent sees only one.
 
     All members start from the same reset, with configurations drawn from the prior.
-
-    Args:
-        env: its actions are those of `space`, its rewards are numbers, and its
-            `unwrapped` has `snapshot()` and `restore(snapshot)`. Wrappers that count steps would
-            count those of all members.
-        space: what the actions mean.
-        seed: decides everything.
-        settings: how the population evolves.
-
-    Yields:
-        One generation after every `interval` steps.
     """
     chosen = settings or PopulationSettings()
     rng = stream(seed, "population")

@@ -44,17 +44,6 @@ def regret_of(
     After a trial, a run recommends the configuration of its incumbent. Its value at the task's full
     fidelity, which the stored numbers know whatever the run asked for, is compared with the best
     feasible one there. Where evaluations were noisy, the true value counts.
-
-    Args:
-        record: the run.
-        own: see `fedhpo_gym.studies.replay.replay`.
-        named: likewise.
-
-    Raises:
-        UnknownNameError: the record's environment is not registered.
-        InvalidArgumentError: the record's spec cannot be trusted, or nobody knows what can be
-            reached: a course is trained, step by step or by the backend "raw".
-        MissingDataError: the stored numbers are not on this machine.
     """
     truth = _truth_of(record.header, record.header.spec, own, named, "full_truth")
     numbers, places = np.unique([step.best_step for step in record.steps], return_inverse=True)
@@ -71,20 +60,7 @@ def hypervolume_regret_of(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the share of the known hypervolume that is missing after each trial of a run.
 
-    Args:
-        record: the run.
-        names: objectives that count; all of the run's by default.
-        own: see `fedhpo_gym.studies.replay.replay`.
-        named: likewise.
-
-    Returns:
-        (T,) simulated seconds since reset, and (T,) shares; see `Truth.hypervolume_regret`.
-
-    Raises:
-        UnknownNameError: the run has no such objective; else see `regret_of`.
-        InvalidArgumentError: see `regret_of`.
-        MissingDataError: see `regret_of`.
-        MissingDependencyError: the extra `fronts` is not installed.
+    Shapes: returns (T,).
     """
     header, steps = record.header, record.steps
     own_names = [*steps[0].objectives]
@@ -117,7 +93,7 @@ def _truth_of_front(
 
 
 def _volume_regret_of(header: Header) -> Callable[[ScoredTrials], NDArray[np.float64]]:
-    """Return what says the hypervolume regret of a run of some problem; see `Truth`."""
+    """Return what says the hypervolume regret of a run of some problem."""
 
     def volume_regret(run: ScoredTrials) -> NDArray[np.float64]:
         truth = _truth_of_front(header, run.names)

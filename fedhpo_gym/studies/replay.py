@@ -57,23 +57,7 @@ def replay(
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> Difference | None:
-    """Feed the actions of a record to its environment, made anew, and compare everything.
-
-    Args:
-        record: the record.
-        own: objectives of the user's own that it was made with, by name: a record holds no
-            functions.
-        named: programs and files that the record needs: it may not choose them itself.
-
-    Returns:
-        The first difference that is more than rounding, else the first of all, or None when every
-        number is equal. Where the record says that it was computed here, none is rounding.
-
-    Raises:
-        UnknownNameError: the record's environment is not registered.
-        InvalidArgumentError: the record's spec cannot be trusted or the environment refuses it.
-        MissingDataError: what the environment needs is not on this machine.
-    """
+    """Feed the actions of a record to its environment, made anew, and compare everything."""
     header = record.header
     elsewhere = header.platform != this_platform()
     rounded: Difference | None = None

@@ -180,7 +180,7 @@ class CellWork:
     Attributes:
         folder: where records go.
         columnar: whether they are Parquet files.
-        track: what follows the runs; see `fedhpo_gym.studies.tracking`.
+        track: what follows the runs.
         places: where else modules of one's own agents are looked for.
     """
 

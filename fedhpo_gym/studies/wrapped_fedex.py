@@ -32,7 +32,7 @@ class Neighbourhood:
 
     Attributes:
         arms: how many configurations; 1 is the configuration alone, which is X without FedEx.
-        epsilon: how far they lie apart, see `perturbed_arms`.
+        epsilon: how far they lie apart.
         settings: how FedEx learns.
     """
 
@@ -76,16 +76,7 @@ def row_space(action_space: gym.Space[Any], more: int = 0) -> gym.spaces.Box:
 
 
 def row_problem(env: gym.Env[Any, Any], seed: int, steps: Dimension | None = None) -> SearchProblem:
-    """Return what X has to solve around FedEx: to it, every course is a trial.
-
-    Args:
-        env: made with `per_client=True`.
-        seed: of X.
-        steps: how long a course is, where X chooses that: the fidelity, and the last coordinate.
-
-    Raises:
-        InvalidArgumentError: `env` has another action space.
-    """
+    """Return what X has to solve around FedEx: to it, every course is a trial."""
     inner = read_problem(env, seed)
     fidelities = SearchSpace(() if steps is None else (steps,))
     return SearchProblem(
@@ -111,20 +102,6 @@ def wrapped_search(
     Every course starts from the same reset and runs to the end of its episode, or for as many
     steps as X says, so that a neighbourhood of one arm and one of many get equal training. (The
     original's wrapped courses went on from checkpoints and got more.)
-
-    Args:
-        env: made with `per_client=True`.
-        outer: X, made from `row_problem(env, seed, steps)`; it sees no observation.
-        seed: of the environment and of everything drawn here.
-        neighbourhood: what FedEx is given around each configuration.
-        space: says which coordinates are grids; without it, all are intervals.
-        steps: what X's last coordinate means: how long a course is.
-
-    Yields:
-        One trial per course; stop when the budget is spent.
-
-    Raises:
-        InvalidArgumentError: the environment or X acts in another space.
     """
     around = neighbourhood or Neighbourhood()
     acts_in = row_space(env.action_space, more=0 if steps is None else 1)

@@ -55,7 +55,7 @@ class JobClock:
         work: what a job is.
 
     Raises:
-        InvalidArgumentError: see `System.job_means`.
+        InvalidArgumentError: as in `System.job_means`.
     """
 
     system: System
@@ -87,16 +87,13 @@ def cost(system: System, work: Work) -> Cost:
     """Return what some aggregations cost.
 
     Those that happened cost the virtual time that they took. Planned ones cost what they are
-    expected to take. Where clients are always available, that is what they take in the long run,
-    see `between_reports_s`: R of them cost R times as much as one, and more work never costs less.
-    Where clients have hours, it is the mean over simulated courses that begin at second 0 of the
-    first day, see `_flights_s`. The server then computes, and everything waits.
+    expected to take. Where clients are always available, that is what they take in the long run: R
+    of them cost R times as much as one, and more work never costs less. Where clients have hours,
+    it is the mean over simulated courses that begin at second 0 of the
+    first day. The server then computes, and everything waits.
 
     Computation is told apart from all other time by its share in the jobs of all clients. Bytes are
     those of the models that clients received and of the reports that arrived.
-
-    Raises:
-        InvalidArgumentError: see `System.job_means`.
     """
     means = system.job_means(work)
     arrive = 1.0 - means.dropout
@@ -212,9 +209,7 @@ def between_reports_s(job_s: Floats, at_once: int) -> float:
     which is the mean of T_i for M = 1, T / M where all are alike, and 1 / sum(1 / T_i) for M = N.
     It grows with every T_i and falls with M.
 
-    Args:
-        job_s: (clients,) T_i, positive.
-        at_once: M.
+    Shapes: `job_s` (clients,).
     """
     return _between_reports_s(np.ascontiguousarray(job_s, np.float64).tobytes(), at_once)
 

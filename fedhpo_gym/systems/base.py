@@ -75,13 +75,13 @@ class System(ABC):
         """Return seconds that courses of planned work hardly ever exceed, for default budgets.
 
         Raises:
-            InvalidArgumentError: see `cost`.
+            InvalidArgumentError: as in `cost`.
         """
         return self.cost(work).time_s if not work.reports else asynchronous.ample_s(self, work)
 
     @abstractmethod
     def _cost(self, work: Work) -> Cost:
-        """Return what the work of some synchronous rounds costs; see `cost`."""
+        """Return what the work of some synchronous rounds costs."""
 
     def _charged(self, work: Work, communication_s: float, computation_s: float) -> Cost:
         """Return the cost of these seconds, and of a message each way for every sampled client."""
@@ -149,7 +149,7 @@ class System(ABC):
         """Return the seconds of one job of a client, and whether it then reports.
 
         Args:
-            work: see `job_means`.
+            work: as in `job_means`.
             client: who does it.
             start_s: when it is begun.
             draw: names what is random.
@@ -180,7 +180,7 @@ class System(ABC):
             rates: (B,) client sample rates.
 
         Raises:
-            InvalidArgumentError: see `cost`.
+            InvalidArgumentError: as in `cost`.
         """
         asked = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
         times = {

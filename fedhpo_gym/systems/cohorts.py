@@ -76,17 +76,7 @@ def invite(
     over_selection: float,
     dropout: float,
 ) -> Invitations:
-    """Invite clients to one round.
-
-    Args:
-        devices: those of all clients.
-        hours: when clients are available, client i as row i modulo the rows; None: always.
-        cohort: who is to take part; a number, for so many that are drawn uniformly.
-        start_s: when the round begins.
-        draw: names what is random.
-        over_selection: clients invited beyond the cohort, as a share of it, rounded up.
-        dropout: probability that a client drops out.
-    """
+    """Invite clients to one round."""
     given = np.zeros(0, np.intp) if isinstance(cohort, int) else cohort
     wanted = min(cohort, len(devices)) if isinstance(cohort, int) else len(cohort)
     number = min(len(devices), math.ceil(wanted * (1.0 + over_selection) - 1e-9))
@@ -124,16 +114,7 @@ def invite_uniformly(
     over_selection: float,
     dropout: float,
 ) -> Invitations:
-    """Invite clients to one round of each of many courses, drawn uniformly; nobody waits yet.
-
-    Args:
-        devices: those of all clients.
-        cohort: clients who are to take part.
-        rounds: courses.
-        rng: what is drawn.
-        over_selection: see `invite`.
-        dropout: see `invite`.
-    """
+    """Invite clients to one round of each of many courses, drawn uniformly; nobody waits yet."""
     wanted = min(cohort, len(devices))
     number = min(len(devices), math.ceil(wanted * (1.0 + over_selection) - 1e-9))
     clients = _distinct(rng, rounds, len(devices), number)
@@ -171,12 +152,7 @@ def take_rounds(
 ) -> Rounds:
     """Return what rounds take in which the invited do their work.
 
-    Args:
-        invited: who takes part.
-        units: (clients,) what a client's time is counted in, of all clients.
-        second_per_unit: seconds that the reference device needs for one.
-        message_bytes: of a message to the server, and of one to a client.
-        deadline_s: seconds after which a round ends; infinity for none.
+    Shapes: `units` (clients,).
     """
     compute_s, transfer_s = client_seconds(
         units[invited.clients],
@@ -234,12 +210,7 @@ def client_seconds(
     With units of minibatch steps and one speed in both directions, the sum is what APPFL 1.12
     charges (`vsim.ClientProfile.duration`).
 
-    Args:
-        units: (clients,) what a client's time is counted in, such as its minibatch steps.
-        second_per_unit: seconds that the reference device needs for one.
-        compute_factor: (clients,) how many times as long each client needs.
-        upload: bytes to the server, and (clients,) bytes/s.
-        download: bytes from the server, and (clients,) bytes/s.
+    Shapes: `units` (clients,); `compute_factor` (clients,).
     """
     transfer_s = upload[0] / upload[1] + download[0] / download[1]
     return units * second_per_unit * compute_factor, transfer_s
@@ -276,11 +247,7 @@ def endings(
 
     So inviting more clients, or more speed, never makes a round with a deadline end later.
 
-    Args:
-        report_s: (rounds, invited) seconds from a round's beginning to each client's report.
-        survives: (rounds, invited) whether a client does not drop out.
-        wanted: reports that the server waits for, at least one.
-        deadline_s: seconds; infinity for none.
+    Shapes: `report_s` (rounds, invited); `survives` (rounds, invited).
     """
     rows = np.arange(len(report_s))
     times = np.where(survives, report_s, np.inf)

@@ -47,7 +47,7 @@ _MOST_W = 1e9
 
 
 class _Total(NamedTuple):
-    """Sums over rounds; see `Rounds`. `other_s` is all time but the computation.
+    """Sums over rounds. `other_s` is all time but the computation.
 
     `busy_s` is the computation of all that were invited, and `sent` counts their messages.
     """
@@ -150,14 +150,14 @@ class DeviceModel(System):
         bandwidth_correlation: of the logarithms of both speeds. "lognormal".
         bandwidth_variation: standard deviation of the speed of a transfer between rounds, as a
             share of the device's mean. "lognormal"; measured devices bring their own.
-        availability: "always"; "lognormal" or "sine": drawn, see `availability.drawn`; "fedscale"
+        availability: "always"; "lognormal" or "sine": drawn; "fedscale"
             or "flash": of a file.
         availability_path: file of availability.
         availability_beta: how much clients differ in it, in [0, 1).
         over_selection: clients invited beyond the cohort, as a share of it (FedScale: 0.3).
         dropout: probability that an invited client drops out of a round, in [0, 1).
         deadline_s: seconds after which a round ends; 0 for none.
-        client_compute_w: watts of a device while it computes; see `energy_j`.
+        client_compute_w: watts of a device while it computes.
         upload_j_per_byte: joules of a device for a byte that it sends.
         download_j_per_byte: joules of a device for a byte that it receives. Energy is known where
             one of these three is not 0.
@@ -266,7 +266,7 @@ class DeviceModel(System):
         return self._hours[number]
 
     def _cost(self, work: Work) -> Cost:
-        """See `System.cost` and the class.
+        """Return what the work of some rounds costs.
 
         The computation is that of the client whose report was the last that counted, and of the
         server. All other time is communication: transfers, and waiting for clients. Bytes are those
@@ -286,11 +286,11 @@ class DeviceModel(System):
 
     @property
     def knows_energy(self) -> bool:
-        """See `System.knows_energy`."""
+        """Whether `energy_j` has an answer for synchronous work."""
         return any(getattr(self, name) for name in _ENERGIES)
 
     def energy_j(self, work: Work) -> float:
-        """See `System.energy_j`.
+        """Return the joules that clients need for some synchronous rounds.
 
         All that are invited receive the model and compute, and what they have begun they finish.
         All that do not drop out send, whether or not their report counts.
@@ -365,7 +365,7 @@ class DeviceModel(System):
         return lived
 
     def ample_s(self, work: Work) -> float:
-        """See `System.ample_s`: the mean and four standard deviations between courses."""
+        """The mean and four standard deviations between courses."""
         if work.reports or work.happened is not None:
             return super().ample_s(work)
         number, mean_s = _clients_of(work), self.cost(work).time_s
@@ -432,7 +432,7 @@ class DeviceModel(System):
         )
 
     def job_means(self, work: Work) -> JobDurations:
-        """See `System.job_means`; the wait is the mean over times spread evenly over a day."""
+        """The wait is the mean over times spread evenly over a day."""
         for name in ("over_selection", "deadline_s"):
             if value := getattr(self, name):
                 raise InvalidArgumentError(
@@ -456,7 +456,7 @@ class DeviceModel(System):
         return JobDurations(wait_s + transfer_s, compute_s, self.dropout, wait_s, hours)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """See `System.job`."""
+        """Return the seconds of one job of a client, and whether it then reports."""
         who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
         units = self.client_units(work, work.num_clients)
         rounds = take_rounds(who, units, self.client_compute_s, self.message_bytes(work), math.inf)

@@ -81,11 +81,7 @@ class Devices:
     download_variation: Floats
 
     def __post_init__(self) -> None:
-        """Refuse speeds that are not positive and finite.
-
-        Raises:
-            InvalidArgumentError: an entry is not.
-        """
+        """Refuse speeds that are not positive and finite."""
         for name, values in vars(self).items():
             least = values >= 0 if name.endswith("variation") or name == "compute" else values > 0
             if not len(values) or len(values) != len(self.compute):
@@ -122,17 +118,7 @@ def lognormal(
     correlation: float,
     variation: float,
 ) -> Devices:
-    """Draw devices: compute times and speeds are log-normal.
-
-    Args:
-        number: of devices.
-        seed: what is drawn; the first devices are the same in any number of them.
-        compute_sigma: standard deviation of ln(compute); the median is 1.
-        upload: median, in bytes/s, and standard deviation of its logarithm.
-        download: likewise.
-        correlation: of the logarithms of both speeds.
-        variation: see `Devices`, in both directions.
-    """
+    """Draw devices: compute times and speeds are log-normal."""
     deviates = stream(seed, "devices").standard_normal((number, 3)).T
     compute, down, own = deviates
     up = correlation * down + np.sqrt(1.0 - correlation**2) * own
@@ -147,14 +133,7 @@ def lognormal(
 
 
 def drawn_of(measured: Devices, number: int, seed: int, compute_sigma: float | None) -> Devices:
-    """Draw devices of measured ones, with replacement.
-
-    Args:
-        measured: the measured devices.
-        number: of devices.
-        seed: what is drawn.
-        compute_sigma: see `lognormal`; None leaves computation as it was measured.
-    """
+    """Draw devices of measured ones, with replacement."""
     rng = stream(seed, "measured_devices")
     found = measured.take((rng.random(number) * len(measured)).astype(np.intp))
     if compute_sigma is None:
@@ -166,8 +145,7 @@ def drawn_of(measured: Devices, number: int, seed: int, compute_sigma: float | N
 def of_flash(rows: NDArray[np.float64] | None = None) -> Devices:
     """Return measured network speeds: of FLASH's 19 phones, unless others are given.
 
-    Args:
-        rows: (devices, 4) mean and standard deviation down, then up, in kB/s.
+    Shapes: `rows` (devices, 4).
     """
     table = np.array(FLASH_KB_PER_S if rows is None else rows, dtype=np.float64)
     down, down_sd, up, up_sd = table.T
@@ -202,12 +180,7 @@ class Availability:
 
     @classmethod
     def of_intervals(cls, clients: Sequence[tuple[float, Floats]]) -> Availability:
-        """Make it of (period, (intervals, 2) beginnings and ends) per client.
-
-        Raises:
-            InvalidArgumentError: a client is never available, or its intervals are not finite, in
-                order, and within a positive period.
-        """
+        """Make it of (period, (intervals, 2) beginnings and ends) per client."""
         for index, (period_s, intervals) in enumerate(clients):
             flat = intervals.reshape(-1)
             if not flat.size or not 0 < period_s < math.inf:
@@ -268,12 +241,6 @@ def drawn(kind: str, number: int, beta: float, seed: int) -> Availability:
     with probability p_i ("lognormal"), or (0.4 sin(2 pi t) + 0.5) p_i, where t is the share of the
     day that is over when the slot ends ("sine"). A client that would never be available is so in
     the slot in which it came closest.
-
-    Args:
-        kind: "lognormal" or "sine".
-        number: of clients.
-        beta: how much clients differ, in [0, 1).
-        seed: what is drawn.
     """
     sigma = -math.log(1.0 - beta - _MARGIN) if beta > 0 else 0.0
     rates = np.exp(sigma * stream(seed, "availability_rates").standard_normal(number))

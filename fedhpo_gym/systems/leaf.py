@@ -78,9 +78,6 @@ def local_computations(
 
     epochs * floor(samples / batch size) * batch size * operations per sample: the rest of an epoch,
     smaller than a minibatch, is trained on but not counted.
-
-    Raises:
-        InvalidArgumentError: an argument is negative, or the batch size is not positive.
     """
     for name, value in (
         ("epochs", epochs),
@@ -95,16 +92,7 @@ def local_computations(
 
 
 def stat_rows(evaluation: Evaluation, seed: int) -> list[StatRow]:
-    """Return the rows of a model: its accuracy and loss on every client's train and test data.
-
-    Args:
-        evaluation: holds the metrics by client; those of the requested round are taken where the
-            backend knows them, else those of the best round so far.
-        seed: one of its seeds.
-
-    Raises:
-        InvalidArgumentError: it has no such seed.
-    """
+    """Return the rows of a model: its accuracy and loss on every client's train and test data."""
     if seed not in evaluation.seeds:
         raise InvalidArgumentError(f"`seed` must be one of {evaluation.seeds}, got {seed!r}.")
     at = evaluation.seeds.index(seed)
@@ -143,18 +131,7 @@ def sys_rows(
 
     A round environment with `rounds_per_step=1` says all that is needed in `info`.
 
-    Args:
-        num_samples: (clients,) training samples, 0 for clients that did not train:
-            `info["num_train_samples"]`.
-        first_round: number of the first of these rounds.
-        epochs: local epochs.
-        batch_size: of local training.
-        flops_per_sample: floating point operations of one sample, forward and backward.
-        message_bytes: bytes of a model to the server and from it: `System.message_bytes`.
-        rounds: how many rounds.
-
-    Raises:
-        InvalidArgumentError: see `local_computations`.
+    Shapes: `num_samples` (clients,).
     """
     return [
         SysRow(
@@ -174,14 +151,7 @@ def sys_rows(
 def write_metrics(
     folder: Path, stat: Iterable[StatRow], system: Iterable[SysRow], name: str = "metrics"
 ) -> tuple[Path, Path]:
-    """Write `<name>_stat.csv` and `<name>_sys.csv`; each replaces an older one as a whole.
-
-    Returns:
-        The paths of both.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write `<name>_stat.csv` and `<name>_sys.csv`; each replaces an older one as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for part, columns, rows in (("stat", STAT_COLUMNS, stat), ("sys", SYS_COLUMNS, system)):

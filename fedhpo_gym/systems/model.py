@@ -83,7 +83,7 @@ class SystemModel(System):
         self._non_negative("client_compute_mean_s", most=MOST)
 
     def _cost(self, work: Work) -> Cost:
-        """See `System.cost`.
+        """Return what the work of some rounds costs.
 
         Eq. 1 with the expected straggler of Proposition 1: a round takes the communication
         time, plus c * H_N for the slowest of N sampled clients, plus the server's time. c counts
@@ -92,9 +92,6 @@ class SystemModel(System):
 
         Communication counts `work.client_share` clients as a real number, as the original
         code does; computation and bytes count whole clients, at least one.
-
-        Raises:
-            InvalidArgumentError: `compute` follows what the work does not say.
         """
         up_bytes, down_bytes = self.message_bytes(work)
         communication_s = work.rounds * float(
@@ -109,7 +106,7 @@ class SystemModel(System):
     def times_s(
         self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
     ) -> Floats:
-        """See `System.times_s`; synchronous rounds are computed as arrays."""
+        """Synchronous rounds are computed as arrays."""
         if any(work.reports for work in works):
             return super().times_s(works, which, rounds, rates)
         sizes = np.array([self.message_bytes(work) for work in works], np.float64)[which]
@@ -125,14 +122,14 @@ class SystemModel(System):
         return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
 
     def job_means(self, work: Work) -> JobDurations:
-        """See `System.job_means`: clients that train at once share the server's link."""
+        """Clients that train at once share the server's link."""
         up_bytes, down_bytes = self.message_bytes(work)
         other_s = self._communication_s(up_bytes, down_bytes, work.client_share)
         compute_s = self.client_compute_mean_s * self.client_units(work, work.num_clients)
         return JobDurations(np.full(work.num_clients, float(other_s)), compute_s)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """See `System.job`: exponential, as in Eq. 1."""
+        """Exponential, as in Eq. 1."""
         del start_s
         means = self.job_means(work)
         deviate = draw.stream("client computation").standard_exponential()
@@ -276,9 +273,6 @@ def _non_negative(what: str, columns: Floats, target: Floats) -> Floats:
     """Return the non-negative factors with the least sum of squares.
 
     There are at most two columns, so every choice of positive factors is tried.
-
-    Raises:
-        InvalidArgumentError: the columns are not independent.
     """
     scale = np.abs(columns).max(axis=0)
     scaled = columns / np.where(scale > 0, scale, 1.0)

@@ -79,11 +79,7 @@ class RecordedModel(System):
         del derived  # it stays read
 
     def _cost(self, work: Work) -> Cost:
-        """See `System.cost` and the class.
-
-        Raises:
-            InvalidArgumentError: no recorded round did this work.
-        """
+        """Return what the work of some rounds costs."""
         columns, means = self._table
         asked = tuple(_amount(work, name) for name in columns)
         if asked not in means:

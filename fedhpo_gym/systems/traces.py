@@ -47,10 +47,6 @@ def read_fedscale_devices(path: str) -> Devices:
 
     `computation` is the time of inference of one sample, tripled for training; `communication` is
     the speed in both directions.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: it is not of this form, or too large.
     """
 
     def parse(clients: dict[str, Any]) -> Devices:
@@ -66,15 +62,7 @@ def read_fedscale_devices(path: str) -> Devices:
 
 
 def read_flash_speeds(path: str = "") -> Devices:
-    """Read FLASH's speeds: {phone: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s.
-
-    Args:
-        path: the file; the 19 phones that FLASH published if it is empty.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: it is not of this form, or too large.
-    """
+    """Read FLASH's speeds: {phone: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s."""
     if not path:
         return of_flash()
     names = ("down_u", "down_sigma", "up_u", "up_sigma")
@@ -90,10 +78,6 @@ def read_fedscale_availability(path: str) -> Availability:
     """Read FedScale's behaviours: {client: {"active": [s], "inactive": [s], "finish_time": s}}.
 
     A client is available from `active[i]` to `inactive[i]`, and all repeats after `finish_time`.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: it is not of this form, or too large.
     """
 
     def one(client: Any) -> tuple[float, Floats]:
@@ -112,10 +96,6 @@ def read_flash_availability(path: str) -> Availability:
     A log is {phone: {"messages": text}} with lines of time, tab and state. A phone is available
     while it is locked, charged, and on a wireless network, as FLASH defines it. All repeats after
     the last whole day. Phones that are never available are left out, as FLASH leaves them out.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: it is not of this form, or too large.
     """
 
     def one(phone: Any) -> Floats:
@@ -269,9 +249,6 @@ def load_plain(content: bytes) -> Any:
 
     Memory is bounded by the length of the text: every instruction makes at most one object, and
     shared ones stay shared.
-
-    Raises:
-        ValueError: it is no pickle, or holds something else than plain data.
     """
     machine = _Machine()
     try:
@@ -312,11 +289,7 @@ class _Machine:
         }
 
     def follow(self, name: str, argument: Any) -> None:
-        """Follow one instruction.
-
-        Raises:
-            ValueError: it does not build plain data.
-        """
+        """Follow one instruction."""
         if name in _VALUES:
             self._stack.append(argument)
         elif name in _CONSTANTS:

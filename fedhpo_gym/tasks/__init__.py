@@ -71,12 +71,7 @@ class LazyTasks(Mapping[str, Task]):
         tables: Mapping[str, NaturalTable],
         make: Callable[[NaturalTable], Iterable[Task]],
     ) -> None:
-        """Say what is there.
-
-        Args:
-            tables: of each key, the table that its problem is about.
-            make: makes all problems of a table.
-        """
+        """Say what is there."""
         self._tables = dict(tables)
         self._make = lru_cache(maxsize=None)(lambda table: make_catalogue(make(table)))
 

@@ -37,7 +37,7 @@ class Problem(ABC):
         version: raised when what the problem's ids return changes.
         numbers: the version whose stored numbers it answers from; None stands for its own. A
             version that changes no number shares files with the one it names.
-        reward: how its trial ids reward by default; see `fedhpo_gym.wrappers.incumbent_reward`.
+        reward: how its trial ids reward by default.
         seeds: seeds of the repetitions that an answer holds.
         system: where simulated time comes from.
         metrics: what an evaluation holds, in the order of its last axis.
@@ -63,13 +63,7 @@ class Problem(ABC):
     tags: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        """Refuse what no backend could honour; subclasses check their own fields, too.
-
-        Raises:
-            InvalidArgumentError: the version is no non-negative integer, the numbers are those of
-                a later one, a seed is negative, or metrics or splits do not fit together.
-            UnknownNameError: there is no such reward.
-        """
+        """Refuse what no backend could honour; subclasses check their own fields, too."""
         as_typed("seeds", self.seeds, tuple[int, ...])
         version = as_integer(self.version)
         if version is None or version < 0:
@@ -173,8 +167,8 @@ class Problem(ABC):
         """Return the problem with some fields replaced.
 
         Raises:
-            UnknownNameError: see `__post_init__`.
-            InvalidArgumentError: see `__post_init__`.
+            UnknownNameError: as in `__post_init__`.
+            InvalidArgumentError: as in `__post_init__`.
         """
         return replace(self, **changes)
 

@@ -43,11 +43,7 @@ ALPHAS = (1e-6, 1e30)
 
 
 def checked_alpha(alpha: object) -> int | float:
-    """Return the concentration of an LDA partition.
-
-    Raises:
-        InvalidArgumentError: it is no number, or outside `ALPHAS`.
-    """
+    """Return the concentration of an LDA partition."""
     number = as_number(alpha)
     if number is None or not ALPHAS[0] <= number <= ALPHAS[1]:
         raise InvalidArgumentError(
@@ -70,7 +66,7 @@ class Task(Problem):
             one where configurations shape it.
         client_space: client-side hyperparameters, as intervals.
         num_clients: clients of the federation.
-        partition: how the data become clients: see `data.partitions`.
+        partition: how the data become clients, one of `data.partitions`.
         algorithm: FL algorithm.
         alpha: concentration of the LDA partition.
         instance_alphas: concentrations that instances are drawn with (the paper's, where they give
@@ -79,8 +75,8 @@ class Task(Problem):
         precision: type of the numbers that courses are computed with, one of `precisions`.
         precisions: those that the model computes in.
         settings: hyperparameters fixed, as (name, value) pairs, where they are not the
-            defaults; see `fix`.
-        tuned: settings of the algorithm that are searched instead; see `tune`.
+            defaults.
+        tuned: settings of the algorithm that are searched instead.
         model_settings: settings that the model reads, by name.
         architecture: hyperparameters that shape the model.
         guess_loss: what a constant prediction reaches, where the loss is no cross-entropy; see
@@ -116,14 +112,7 @@ class Task(Problem):
     unstored: str = "tabular"
 
     def __post_init__(self) -> None:
-        """Refuse what no backend could honour.
-
-        Raises:
-            UnknownNameError: the algorithm or preprocessing does not exist.
-            InvalidArgumentError: see `Problem`; alpha is not a positive, finite number, the model
-                does not compute in the precision, a setting is unknown, searched, out of its range
-                or without meaning, or features of graphs would be changed.
-        """
+        """Refuse what no backend could honour."""
         super().__post_init__()
         for name in ("algorithm", "preprocessing", "precision"):
             as_typed(name, getattr(self, name), str)
@@ -156,7 +145,7 @@ class Task(Problem):
         return {one.instead: name for name, one in own if one.instead and name in deciding}
 
     def variant(self, **changes: Any) -> Self:
-        """See `Problem.variant`; settings that another algorithm does not know fall away."""
+        """Settings that another algorithm does not know fall away."""
         algorithm = changes.get("algorithm", self.algorithm)
         if algorithm != self.algorithm and algorithm in [*ALGORITHMS]:
             known = {*TRAINING, *ALGORITHMS[algorithm].settings, *dict(self.model_settings)}
@@ -264,7 +253,7 @@ class Task(Problem):
 
     @property
     def table_name(self) -> str:
-        """See `Problem.table_name`; defaults are left out, too."""
+        """Stem of the files that hold this variant; defaults are left out, too."""
         parts = [super().table_name, self.algorithm]
         if self.alpha != 0.5:
             parts.append(f"alpha{_digits(self.alpha)}")

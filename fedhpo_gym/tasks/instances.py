@@ -3,7 +3,7 @@
 The seeds of train and test instances have none in common, so all that seeds draw is drawn anew. It
 does not follow that test instances hold other data: every instance has the samples of the one data
 set, and a test sample of one can be a training sample of another. What the seed draws differs with
-the partition; see `DRAWN_ANEW`.
+the partition.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class NaturalTask(Task):
 
     @property
     def name(self) -> str:
-        """See `Task.name`; where whole clients are split, it says so."""
+        """Model and data set, as in environment ids; where whole clients are split, it says so."""
         return super().name + (UNSEEN if self.partition == "unseen" else "")
 
 
@@ -143,23 +143,23 @@ class JointTask(Task):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """See `Task.models`."""
+        """The models that courses train, as the engine calls them."""
         return tuple(MODELS.values())
 
     @property
     def space(self) -> SearchSpace:
-        """See `Task.space`; what the algorithm leaves to settings elsewhere is searched."""
+        """Search space; what the algorithm leaves to settings elsewhere is searched."""
         own = (*self.client_space.dimensions, *ALGORITHMS[self.algorithm].dimensions)
         return SearchSpace((*own, *_LAST.get(self.algorithm, ()), *self.tuned))
 
     @property
     def all_settings(self) -> dict[str, float]:
-        """See `Task.all_settings`."""
+        """All hyperparameters fixed."""
         searched = self.space.names
         return {k: v for k, v in super().all_settings.items() if k not in searched}
 
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """See `Task.parameters_of`; numbers may stand for words."""
+        """Return the size of the model of a configuration; numbers may stand for words."""
         if configuration[MODEL] in ("lr", 0):
             return (self.num_features + 1) * self.num_classes
         depth, width = (int(configuration[name]) for name in ARCHITECTURE)

@@ -93,10 +93,7 @@ def privacy_spent(
 ) -> PrivacyLedger | PrivacyLedgers:
     """Return what B evaluations spend; it depends on no data. One ledger where nothing is private.
 
-    Args:
-        task: names the algorithm, its settings, the size of the model and of the federation.
-        columns: (B,) values of every dimension of the search space and the fidelity, by name:
-            rounds, and the share of clients that take part in each.
+    Shapes: `columns` (B,).
     """
     mechanism = MECHANISMS.get(task.algorithm)
     if mechanism is None:
@@ -118,14 +115,7 @@ def privacy_spent(
 def renyi_spent(
     task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
 ) -> NDArray[np.float64]:
-    """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend.
-
-    Args:
-        task: see `privacy_spent`; its algorithm protects something.
-        configuration: values of the search space.
-        rounds: rounds that are trained.
-        client_sample_rate: share of the clients that take part in each.
-    """
+    """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend."""
     values = {**task.all_settings, **configuration}
     mechanism = MECHANISMS[task.algorithm]
     clients = Fidelity(rounds, client_sample_rate).sampled_clients(task.num_clients)

@@ -80,7 +80,7 @@ class Unbounded(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class AgentConformance:
-    """Laws of every registered agent; join by one of the subclasses, see `agent_laws`.
+    """Laws of every registered agent; join by one of the subclasses.
 
     Attributes:
         name: key in `AGENTS`. The laws are skipped where its library is not installed.

@@ -75,7 +75,7 @@ def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
 
 @cache
 def range_quantile(alpha: float, groups: int) -> float:
-    """Return the q for which P(Q > q) = alpha; see `range_tail`."""
+    """Return the q for which P(Q > q) = alpha."""
     if not 0 < alpha < 1:
         raise InvalidArgumentError(f"`alpha` must lie in (0, 1), got {alpha}")
     low, high = 0.0, 20.0

@@ -75,25 +75,7 @@ class FederatedScope(Backend):
         time_limit_s: float = LIMIT_S,
         own_data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start FederatedScope, or share the process that runs already.
-
-        Args:
-            task: the task.
-            seed: answer for one seed; None averages over the task's seeds.
-            source: FederatedScope's source tree; see `installation.find`.
-            interpreter: Python that has its dependencies; see `installation.find`.
-            time_limit_s: real seconds that a course may take for the rounds of a query.
-            own_data: entries `data.*` of FederatedScope's configuration by which it loads and
-                deals data itself, such as {"data.type": "femnist"}; by default it gets our
-                federation.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range, or FederatedScope cannot train
-                this task.
-            MissingDependencyError: no argument and no variable says where FederatedScope is.
-            MissingDataError: the data cannot be had; names the download command.
-            PeerError: FederatedScope does not start.
-        """
+        """Start FederatedScope, or share the process that runs already."""
         require_supported(task)
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)
@@ -108,13 +90,13 @@ class FederatedScope(Backend):
         require_layout(task, self._peer.versions.get("layout", ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """See `Backend.__reduce__`."""
+        """Pickle what opens it again."""
         kind, arguments = super().__reduce__()
         return kind, (*arguments, *self._arguments)
 
     @property
     def fingerprint(self) -> str:
-        """See `Backend.fingerprint`: of data, task, FederatedScope and torch."""
+        """Of data, task, FederatedScope and torch."""
         known = self._peer.versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         own = json.dumps(self._own_data, sort_keys=True)
@@ -128,11 +110,11 @@ class FederatedScope(Backend):
         return dict(self._peer.versions)
 
     def describe(self) -> dict[str, object]:
-        """See `Backend.describe`."""
+        """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""
         return described(self._peer)
 
     def close(self) -> None:
-        """See `Backend.close`: the process ends with its last environment."""
+        """The process ends with its last environment."""
         for kept in self._kept.values():
             if kept.course is not None:
                 kept.course.drop()
@@ -144,7 +126,7 @@ class FederatedScope(Backend):
         return self._lease.peer()
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """See `Backend.look_up`: courses train one after the other."""
+        """Return the answers to B queries; courses train one after the other."""
         del reads
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
 
@@ -265,11 +247,7 @@ def described(peer: Peer) -> dict[str, object]:
 
 
 def checked_limit(value: object) -> float:
-    """Return a time limit.
-
-    Raises:
-        InvalidArgumentError: it is no positive number of seconds.
-    """
+    """Return a time limit."""
     number = as_number(value)
     if number is None or not 0 < number < np.inf:
         raise InvalidArgumentError(

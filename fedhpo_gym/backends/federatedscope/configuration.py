@@ -67,11 +67,7 @@ SERVER: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def require_supported(task: Task) -> None:
-    """Refuse what FederatedScope cannot train as the task asks for it.
-
-    Raises:
-        InvalidArgumentError: says what, and why.
-    """
+    """Refuse what FederatedScope cannot train as the task asks for it."""
     if reason := unsupported(task):
         raise InvalidArgumentError(f'backend="federatedscope" cannot answer {task.id}: {reason}')
 
@@ -100,11 +96,7 @@ def unsupported(task: Task) -> str:
 
 
 def require_layout(task: Task, layout: str) -> None:
-    """Refuse what a version of FederatedScope cannot do.
-
-    Raises:
-        InvalidArgumentError: the layout is unknown, or this version cannot run the algorithm.
-    """
+    """Refuse what a version of FederatedScope cannot do."""
     if layout not in LOCAL:
         raise InvalidArgumentError(
             f"`source` must be FederatedScope 0.1 or newer, got a layout of keys {layout!r}"
@@ -124,16 +116,7 @@ def course_entries(
     layout: str,
     rounds: int | None = None,
 ) -> Entries:
-    """Return the entries of a course's configuration, by dotted key.
-
-    Args:
-        task: the task.
-        configuration: hyperparameters.
-        client_sample_rate: fraction of clients sampled per round.
-        seed: FederatedScope's; it draws initial weights, cohorts and minibatches.
-        layout: "current" or "v0.1".
-        rounds: of the whole course; the task's by default.
-    """
+    """Return the entries of a course's configuration, by dotted key."""
     values = {**task.all_settings, **configuration}
     shares = task.algorithm != "fedopt"  # as the scripts of the benchmark: see `docs`
     found = {
@@ -248,13 +231,7 @@ def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray
 
     Entries of splits in which a client has no samples are 0.
 
-    Args:
-        clients: number of the client, from "1" on -> its metrics by FederatedScope's names.
-        num_samples: (clients, splits).
-
-    Raises:
-        WorkerLostError: a client, a split or a metric is missing, a value is no number, a loss is
-            below zero, or another metric is not between 0 and 1.
+    Shapes: `num_samples` (clients, splits).
     """
     known = _mapping("clients", clients)
     number = len(num_samples)
@@ -272,11 +249,7 @@ def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray
 
 
 def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Return `client_metrics` of a model that nobody has trained: all are finite.
-
-    Raises:
-        WorkerLostError: see `client_metrics`; or one is not finite.
-    """
+    """Return `client_metrics` of a model that nobody has trained: all are finite."""
     found = client_metrics(clients, num_samples)
     if not is_finite(found):
         raise unreadable("clients", "must have finite metrics before the first round")
@@ -284,11 +257,7 @@ def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[
 
 
 def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
-    """Return (clients, splits) numbers of samples that FederatedScope counts.
-
-    Raises:
-        WorkerLostError: see `client_metrics`.
-    """
+    """Return (clients, splits) numbers of samples that FederatedScope counts."""
     known = _mapping("clients", clients)
     if set(known) != {str(client) for client in range(1, num_clients + 1)}:
         raise unreadable("clients", f"must be 1 to {num_clients}, got {len(known)} of them")
@@ -302,11 +271,7 @@ def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
 def client_updates(
     message: Mapping[str, Any], num_clients: int
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the clients that trained in a round, from 0 on, and what is said of each.
-
-    Raises:
-        WorkerLostError: it is unreadable.
-    """
+    """Yield the clients that trained in a round, from 0 on, and what is said of each."""
     numbers = {str(client + 1): client for client in range(num_clients)}
     for name, said in _mapping("clients", message.get("clients")).items():
         if name not in numbers:
@@ -315,11 +280,7 @@ def client_updates(
 
 
 def cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
-    """Return the clients, from 0 on, that will train in each of some rounds.
-
-    Raises:
-        WorkerLostError: these are no cohorts of so many rounds.
-    """
+    """Return the clients, from 0 on, that will train in each of some rounds."""
     each: list[Any] = said if isinstance(said, list) else [None]
     if len(each) != rounds or not all(_is_cohort(one, num_clients) for one in each):
         raise unreadable(
@@ -338,11 +299,7 @@ def _is_cohort(said: Any, num_clients: int) -> bool:
 
 
 def bounded_norm(said: Mapping[str, Any]) -> float:
-    """Return the norm of an update as a report holds it: finite, as those of our engine are.
-
-    Raises:
-        WorkerLostError: there is none.
-    """
+    """Return the norm of an update as a report holds it: finite, as those of our engine are."""
     norm = bounded_value(said, "norm", 0.0)
     return min(norm, MAX_NORM) if norm == norm else 0.0
 
@@ -353,11 +310,7 @@ def is_finite(metrics: NDArray[np.floating]) -> bool:
 
 
 def whole(message: Mapping[str, Any], name: str) -> int:
-    """Return a whole number of a message.
-
-    Raises:
-        WorkerLostError: it is none.
-    """
+    """Return a whole number of a message."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         raise unreadable(name, f"must be a whole number, got {shown(value)}")
@@ -367,11 +320,7 @@ def whole(message: Mapping[str, Any], name: str) -> int:
 def bounded_value(
     said: Mapping[str, Any], name: str, low: float = -math.inf, high: float = math.inf
 ) -> float:
-    """Return a number from `low` to `high`; NaN is one, where a course left the finite numbers.
-
-    Raises:
-        WorkerLostError: it is no number, or out of this range.
-    """
+    """Return a number from `low` to `high`; NaN is one, where a course left the finite numbers."""
     found = said.get(name)
     number = found if isinstance(found, float) else as_number(found)  # NaN is a number here
     if number is None:

@@ -107,27 +107,7 @@ class FederatedScopeCourses(Courses):
         interpreter: str | None = None,
         time_limit_s: float = LIMIT_S,
     ) -> None:
-        """Put all courses at round 0 of the first instance.
-
-        Args:
-            task: the task.
-            instances: what courses can start on.
-            number: N.
-            configuration: what courses start with; the shape of the model is taken from it.
-            client_sample_rate: likewise.
-            horizon: rounds of a whole course.
-            local_metrics: whether reports hold metrics before and after local training.
-            report_moves: must be False: FederatedScope does not tell how its models move.
-            source: FederatedScope's source tree.
-            interpreter: Python that has its dependencies.
-            time_limit_s: real seconds that one course may take for the rounds of a step.
-
-        Raises:
-            InvalidArgumentError: FederatedScope cannot train this task, or not in steps.
-            MissingDependencyError: nothing says where FederatedScope is.
-            MissingDataError: the data cannot be had; names the download command.
-            PeerError: FederatedScope does not start.
-        """
+        """Put all courses at round 0 of the first instance."""
         require_supported(task)
         if report_moves:
             raise InvalidArgumentError(
@@ -183,11 +163,11 @@ class FederatedScopeCourses(Courses):
         return most
 
     def describe(self) -> dict[str, object]:
-        """See `Courses.describe`."""
+        """Return what `reset` says of what trains them, as plain data."""
         return described(self._peer)
 
     def close(self) -> None:
-        """See `Courses.close`."""
+        """Give back what outlives an object, such as processes."""
         for one in self._courses:
             one.end()
         self._lease.close()
@@ -376,11 +356,7 @@ class CourseListener:
     ) -> None:
         """Know nothing yet.
 
-        Args:
-            rounds: that will be told of.
-            clients: of the federation.
-            num_samples: (clients, splits).
-            measured: whether metrics before and after local training are told.
+        Shapes: `num_samples` (clients, splits).
         """
         splits = (len(SPLITS), len(METRICS))
         self.before_first = 0
@@ -394,11 +370,7 @@ class CourseListener:
         self._told = (("before", self.before), ("after", self.after)) if measured else ()
 
     def hear(self, message: Message) -> None:
-        """Take in what is said of a round.
-
-        Raises:
-            WorkerLostError: it is unreadable.
-        """
+        """Take in what is said of a round."""
         if "round" in message:
             self.metrics = client_metrics(message.get("clients"), self._samples)
         if "trained" not in message:

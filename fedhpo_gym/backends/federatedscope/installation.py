@@ -42,11 +42,7 @@ class Installation:
     interpreter: Path
 
     def check(self) -> Installation:
-        """Return the installation, with absolute paths, if both are there.
-
-        Raises:
-            InvalidArgumentError: one is not; says what to do.
-        """
+        """Return the installation, with absolute paths, if both are there."""
         if not (self.source / "federatedscope" / "__init__.py").is_file():
             raise InvalidArgumentError(
                 "`source` must be FederatedScope's source tree, with the folder `federatedscope` "
@@ -64,17 +60,7 @@ class Installation:
 
 
 def find(source: str | None = None, interpreter: str | None = None) -> Installation:
-    """Return the installation that arguments name, else the one that the environment names.
-
-    Args:
-        source: source tree; by default that of the folder in `VARIABLE`.
-        interpreter: Python; by default that of the same folder, and this one where a source is
-            given.
-
-    Raises:
-        MissingDependencyError: nothing is named.
-        InvalidArgumentError: what is named is not there, or the folder's card is damaged.
-    """
+    """Return the installation that arguments name, else the one that the environment names."""
     if source is not None:
         return Installation(Path(source), Path(interpreter or sys.executable)).check()
     folder = os.environ.get(VARIABLE)
@@ -90,11 +76,7 @@ def find(source: str | None = None, interpreter: str | None = None) -> Installat
 
 
 def read_card(folder: Path) -> Installation:
-    """Return what `fedhpo-gym federatedscope install` made in a folder.
-
-    Raises:
-        InvalidArgumentError: it made nothing there, or the card is damaged.
-    """
+    """Return what `fedhpo-gym federatedscope install` made in a folder."""
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
         return Installation(Path(card["source"]), Path(card["interpreter"]))
@@ -133,11 +115,7 @@ BEHIND = (
 
 
 def needs(folder: Path, source: Path) -> str:
-    """Say what an installation needs and does, before it is made.
-
-    Raises:
-        InvalidArgumentError: the source tree is none.
-    """
+    """Say what an installation needs and does, before it is made."""
     Installation(source, Path(sys.executable)).check()
     names = ", ".join(word.partition("==")[0] for word in DIRECT)
     return (
@@ -154,12 +132,6 @@ def install(folder: Path, source: Path, say: Callable[[str], None]) -> Installat
     """Make the environment in a new or empty folder, and the card that names it.
 
     A failure leaves no card, and no half of an environment.
-
-    Raises:
-        InvalidArgumentError: the folder is in use, there is too little room, Python is too old, or
-            the source tree is none.
-        PeerError: pip failed; holds the end of what it said.
-        OSError: the disk is full, or the folder cannot be written.
     """
     source = Installation(source, Path(sys.executable)).check().source
     _require_room(folder)

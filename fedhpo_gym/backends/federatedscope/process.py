@@ -54,14 +54,7 @@ class Peer:
     """
 
     def __init__(self, installation: Installation) -> None:
-        """Start the process and wait until it has imported FederatedScope.
-
-        Raises:
-            PeerError: it cannot import FederatedScope.
-            WorkerLostError: it ended, or says what is no answer.
-            WorkerTimeoutError: it takes too long.
-            OSError: the working folder cannot be made.
-        """
+        """Start the process and wait until it has imported FederatedScope."""
         self.installation = installation
         self._working = WorkingFolder()
         self.folder = self._working.path
@@ -88,18 +81,7 @@ class Peer:
     def ask(
         self, request: Mapping[str, Any], limit_s: float, hear: Callable[[Message], None]
     ) -> Any:
-        """Send a request and return its answer.
-
-        Args:
-            request: what is asked.
-            limit_s: real seconds that the answer may take.
-            hear: takes what is said on the way, such as the metrics of a round.
-
-        Raises:
-            PeerError: FederatedScope raised an error; the process goes on.
-            WorkerLostError: the process ended, or said what is no answer to this request.
-            WorkerTimeoutError: it took too long.
-        """
+        """Send a request and return its answer."""
         deadline, what = time.monotonic() + limit_s, str(request.get("do"))
         try:
             self._asked += 1
@@ -283,11 +265,7 @@ class WorkingFolder:
     """
 
     def __init__(self) -> None:
-        """Make it, after removing those whose processes are gone.
-
-        Raises:
-            OSError: it cannot be made.
-        """
+        """Make it, after removing those whose processes are gone."""
         remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         part = self.path / f"{OWNED}.part"
@@ -352,11 +330,7 @@ class Lease:
         self._peer: Peer | None = None
 
     def peer(self) -> Peer:
-        """Return the process; a new one where the last one has ended.
-
-        Raises:
-            FedHPOError: see `Peer`.
-        """
+        """Return the process; a new one where the last one has ended."""
         with _lock:
             if self._peer is not None and self._peer.alive:
                 return self._peer

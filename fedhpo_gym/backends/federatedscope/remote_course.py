@@ -86,11 +86,7 @@ class RemoteCourse:
     """
 
     def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
-        """Start it; it stands before its first round.
-
-        Raises:
-            FedHPOError: see `Peer.ask`.
-        """
+        """Start it; it stands before its first round."""
         self.rounds = 0
         self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
@@ -102,17 +98,7 @@ class RemoteCourse:
         return self._peer.alive
 
     def advance(self, rounds: int, hear: Hear, deadline: float | None = None) -> None:
-        """Train until so many rounds are finished.
-
-        Args:
-            rounds: of the course, counted from its first.
-            hear: takes what is said of each.
-            deadline: on the clock of `time.monotonic`; by default as long as a request may take.
-
-        Raises:
-            FedHPOError: see `Peer.ask`.
-            WorkerLostError: not every round was told of, once and in its order.
-        """
+        """Train until so many rounds are finished."""
         request = {"do": "advance", "course": self._number, "rounds": rounds}
         left = self._limit_s if deadline is None else deadline - time.monotonic()
         due = _Due(self.rounds, rounds, self._evaluated)
@@ -129,7 +115,7 @@ class RemoteCourse:
         self._ask(_nothing, "configure", **changes)
 
     def cohorts(self, rounds: int) -> object:
-        """Return who will train in each of the next rounds; see `configuration.cohorts`."""
+        """Return who will train in each of the next rounds."""
         return self._ask(_nothing, "cohorts", rounds=rounds)
 
     def drop(self) -> None:
@@ -154,22 +140,14 @@ class _Due:
         self._due = deque(one for each in both for one in each)
 
     def take(self, message: Message) -> Message:
-        """Return a message that is due.
-
-        Raises:
-            WorkerLostError: another one is.
-        """
+        """Return a message that is due."""
         what, number = self._due.popleft() if self._due else ("done", 0)
         if configuration.whole(message, what) != number:
             raise configuration.unreadable(what, f"must be {number}, got {shown(message[what])}")
         return message
 
     def require_all(self) -> None:
-        """Check that nothing is due any more.
-
-        Raises:
-            WorkerLostError: something is.
-        """
+        """Check that nothing is due any more."""
         if self._due:
             what, number = self._due[0]
             raise configuration.unreadable(what, f"must be {number}, got the end of the answer")
@@ -221,14 +199,7 @@ def _nothing(_message: Message) -> None:
 
 
 def hand_over(task: Task, seed: int, folder: Path) -> Path:
-    """Write the federation of a task under one seed into a folder, unless it is there.
-
-    Returns:
-        The file.
-
-    Raises:
-        OSError: it cannot be written, for example because the disk is full.
-    """
+    """Write the federation of a task under one seed into a folder, unless it is there."""
     path = folder / f"{task.table_name}-{task.alpha:g}-{task.preprocessing}-seed{seed}.npz"
     if not path.exists():
         arrays = arrays_of(task_federation(task, seed))
@@ -241,13 +212,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def arrays_of(federation: Federation) -> Arrays:
-    """Return the samples of every client, numbered from 1, by split; or one graph per client.
-
-    Returns:
-        `num_clients`; `x_1_train`, `y_1_train` and so on, float32 inputs as a network of torch's
-        own layers reads them, and labels. Of graphs `x_1`, `y_1`, `edges_1` (2, m), in both
-        directions and in the client's own node numbers, and masks `train_1`.
-    """
+    """Return the samples of every client, numbered from 1, by split; or one graph per client."""
     arrays: Arrays = {"num_clients": np.array(federation.num_clients)}
     if isinstance(federation, GraphFederation):
         for client in range(federation.num_clients):
@@ -289,12 +254,7 @@ def graph_arrays(
 ) -> Arrays:
     """Return the arrays of a part of the graph, under a number.
 
-    Args:
-        federation: whose graph it is.
-        number: what the part is called.
-        nodes: (n,) ascending node numbers.
-        edges: (2, m) edges between them, each in one direction.
-        splits: node numbers of every split.
+    Shapes: `nodes` (n,).
     """
     ends = np.searchsorted(nodes, edges)
     arrays: Arrays = {

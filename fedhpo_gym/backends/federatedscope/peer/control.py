@@ -115,11 +115,7 @@ _OPTIMIZERS = ("train.optimizer", "fedopt.optimizer")
 
 
 def write_entries(config: Any, entries: dict[str, Any]) -> None:
-    """Write entries, by dotted name.
-
-    Raises:
-        KeyError: FederatedScope knows no such key, and would ignore it.
-    """
+    """Write entries, by dotted name."""
     for key, value in entries.items():
         path, _, name = key.rpartition(".")
         node = config
@@ -133,11 +129,7 @@ def write_entries(config: Any, entries: dict[str, Any]) -> None:
 
 
 def require_unchanged(config: Any, entries: dict[str, Any]) -> None:
-    """Check that a configuration that is ready still says what was written.
-
-    Raises:
-        ValueError: FederatedScope changed an entry, or dropped it.
-    """
+    """Check that a configuration that is ready still says what was written."""
     for key, value in entries.items():
         node = config
         for part in key.split("."):

@@ -167,12 +167,7 @@ class Building:
         self._monitors: list[Any] = []
 
     def build(self, of: Any) -> Any:
-        """Return the runner of a course.
-
-        Raises:
-            KeyError: FederatedScope would ignore an entry of the configuration.
-            ValueError: it would not follow one.
-        """
+        """Return the runner of a course."""
         utils = module("utils")
         logs = utils if hasattr(utils, "update_logger") else module("logging")
         config = importlib.import_module("federatedscope.core.configs.config").global_cfg.clone()
@@ -219,7 +214,7 @@ def _runner(data: Any, server: Any, client: Any, config: Any) -> Any:
 
 
 def hooked(base: Any, course: Any) -> Any:
-    """Return a class of servers that tells a course (see `course.Course`) what happens."""
+    """Return a class of servers that tells a course what happens."""
 
     class Server(base):  # type: ignore[misc]  # its type is known in that interpreter only
         def eval(self) -> None:

@@ -91,11 +91,7 @@ def _exists(name: str) -> bool:
 
 
 def prepare() -> dict[str, str]:
-    """Import what courses need, and return the versions.
-
-    Raises:
-        ImportError: a package is missing.
-    """
+    """Import what courses need, and return the versions."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)
     stand_in("torchvision", datasets=types.ModuleType("torchvision.datasets"))
