@@ -152,10 +152,7 @@ class Evolution:
 
         A coordinate outside the unit cube is drawn anew, as in DEHB (Awad et al., 2021).
 
-        Args:
-            target: (n,) the point whose coordinates are kept where there is no crossover.
-            pool: (m, n) with m >= 3 points in the unit cube.
-            rng: what decides.
+        Shapes: `target` (n,); `pool` (m, n).
         """
         first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
         mutant = first + self.factor * (second - third)

@@ -29,16 +29,6 @@ def expert_prior(
     As in PriorBand (Mallik et al., 2023, Appendix D): a good expert names the optimum, moved by
     normal noise of a twentieth of every range. A bad expert names the worst of 50 draws, where
     worst is farthest from the optimum: the values of the others are not known to every problem.
-
-    Args:
-        space: of configurations.
-        optimum: as `fedhpo_gym.truth(id).optimum` tells it; what else it names is left out.
-        quality: "good" or "bad".
-        seed: decides the noise.
-
-    Raises:
-        UnknownNameError: no such quality.
-        InvalidArgumentError: the optimum is not in the space.
     """
     rng = stream(seed, "expert_prior")
     best = space.encode({k: v for k, v in optimum.items() if k in space}).astype(np.float64)
@@ -163,11 +153,6 @@ def densities(
     """Return the densities of good and of bad points; None where too few were seen.
 
     No point is both: there is no model before 2 `fewest` points, as in the authors' code.
-
-    Args:
-        seen: scores and points.
-        fewest: of how many points a density is made, at least; N_min of the paper.
-        good_share: of the points, those with the highest scores.
     """
     good = max(fewest, int(good_share * len(seen)))
     if len(seen) - good < fewest:

@@ -169,9 +169,7 @@ class VectorModelSearch(TrialSearch):
     def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
         """Return the acquisition function of a fitted model.
 
-        Args:
-            y: (m, k) scores of the trials that keep the constraints, or of all where none does.
-            kept: arguments of BoTorch's acquisition functions.
+        Shapes: `y` (m, k).
         """
 
 

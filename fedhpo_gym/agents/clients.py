@@ -66,11 +66,7 @@ class ArmGrid:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild arms from what `to_dict` returned.
-
-        Raises:
-            InvalidArgumentError: they are no arms.
-        """
+        """Rebuild arms from what `to_dict` returned."""
         return cls(tuple(np.array(factor, dtype=np.float64) for factor in data["factors"]))
 
 
@@ -97,15 +93,7 @@ def perturbed_arms(
     on the scale of the search space; grids by up to `ceil(epsilon * (points - 1))` points. All
     moves are uniform and end at the edge of the space.
 
-    Args:
-        centre: (n,) the configuration as an action in [-1, 1]; it is arm 0, unchanged.
-        number: how many arms, at least 1.
-        epsilon: size of the neighbourhood, in [0, 1] of the range; FedHPO-Bench uses 0.1.
-        rng: where the moves come from.
-        space: says which coordinates are grids; without it, all are intervals.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range or the shapes differ.
+    Shapes: `centre` (n,).
     """
     point = np.asarray(centre, dtype=np.float64)
     if point.ndim != 1 or (space is not None and len(space) != len(point)):
@@ -168,12 +156,7 @@ class ArmFeedback:
 
 
 def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> NDArray[np.int64]:
-    """Return the arms that clients played: (clients, factors).
-
-    Args:
-        feedbacks: one per client.
-        sizes: number of arms of each factor.
-    """
+    """Return the arms that clients played: (clients, factors)."""
     for feedback in feedbacks:
         pairs = zip(feedback.arms, sizes, strict=False)
         if len(feedback.arms) != len(sizes) or not all(0 <= arm < size for arm, size in pairs):
@@ -221,12 +204,7 @@ class Traces:
     mle: list[float] = field(default_factory=list)
 
     def baseline(self, gamma: float, diff: bool) -> float:
-        """Return the discounted mean of past scores; 0 in the first round.
-
-        Args:
-            gamma: discount in [0, 1].
-            diff: whether a score is `after - before` and not `after`.
-        """
+        """Return the discounted mean of past scores; 0 in the first round."""
         if not self.after:
             return 0.0
         past = np.subtract(self.after, self.before) if diff else np.asarray(self.after)
@@ -283,10 +261,7 @@ def collect_feedback(
     finite loss of the step times `DIVERGED`, so that what it played is punished: left out, an arm
     that diverges would look like one that nobody played.
 
-    Args:
-        clients: (k,) indices of the clients that trained.
-        arms: (k, factors) what they played.
-        info: what the step returned.
+    Shapes: `clients` (k,); `arms` (k, factors).
     """
     before, after, weight = (
         np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]

@@ -118,14 +118,7 @@ class FedExPolicy:
         return np.stack([_draw(theta, rng, clients) for theta in self.theta], axis=1)
 
     def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from one round.
-
-        Args:
-            feedbacks: one per client that trained.
-
-        Raises:
-            InvalidArgumentError: there is no feedback, or it names arms that do not exist.
-        """
+        """Learn from one round."""
         arms = checked_arms(feedbacks, self.sizes)
         advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
         if self.stopped:
@@ -153,11 +146,7 @@ class FedExPolicy:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a policy from what `to_dict` returned; it goes on as if never interrupted.
-
-        Raises:
-            InvalidArgumentError: `log_theta` does not have the shape that `sizes` says.
-        """
+        """Rebuild a policy from what `to_dict` returned; it goes on as if never interrupted."""
         policy = cls(data["sizes"], FedExSettings(**data["settings"]))
         logs = [np.array(row, dtype=np.float64) for row in data["log_theta"]]
         if [len(row) for row in logs] != list(policy.sizes):

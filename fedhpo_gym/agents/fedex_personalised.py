@@ -26,16 +26,7 @@ Parameters = dict[str, Array]
 def initial_parameters(
     widths: Sequence[int], heads: Sequence[int], rng: np.random.Generator
 ) -> Parameters:
-    """Draw weights and biases from U(-1/sqrt(inputs), 1/sqrt(inputs)).
-
-    Args:
-        widths: size of the encoding, then of every hidden layer.
-        heads: number of arms of each factor.
-        rng: where they come from.
-
-    Returns:
-        `layer<i>.weight` (outputs, inputs), `layer<i>.bias` (outputs,), and the same for `head<i>`.
-    """
+    """Draw weights and biases from U(-1/sqrt(inputs), 1/sqrt(inputs))."""
     shapes = {f"layer{i}": (widths[i + 1], widths[i]) for i in range(len(widths) - 1)}
     shapes |= {f"head{i}": (arms, widths[-1]) for i, arms in enumerate(heads)}
     parameters = {}
@@ -64,9 +55,7 @@ class Forward:
 def forward(parameters: Parameters, encodings: Array) -> Forward:
     """Return log-probabilities of the arms of some clients.
 
-    Args:
-        parameters: as `initial_parameters` returns them.
-        encodings: (clients, width).
+    Shapes: `encodings` (clients, width).
     """
     inputs, spectra = [encodings], []
     for i in range(_count(parameters, "layer")):
@@ -85,10 +74,7 @@ def forward(parameters: Parameters, encodings: Array) -> Forward:
 def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> Parameters:
     """Return the gradient of a loss with respect to every parameter.
 
-    Args:
-        parameters: those of the pass.
-        seen: what the pass left.
-        slopes: (clients, arms) of each factor, the gradient with respect to `log_theta`.
+    Shapes: `slopes` (clients, arms).
     """
     gradients: Parameters = {}
     signal = np.zeros_like(seen.inputs[-1])
@@ -262,11 +248,7 @@ class PersonalPolicy:
         return np.stack([logs.argmax(axis=1) for logs in self.log_theta(clients)], axis=1)
 
     def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from one round, by one step down the gradient of the expected score.
-
-        Args:
-            feedbacks: one per client that trained.
-        """
+        """Learn from one round, by one step down the gradient of the expected score."""
         arms = checked_arms(feedbacks, self.sizes)
         clients = [feedback.client for feedback in feedbacks]
         if unknown := [c for c in clients if not 0 <= c < len(self.encodings)]:

@@ -139,10 +139,7 @@ def exploit(
     Each of the worst share copies one of the best share, chosen uniformly ("truncation
     selection"). The share is rounded up, to at most half of the population.
 
-    Args:
-        scores: (members,) higher is better.
-        truncation: the share.
-        rng: who copies whom.
+    Shapes: `scores` (members,).
     """
     count = min(int(np.ceil(truncation * len(scores))), len(scores) // 2)
     order = np.argsort(np.asarray(scores), kind="stable")

@@ -73,9 +73,7 @@ def round_costs(samples: NDArray[np.float64], passes: float) -> Array:
     Units are samples processed by the slowest client, transmissions one after the other, samples
     processed by all clients, and transmissions of all clients.
 
-    Args:
-        samples: (k,) training samples of each client that took part.
-        passes: local passes over them.
+    Shapes: `samples` (k,).
     """
     return np.array([passes * samples.max(), 1.0, passes * samples.sum(), float(len(samples))])
 
@@ -155,10 +153,6 @@ class FedTuneController:
         """Take in one round; decide if accuracy has risen by more than the threshold.
 
         The first decision is skipped: there is nothing yet to compare with.
-
-        Args:
-            accuracy: validation accuracy after the round.
-            costs: (4,) positive, as `round_costs` returns them.
         """
         costs = np.asarray(costs, dtype=np.float64)
         if costs.shape != (4,) or not np.all((costs > 0) & np.isfinite(costs)):

@@ -96,10 +96,7 @@ def log_scaled(losses: Array) -> Array:
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
     """Return E max(best - y, 0) of normal y (Jones, Schonlau and Welch, 1998); lower y is better.
 
-    Args:
-        mean: (m,).
-        deviation: (m,) at least 0; where it is 0, so is the uncertainty.
-        best: the lowest loss so far.
+    Shapes: `mean` (m,); `deviation` (m,).
     """
     wide = np.maximum(deviation, 1e-12)
     z = (best - mean) / wide

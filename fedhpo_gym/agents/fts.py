@@ -64,13 +64,7 @@ def posterior(features: Array, values: Array, noise: float) -> tuple[Array, Arra
 
     With Σ = ΦᵀΦ + noise I the weights are N(Σ⁻¹Φᵀy, noise Σ⁻¹); Dai et al. (2020), Eq. 1.
 
-    Args:
-        features: (m, features) Φ, one row per observation.
-        values: (m,) y.
-        noise: variance of an observation.
-
-    Returns:
-        The (features,) mean, and the (features, features) S with S Sᵀ the covariance.
+    Shapes: `features` (m, features); `values` (m,).
     """
     precision = features.T @ features + noise * np.eye(features.shape[1])
     lower = np.linalg.cholesky(precision)

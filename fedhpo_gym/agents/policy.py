@@ -103,12 +103,6 @@ class Policy:
         """Return the most likely action for an observation, or for many.
 
         Leading axes of the observation are those of the answer, and change no bit of it.
-
-        Args:
-            observation: arrays of shape (..., *entries[key]).
-
-        Raises:
-            InvalidArgumentError: an entry is missing or has another shape.
         """
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
@@ -142,11 +136,7 @@ class Policy:
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:
-    """Write a policy as `policy.json` and the arrays it names; the card completes it.
-
-    Returns:
-        Path of the card.
-    """
+    """Write a policy as `policy.json` and the arrays it names; the card completes it."""
     card = {
         "format": FORMAT,
         "entries": [[name, list(shape)] for name, shape in policy.entries.items()],
@@ -164,12 +154,7 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
 
 
 def load_policy(folder: Path | str) -> Policy:
-    """Read what `save_policy` wrote: a policy with the same actions, bit for bit.
-
-    Raises:
-        MissingDataError: there is no policy in the folder.
-        DamagedDataError: a file is damaged; names it and the command that makes it again.
-    """
+    """Read what `save_policy` wrote: a policy with the same actions, bit for bit."""
     card = Path(folder) / f"{STEM}.json"
     try:
         found = card.is_file()

@@ -75,12 +75,7 @@ class ProxyTuning(Agent):
 
 
 def best_configurations(steps: Iterable[Step], number: int = 10) -> list[dict[str, Any]]:
-    """Return the configurations of the best trials of a run on another task, best first.
-
-    Args:
-        steps: of `run_episode` in a trial environment, at one fidelity.
-        number: of different configurations, at most.
-    """
+    """Return the configurations of the best trials of a run on another task, best first."""
     order = sorted(steps, key=lambda step: -score_of(step.reward, step.info))
     found: list[dict[str, Any]] = []
     for step in order:

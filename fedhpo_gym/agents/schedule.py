@@ -67,11 +67,7 @@ class Schedule:
         return gym.spaces.Box(-1.0, 1.0, (len(self.space),), np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the action for an observation, or for many: (..., n).
-
-        Raises:
-            InvalidArgumentError: the observation does not say how many rounds remain.
-        """
+        """Return the action for an observation, or for many: (..., n)."""
         if "remaining_rounds" not in observation:
             raise InvalidArgumentError(
                 f"`observation` must have 'remaining_rounds', got {sorted(observation)}; schedules "

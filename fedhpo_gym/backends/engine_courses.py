@@ -77,7 +77,6 @@ class RunningCourses(Courses):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything that numbers depend on."""
         return training.fingerprint(self._task)
 
     @property
@@ -87,7 +86,6 @@ class RunningCourses(Courses):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(N, clients, splits) samples."""
         return np.stack([self._federation(index).num_samples for index in self._where])
 
     @property
@@ -98,7 +96,6 @@ class RunningCourses(Courses):
         return most
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
-        """Put some courses at round 0 of other instances, or of the same ones."""
         for position, index in zip(positions, instances, strict=True):
             self._where[position] = index
             self._moves[position] = None
@@ -121,7 +118,6 @@ class RunningCourses(Courses):
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
     ) -> None:
-        """Set the hyperparameters of all courses from here on."""
         self._batch.configure(
             [
                 self._course(configuration, rate, index)
@@ -132,11 +128,9 @@ class RunningCourses(Courses):
         )
 
     def sampled(self, rounds: int) -> NDArray[np.bool_]:
-        """Return (N, clients): who will train in at least one of the next rounds."""
         return self._batch.sampled(rounds)
 
     def advance(self, rounds: int) -> Report:
-        """Train all courses for some rounds and evaluate them after the last."""
         before = self._models() if self._report_moves else None
         curves = self._batch.advance(rounds, evaluated=[rounds])
         feedback = curves.feedback
@@ -154,12 +148,10 @@ class RunningCourses(Courses):
         )
 
     def snapshot(self, position: int) -> CourseSnapshot:
-        """Return where a course stands."""
         state = self._batch.snapshot()[position]
         return CourseSnapshot(self._where[position], state, self._moves[position])
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
-        """Go back to a snapshot of any course of the same task and instances."""
         if not isinstance(snapshot.state, CourseState):
             raise InvalidArgumentError(
                 "`snapshot` must be of courses on this engine, got a state of the type "

@@ -56,13 +56,11 @@ class Raw(Backend):
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again."""
         kind, arguments = super().__reduce__()
         return kind, (*arguments, self._device)
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything its numbers depend on, for run records."""
         return training.fingerprint(self.task)
 
     @property

@@ -35,12 +35,10 @@ class SurrogateModel(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything its numbers depend on, for run records."""
         return f"surrogate-sha256:{self._surrogate.digest}"
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         known = self._surrogate.seeds
         return self._surrogate.num_samples[[known.index(seed) for seed in self.seeds]]
 
@@ -58,11 +56,9 @@ class SurrogateModel(Backend):
         return f"surrogate {self._surrogate.name}: {reason}" if reason else ""
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """Return values of some fidelity dimensions as the legal numbers they equal."""
         return super().check_fidelity(self._surrogate.check_fidelity(values))
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries."""
         return self._surrogate.look_up(columns, self.seeds, reads)
 
 

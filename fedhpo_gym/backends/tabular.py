@@ -29,12 +29,10 @@ class Tabular(StoredBackend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything its numbers depend on, for run records."""
         return f"table-sha256:{self._table.digest}"
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         known = self._table.seeds
         return self._table.num_samples[[known.index(seed) for seed in self.seeds]]
 

@@ -46,7 +46,6 @@ class TunedNumbers(Backend):
         self._first = first
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again."""
         return _again, (self.name, self.task, self.seed)
 
     @property
@@ -57,7 +56,6 @@ class TunedNumbers(Backend):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         return self._first.num_samples
 
     def why_refused(self, objective: str) -> str:
@@ -65,11 +63,9 @@ class TunedNumbers(Backend):
         return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """Return values of some fidelity dimensions as the legal numbers they equal."""
         return self._first.check_fidelity(values)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries."""
         chosen = np.asarray(columns[self._tuned], dtype=np.float64)
         rest = {name: column for name, column in columns.items() if name != self._tuned}
         order, found = [], []

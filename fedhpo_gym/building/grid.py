@@ -53,7 +53,6 @@ class GridDesign(Design[GridUnit]):
 
     @property
     def space(self) -> SearchSpace:
-        """The configurations that the design may hold."""
         return self.task.space.discretized()
 
     def units(self) -> list[GridUnit]:
@@ -96,11 +95,9 @@ class GridDesign(Design[GridUnit]):
         return (self.units().index(unit),)
 
     def missing(self, parts: Path) -> list[GridUnit]:
-        """Return what has no stored result in a folder yet."""
         return [unit for unit in self.units() if not self.is_stored(unit, parts)]
 
     def stored(self, parts: Path) -> dict[str, int]:
-        """Return the units in a folder, whole or damaged."""
         units = [unit for unit in self.units() if self.is_stored(unit, parts)]
         return {unit.name: math.prod(self.shape(unit)) for unit in units}
 

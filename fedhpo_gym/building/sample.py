@@ -98,7 +98,6 @@ class SampleDesign(Design[SampleUnit]):
 
     @property
     def space(self) -> SearchSpace:
-        """The configurations that the design may hold."""
         dimensions = self.task.space.dimensions
         return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
 
@@ -150,11 +149,9 @@ class SampleDesign(Design[SampleUnit]):
         return tuple(r for r in self.task.evaluated_rounds if r <= last)
 
     def units(self) -> list[SampleUnit]:
-        """Return all units, in the order in which they are to be computed."""
         return self._units(set())
 
     def courses(self, unit: SampleUnit) -> list[Course]:
-        """Return the courses of a unit, in the order in which they are stored."""
         return [self._points[point] for point in unit.points]
 
     def positions(self, unit: SampleUnit) -> tuple[int, ...]:

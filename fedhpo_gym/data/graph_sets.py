@@ -55,7 +55,6 @@ class GraphSet(Dataset):
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Every array of the data set, in the order of its fingerprint."""
         return (*super().arrays, *self.node_features.arrays, self.offsets, self.edges)
 
 
@@ -171,7 +170,6 @@ class TUSource(GraphSetSource):
     """
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
-        """Read the files, in the order of `files`."""
         edges, graph, labels, kinds = (read_integers(read_plain(path)) for path in paths)
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
         if len(kinds) != len(graph):

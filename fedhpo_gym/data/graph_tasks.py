@@ -87,7 +87,6 @@ class GraphSetsSource(Source):
         return ", ".join(source.name for source in self.sources)
 
     def read(self) -> GraphSets:
-        """Return the data set, downloading it if it has to and can."""
         sets = []
         for source in self.sources:
             own = source.read()

@@ -32,7 +32,6 @@ class NodeGraph(Dataset):
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """Every array of the data set, in the order of its fingerprint."""
         return (*super().arrays, self.edges)
 
 

@@ -56,7 +56,6 @@ class MoleculeSource(GraphSetSource):
     positive: str
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
-        """Read the files, in the order of `files`."""
         chem: Any = cache.require("rdkit.Chem", "graphs")
         text = io.StringIO(read_plain(paths[0]).decode("utf-8-sig"), newline="")
         offsets, labels, edges, entries = [0], [], [], []

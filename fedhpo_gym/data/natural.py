@@ -119,7 +119,6 @@ class NaturalSource(Source):
 
     @property
     def again(self) -> str:
-        """What to do when the data is not what it should be, as a clause of an error."""
         return f"run `{self.repair}`"
 
     def read(self) -> Dataset:

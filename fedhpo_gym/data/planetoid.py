@@ -40,7 +40,6 @@ class NodeGraphSource(Source):
         return self.file.url
 
     def read(self) -> NodeGraph:
-        """Return the data set, downloading it if it has to and can."""
         path = self.file.local(self.repair)
         with reading(path, again(self.repair)):
             return read_npz(self.name, path, self.num_classes)

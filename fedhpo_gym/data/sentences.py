@@ -120,7 +120,6 @@ class Sst2Source(SentenceSource):
     """
 
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
-        """Return the labelled sentences of each split (0, 1, 2) in a folder."""
         names = {TRAIN: "train.tsv", VAL: "dev.tsv", TEST: "test.tsv"}
         return {split: self._labelled(place, name) for split, name in names.items()}
 
@@ -153,7 +152,6 @@ class ColaSource(SentenceSource):
     """
 
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
-        """Return the labelled sentences of each split (0, 1, 2) in a folder."""
         train = self._rows(place, "in_domain_train.tsv")
         dev = self._rows(place, "in_domain_dev.tsv") + self._rows(place, "out_of_domain_dev.tsv")
         complete = [n for n in ("in_domain.tsv", "out_of_domain.tsv") if (place / n).exists()]

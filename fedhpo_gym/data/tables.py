@@ -47,7 +47,6 @@ class TableSource(Source):
 
     @property
     def library(self) -> tuple[str, str] | None:
-        """The package that brings the data, and the extra that installs it."""
         return ("sklearn", "data") if self.offline else None
 
     @property

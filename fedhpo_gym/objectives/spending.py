@@ -59,7 +59,6 @@ class Spending(Spent):
 
     @property
     def privacy(self) -> PrivacyLedger | PrivacyLedgers:
-        """The privacy spent."""
         return self._privacy
 
     @property

@@ -286,7 +286,6 @@ class DeviceModel(System):
 
     @property
     def knows_energy(self) -> bool:
-        """Whether `energy_j` has an answer for synchronous work."""
         return any(getattr(self, name) for name in _ENERGIES)
 
     def energy_j(self, work: Work) -> float:
@@ -456,7 +455,6 @@ class DeviceModel(System):
         return JobDurations(wait_s + transfer_s, compute_s, self.dropout, wait_s, hours)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """Return the seconds of one job of a client, and whether it then reports."""
         who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
         units = self.client_units(work, work.num_clients)
         rounds = take_rounds(who, units, self.client_compute_s, self.message_bytes(work), math.inf)

@@ -112,7 +112,6 @@ class Task(Problem):
     unstored: str = "tabular"
 
     def __post_init__(self) -> None:
-        """Refuse what no backend could honour."""
         super().__post_init__()
         for name in ("algorithm", "preprocessing", "precision"):
             as_typed(name, getattr(self, name), str)

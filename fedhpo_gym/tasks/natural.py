@@ -143,7 +143,6 @@ class JointTask(Task):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that courses train, as the engine calls them."""
         return tuple(MODELS.values())
 
     @property
@@ -154,7 +153,6 @@ class JointTask(Task):
 
     @property
     def all_settings(self) -> dict[str, float]:
-        """All hyperparameters fixed."""
         searched = self.space.names
         return {k: v for k, v in super().all_settings.items() if k not in searched}
 

@@ -39,11 +39,9 @@ class Analytic(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything its numbers depend on, for run records."""
         return "analytic-1"
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries."""
         del reads
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
 

@@ -305,7 +305,7 @@ def test_build_passes_its_arguments_on(
         calls.append((f"{task.table_name}{size or ''}", arguments))
         return "card.json"
 
-    _module(monkeypatch, "fedhpo_gym.building", build_table=record, build_sample=record)
+    _module(monkeypatch, "fedhpo_gym.building.build", build_table=record, build_sample=record)
     assert main(["build", OLD]) == 0
     words = ["--algorithm", "fedopt", "--alpha", "5", "--preprocessing", "standardized"]
     rest = ["--workers", "3", "--out", str(tmp_path), "--device", "cuda", "--merge", "a", "b"]

@@ -85,7 +85,7 @@ def test_it_is_said_and_written_onto_the_card(
         shutil.copy(path, tmp_path)
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
     monkeypatch.setattr(survival, "CELLS", 1)
-    monkeypatch.setattr(survival, "DRAWS", 2)
+    monkeypatch.setattr(survival, "PERTURBATIONS", 2)
     before = open_table(NAME).digest
     assert main(["health", "--survival"]) == ERROR
     assert "`ID`" in capsys.readouterr().err

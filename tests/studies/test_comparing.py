@@ -184,7 +184,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
         fresh = "fedhpo_gym.backends.training.load_dataset"
         monkeypatch.setattr(fresh, lambda name: SOURCES[name].read())
     suites = {"two": lambda: (IDS[0], lacking), "one": lambda: (lacking,)}
-    for module in ("suites", "comparing"):
+    for module in ("suites", "comparison"):
         monkeypatch.setattr(f"fedhpo_gym.studies.{module}.SUITES", suites)
     told = list[str]()
     found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)

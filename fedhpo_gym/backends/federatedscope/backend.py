@@ -90,7 +90,6 @@ class FederatedScope(Backend):
         require_layout(task, self._peer.versions.get("layout", ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again."""
         kind, arguments = super().__reduce__()
         return kind, (*arguments, *self._arguments)
 
@@ -110,7 +109,6 @@ class FederatedScope(Backend):
         return dict(self._peer.versions)
 
     def describe(self) -> dict[str, object]:
-        """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""
         return described(self._peer)
 
     def close(self) -> None:

@@ -144,7 +144,6 @@ class FederatedScopeCourses(Courses):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of everything that numbers depend on."""
         known = self._peer.versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         text = f"{training.data_fingerprint(self._task)} {self._task.table_name} {words} {REVISION}"
@@ -152,7 +151,6 @@ class FederatedScopeCourses(Courses):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(N, clients, splits) samples."""
         return np.stack([self._samples(one.instance) for one in self._courses])
 
     @property
@@ -163,17 +161,14 @@ class FederatedScopeCourses(Courses):
         return most
 
     def describe(self) -> dict[str, object]:
-        """Return what `reset` says of what trains them, as plain data."""
         return described(self._peer)
 
     def close(self) -> None:
-        """Give back what outlives an object, such as processes."""
         for one in self._courses:
             one.end()
         self._lease.close()
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
-        """Put some courses at round 0 of other instances, or of the same ones."""
         for position, index in zip(positions, instances, strict=True):
             self._courses[position].end()
             self._courses[position] = _Course(index, self._start)
@@ -195,13 +190,11 @@ class FederatedScopeCourses(Courses):
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
     ) -> None:
-        """Set the hyperparameters of all courses from here on."""
         given = zip(self._courses, configurations, client_sample_rates, strict=True)
         for one, values, rate in given:
             one.next = _Step(dict(values), rate, 0)
 
     def sampled(self, rounds: int) -> NDArray[np.bool_]:
-        """Return (N, clients): who will train in at least one of the next rounds."""
         found = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
         for row, one in zip(found, self._courses, strict=True):
             left = min(rounds, self._horizon - one.state.rounds)
@@ -214,7 +207,6 @@ class FederatedScopeCourses(Courses):
         return found
 
     def advance(self, rounds: int) -> Report:
-        """Train all courses for some rounds and evaluate them after the last."""
         heard = [self._advanced(one, rounds) for one in self._courses]
         for one, listener in zip(self._courses, heard, strict=True):
             if one.state.metrics is None:  # it diverged before it ever was finite
@@ -229,12 +221,10 @@ class FederatedScopeCourses(Courses):
         )
 
     def snapshot(self, position: int) -> CourseSnapshot:
-        """Return where a course stands."""
         one = self._courses[position]
         return CourseSnapshot(one.instance, one.state)
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
-        """Go back to a snapshot of any course of the same task and instances."""
         if not isinstance(snapshot.state, _State):
             raise InvalidArgumentError(
                 "`snapshot` must be of courses of FederatedScope, got a state of the type "
