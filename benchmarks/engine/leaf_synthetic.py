@@ -20,9 +20,9 @@ import measuring
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course

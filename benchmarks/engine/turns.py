@@ -151,7 +151,8 @@ def cohorts(federation: Federation, course: Course, rounds: int) -> list[list[in
     """Return the clients that our engine samples in every round of a course."""
     count = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
     names = [(federation.seed, index) for index in range(rounds)]
-    found: list[list[int]] = client_orders(names, federation.num_clients)[:, :count].tolist()
+    orders = client_orders(names, federation.num_clients)
+    found: list[list[int]] = [order[:count].tolist() for order in orders]
     return found
 
 

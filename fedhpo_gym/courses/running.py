@@ -8,11 +8,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.courses import training
 from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.courses.mixed import MixedBatch
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError
@@ -16,7 +17,6 @@ from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.labels import label_frequencies
 from fedhpo_gym.federations.partitions import get_partition
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.models import Model, get_model

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.algorithms import Algorithm
-from fedhpo_gym.fl.items import Items, Roster
+from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.models import Parameters, TorchModel
 from fedhpo_gym.fl.shared import worth_sharing
 
@@ -31,15 +31,20 @@ def shared_names(
 
 
 def sharing_courses(
-    roster: Roster, names: frozenset[str], parameters: Parameters
+    rows: NDArray[np.int64], names: frozenset[str], parameters: Parameters
 ) -> NDArray[np.bool_]:
     """Return (courses,): which share those parameters, by what their own clients cost.
 
     It depends neither on the courses beside, nor on who is sampled.
+
+    Args:
+        rows: (courses,) rows that the largest client of a course trains on in a round.
+        names: of the parameters.
+        parameters: all of them, (own, rows, ..) each.
     """
-    found = np.full(len(roster.batch_key), bool(names))
+    found = np.full(len(rows), bool(names))
     for name in names:
-        found &= worth_sharing(roster.rows.max(axis=1), parameters[name].shape[2:])
+        found &= worth_sharing(rows, parameters[name].shape[2:])
     return found
 
 

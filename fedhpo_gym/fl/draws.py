@@ -2,67 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.fl.items import Names
 from fedhpo_gym.seeding import stream
-
-
-@dataclass(frozen=True, eq=False)
-class Drawers:
-    """Whom random numbers are drawn for, whatever the round.
-
-    Attributes:
-        batch_key: (items,) index of the batch key.
-        client: (items,) client; -1 for draws of the server.
-    """
-
-    batch_key: NDArray[np.int64]
-    client: NDArray[np.int64]
-
-    @cached_property
-    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
-        """The (batch_key, client) that occur, and (items,) which of them each item has.
-
-        Where there is no client, the server's, it is left out.
-        """
-        width = int(self.client.max()) + 2
-        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
-        pairs = (divmod(key, width) for key in found.tolist())
-        return [(index, client - 1) if client else (index,) for index, client in pairs], where
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """What names the random numbers of each item in one round.
-
-    Attributes:
-        seed: of the federation.
-        rounds: finished rounds of each batch key.
-        drawers: whom they are drawn for.
-    """
-
-    seed: int
-    rounds: Sequence[int]
-    drawers: Drawers
-
-    @cached_property
-    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
-        """The (round, client) that occur, and (items,) which of them each item has."""
-        pairs, where = self.drawers.distinct
-        return [(self.rounds[index], *client) for index, *client in pairs], where
-
-    @property
-    def of_items(self) -> list[tuple[int, ...]]:
-        """The (round, client) of each item."""
-        distinct, where = self.distinct
-        return [distinct[index] for index in where.tolist()]
 
 
 class Draws:

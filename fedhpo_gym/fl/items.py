@@ -9,13 +9,63 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.draws import Drawers, Names
+from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.minibatches import batch_rows, client_orders, poisson_clients
 from fedhpo_gym.fl.packing import Needs, PerClient
-from fedhpo_gym.fl.prepared import PreparedFederation
 
 MAX_KNOWN = 16
 """Rounds whose items are remembered: courses alone often sample the same clients again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawers:
+    """Whom random numbers are drawn for, whatever the round.
+
+    Attributes:
+        batch_key: (items,) index of the batch key.
+        client: (items,) client; -1 for draws of the server.
+    """
+
+    batch_key: NDArray[np.int64]
+    client: NDArray[np.int64]
+
+    @cached_property
+    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+        """The (batch_key, client) that occur, and (items,) which of them each item has.
+
+        Where there is no client, the server's, it is left out.
+        """
+        width = int(self.client.max()) + 2
+        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
+        pairs = (divmod(key, width) for key in found.tolist())
+        return [(index, client - 1) if client else (index,) for index, client in pairs], where
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What names the random numbers of each item in one round.
+
+    Attributes:
+        seed: of the federation.
+        rounds: finished rounds of each batch key.
+        drawers: whom they are drawn for.
+    """
+
+    seed: int
+    rounds: Sequence[int]
+    drawers: Drawers
+
+    @cached_property
+    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+        """The (round, client) that occur, and (items,) which of them each item has."""
+        pairs, where = self.drawers.distinct
+        return [(self.rounds[index], *client) for index, *client in pairs], where
+
+    @property
+    def of_items(self) -> list[tuple[int, ...]]:
+        """The (round, client) of each item."""
+        distinct, where = self.distinct
+        return [distinct[index] for index in where.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,78 +125,84 @@ class Roster:
         batch_key: (courses,) index of each course's batch key.
         num_sampled: (courses,) clients each course samples.
         samples: (clients,) training samples.
-        rows: (courses, clients) rows that a client trains on in a round; where the model takes the
-            step of all items together, those that fill minibatches up count, too.
-        steps: (courses, clients) local steps.
+        width: (courses,) rows of a minibatch, padding included.
+        epochs: (courses, clients) local epochs.
+        batch_size: (courses, clients) samples per minibatch.
     """
 
     def __init__(
         self,
         needed: Sequence[Needs],
         finished: Sequence[int],
-        prepared: PreparedFederation,
+        federation: Federation,
+        *,
         poisson: bool = False,
+        min_rows: int = 1,
+        longest_first: bool = True,
     ) -> None:
         """Lay out what does not change from round to round.
 
         Args:
             needed: what each course of the group needs.
             finished: rounds that each has behind it.
-            prepared: what they all train on.
+            federation: what they all train on.
             poisson: as in `Algorithm`.
+            min_rows: as in `Trainer`.
+            longest_first: likewise.
         """
-        self._poisson = poisson
-        self._seed, self._num_clients = prepared.federation.seed, prepared.num_clients
+        self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
+        self._seed, self._num_clients = federation.seed, federation.num_clients
         keys = [(one.batch_size, own) for one, own in zip(needed, finished, strict=True)]
         place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         self._finished = [own for _, own in place_of]
         self.batch_key = np.array([place_of[key] for key in keys])
         self.num_sampled = np.array([one.num_sampled for one in needed])
-        self.samples = prepared.num_samples
-        self._epochs = _table([one.num_epochs for one in needed], self._num_clients)
-        self._batch_size = _table([one.batch_size for one in needed], self._num_clients)
-        self._width = np.array([batch_rows(prepared.federation, one.batch_size) for one in needed])
+        self.samples = federation.num_samples[:, 0]
+        self.epochs = _table([one.num_epochs for one in needed], self._num_clients)
+        self.batch_size = _table([one.batch_size for one in needed], self._num_clients)
+        self.width = np.array([batch_rows(federation, one.batch_size) for one in needed])
         self._everybody = bool((self.num_sampled >= self._num_clients).all())
         self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
         self._known: dict[bytes, Items] = {}
-        self.steps = self._epochs * -(-self.samples // self._batch_size)
-        padded = self.steps * self._width[:, None]
-        self.rows = padded if prepared.model.together else self._epochs * self.samples
 
     def items(self, elapsed: int) -> Items:
         """Return the items of a round, `elapsed` rounds after the group was made.
 
         The same clients give the same object, so that what follows from it is laid out once.
         """
-        sampled = self.sampled(elapsed)
-        key = sampled.tobytes()
+        drawn = self._participants(elapsed)
+        client = np.concatenate(drawn)
+        course = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
+        key = course.tobytes() + client.tobytes()
         if key not in self._known:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            self._known[key] = self._items(sampled)
+            items = self.items_of(course, client, self.batch_key[course])
+            self._known[key] = self.sorted(items)
         return self._known[key]
 
-    def _items(self, sampled: NDArray[np.bool_]) -> Items:
-        """Return the items of (courses, clients) that train."""
-        course, client = np.nonzero(sampled)
-        items = self.items_of(course, client, self.batch_key[course])
+    def sorted(self, items: Items) -> Items:
+        """Return items in the order in which they are trained."""
+        if not self._longest_first:
+            return items
         return items.take(np.lexsort((-items.steps, items.width)))
 
     def items_of(
         self, course: NDArray[np.int64], client: NDArray[np.int64], batch_key: NDArray[np.int64]
     ) -> Items:
         """Return the items of some (course, client) pairs, in this order."""
-        size = self.samples[client]
+        size, batch_size = self.samples[client], self.batch_size[course, client]
+        epochs = self.epochs[course, client]
         total = np.bincount(course, size, minlength=len(self.batch_key))
         return Items(
             course,
             client,
             batch_key,
             size,
-            self._batch_size[course, client],
-            self._width[course],
-            self._epochs[course, client],
-            self.steps[course, client],
+            batch_size,
+            self.width[course],
+            epochs,
+            self._steps(size, batch_size, epochs),
             (size / np.maximum(total, 1)[course]).astype(np.float32),
             self.num_sampled[course],
         )
@@ -157,19 +213,37 @@ class Roster:
         return Names(self._seed, [finished + elapsed for finished in self._finished], drawers)
 
     def sampled(self, elapsed: int) -> NDArray[np.bool_]:
-        """Return (courses, clients): who trains in a round, see `items`."""
-        shape = len(self.batch_key), self._num_clients
+        """Return (courses, clients): who trains in a round."""
+        found = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
+        for own, clients in zip(found, self._participants(elapsed), strict=True):
+            own[clients] = True
+        return found
+
+    def _participants(self, elapsed: int) -> list[NDArray[np.int64]]:
+        """Return who trains in a round of each course, rising."""
         if self._everybody:
-            return np.ones(shape, dtype=np.bool_)
+            return [np.arange(self._num_clients)] * len(self.batch_key)
         rounds = [(self._seed, finished + elapsed) for finished in self._finished]
-        sampled = np.zeros(shape, dtype=np.bool_)
-        orders = None if self._poisson else client_orders(rounds, self._num_clients)
-        for own, key, count in zip(sampled, self.batch_key, self.num_sampled, strict=True):
-            if orders is None:
-                own[poisson_clients(rounds[key], int(count), self._num_clients)] = True
-            else:
-                own[orders[key, :count]] = True
-        return sampled
+        counts = zip(self.batch_key.tolist(), self.num_sampled.tolist(), strict=True)
+        if self._poisson:
+            return [poisson_clients(rounds[key], n, self._num_clients) for key, n in counts]
+        orders = client_orders(rounds, self._num_clients)
+        return [np.sort(orders[key][:n]) for key, n in counts]
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """(courses, clients) local steps of a round."""
+        return self._steps(self.samples, self.batch_size, self.epochs)
+
+    def _steps(
+        self, samples: NDArray[np.int64], batch_size: NDArray[np.int64], epochs: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        full, rest = np.divmod(samples, batch_size)
+        rests = (rest >= self._min_rows) & (rest > 0)
+        steps: NDArray[np.int64] = epochs * (
+            np.where(batch_size >= self._min_rows, full, 0) + rests
+        )
+        return steps
 
 
 def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
@@ -201,6 +275,9 @@ def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Item
 
 def _table(settings: Sequence[PerClient], num_clients: int) -> NDArray[np.int64]:
     """Return (courses, clients) settings."""
+    if not any(setting.own for setting in settings):
+        bases = np.array([[int(setting.base)] for setting in settings])
+        return np.broadcast_to(bases, (len(settings), num_clients))
     found = np.empty((len(settings), num_clients), dtype=np.int64)
     for row, setting in enumerate(settings):
         found[row] = int(setting.base)

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.errors import MissingDependencyError, UnequalBitsError, needing
-from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.cases import Case, make_case
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import MODELS, Model

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhpo_gym.fl.draws import Draws, Names
+from fedhpo_gym.fl.draws import Draws
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.items import Items
+from fedhpo_gym.fl.items import Items, Names
 from fedhpo_gym.fl.minibatches import ClientStreams
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.base import fit
@@ -79,12 +79,13 @@ class LocalTraining:
         known = self._plans.get(items)
         if known is not None and known[0] is settings.rate and pull is None:
             return known[1]
-        rows = settings.rows(items)
+        rows = torch.from_numpy(settings.rows(items)).to(self._device)
         rate, decay = settings.rate.index_select(0, rows), settings.decay.index_select(0, rows)
+        momentum = None if settings.momentum is None else settings.momentum.index_select(0, rows)
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
-        others, momentum = settings.of_model(items), settings.momentum(items)
+        others = settings.of(items, list(self._model.hyperparameters))
         chosen = Chosen(rate, decay, others, pull, momentum)
         plans = [Plan(*part, chosen) for part in self._parts(items)]
         if pull is None:

@@ -12,10 +12,6 @@ from fedhpo_gym.evaluation.records import Fidelity
 
 FULL_BATCH = 2**31 - 1
 """Batch size of courses whose configuration names none: one step takes the whole training split."""
-MOMENTUM = "momentum"
-"""Share of a local step that the next one takes again; a round begins without."""
-RATE_DECAY = "rate_decay"
-"""Learning rate of the last round over that of the first; exponential in between."""
 
 
 class JobClock(Protocol):

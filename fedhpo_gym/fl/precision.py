@@ -7,7 +7,6 @@ import os
 import torch
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.engine import refuse_precision
 from fedhpo_gym.fl.models.description import Model
 
 EMULATION = "FEDHPO_GYM_EMULATE_BFLOAT16"
@@ -20,7 +19,7 @@ def require_precision(precision: str, model: type[Model], device: str = "cpu") -
     Raises:
         InvalidArgumentError: it cannot.
     """
-    refuse_precision(precision, model)
+    model.refuse_precision(precision)
     if precision == "float32" or torch.device(device).type != "cpu" or has_bfloat16():
         return
     if os.environ.get(EMULATION) != "1":

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedhpo_gym.algorithms import ALGORITHMS
+from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.identity import OPTIONS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.algorithms import ALGORITHMS, TRAINING, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
 from fedhpo_gym.tasks.labels import LABEL_ENTROPY
 from fedhpo_gym.typed import as_typed, shown

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from fedhpo_gym.algorithms import ALGORITHMS
+from fedhpo_gym.algorithms.serveropt import ADAPTS
 from fedhpo_gym.datasets.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.algorithms import ADAPTS, ALGORITHMS
 from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.mlp import ARCHITECTURE, perceptron_size
 from fedhpo_gym.tasks.natural import fidelity_space, shared_fields

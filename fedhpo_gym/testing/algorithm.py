@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import Algorithm, get_algorithm
 from fedhpo_gym.datasets import Dataset
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
-    from fedhpo_gym.fl.algorithms import Algorithm
     from fedhpo_gym.fl.engine import CourseBatch
 
 ROUNDS = 4
@@ -26,7 +25,7 @@ class AlgorithmConformance:
     """Laws of a registered algorithm, on data made for the purpose. They need torch.
 
     Attributes:
-        name: key in `ALGORITHMS` of `fedhpo_gym.fl.algorithms`, and of the tasks.
+        name: key in `ALGORITHMS` of `fedhpo_gym.algorithms`.
         settings: what it is trained with, besides the highest values of what is searched.
     """
 
@@ -40,20 +39,7 @@ class AlgorithmConformance:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm in the registry."""
-        from fedhpo_gym.fl.algorithms import get_algorithm
-
         return get_algorithm(self.name)
-
-    def test_tasks_know_it_and_what_it_reads(self) -> None:
-        assert self.algorithm.name == self.name
-        spec = ALGORITHMS[self.name]
-        # Where a dimension is not active, the algorithm has a value of its own.
-        searched = {
-            d.name: None if d.active is None else self.algorithm.hyperparameters[d.name] or 0.0
-            for d in spec.dimensions
-        }
-        held = {name: setting.default for name, setting in spec.settings.items()}
-        assert {**searched, **held} == self.algorithm.hyperparameters
 
     def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(self) -> None:
         courses = self._courses()

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
 from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402

@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.datasets.bert_weights import FILE, pretrained_weights, read_weights  # noqa: E402
 from fedhpo_gym.datasets.records import TRAIN, VAL, make_dataset  # noqa: E402
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402

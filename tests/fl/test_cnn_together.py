@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import cohorts  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402
@@ -101,7 +101,7 @@ def test_clients_that_train_together_keep_no_more_rows_than_planned(
 
     most = 16 * cohorts.MORE
     monkeypatch.setattr(cohorts, "MAX_KEPT", 16)
-    monkeypatch.setattr("fedhpo_gym.fl.lockstep.SharedMatrices", Seen)
+    monkeypatch.setattr("fedhpo_gym.fl.torch_trainer.SharedMatrices", Seen)
     monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: np.ones(len(rank), np.bool_))
     usual = course(batch=16, epochs=2)
     asked = Course({**usual.configuration, **sizes}, usual.client_sample_rate, usual.seed)

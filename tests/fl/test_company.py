@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.fl.cases import make_case
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import COMPILED, MODELS

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 datasets = pytest.importorskip("sklearn.datasets")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.datasets import Dataset  # noqa: E402
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import make_federation  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import get_model  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402

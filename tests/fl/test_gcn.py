@@ -13,12 +13,12 @@ pytest.importorskip("networkx")
 pytest.importorskip("scipy")
 
 from federations.test_louvain import made_up_graph  # noqa: E402
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.datasets.graphs.sparse import from_dense  # noqa: E402
 from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import make_federation  # noqa: E402
 from fedhpo_gym.federations.graphs import GraphFederation, make_graph_federation  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import GCN  # noqa: E402
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones  # noqa: E402

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("numba")
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.compiled import training
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("scipy")
 metrics = pytest.importorskip("sklearn.metrics")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.datasets import load_dataset, make_dataset  # noqa: E402
 from fedhpo_gym.datasets.graphs import GraphSet, make_graph_set, make_graph_sets  # noqa: E402
 from fedhpo_gym.datasets.graphs.sparse import from_dense  # noqa: E402
@@ -19,7 +20,6 @@ from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import make_federation  # noqa: E402
 from fedhpo_gym.federations.heterogeneous import HeteroFederation, make_hetero_federation  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import HeteroGCN  # noqa: E402
 from fedhpo_gym.fl.packing import Course  # noqa: E402

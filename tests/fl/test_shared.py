@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl import cohorts, lockstep, shared  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl import cohorts, records, shared  # noqa: E402
 from fedhpo_gym.fl.buffers import Buffers  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
@@ -154,7 +154,7 @@ def test_neither_numbers_nor_what_clients_report_depend_on_portions(
     courses = [course(batch=8, epochs=2, sampled=rate, **ALGORITHMS[name]) for rate in (0.5, 1.0)]
     whole = run(federation, courses, name, observe=True)
     monkeypatch.setattr(cohorts, "ROWS_TOGETHER", 8)
-    monkeypatch.setattr(lockstep, "MAX_LOCAL_BYTES", 1)
+    monkeypatch.setattr(records, "MAX_LOCAL_BYTES", 1)
     cut = run(federation, courses, name, observe=True)
     np.testing.assert_allclose(cut.metrics[..., 0], whole.metrics[..., 0], rtol=2e-3)
     assert cut.feedback is not None

@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 
+from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
 from fedhpo_gym.federations.federation import Federation, make_user_federation
-from fedhpo_gym.fl.algorithms import ALGORITHMS, get_algorithm
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.packing import Course

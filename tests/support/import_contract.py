@@ -44,12 +44,14 @@ LAYERS: dict[str, frozenset[str]] = {
     "surrogates": frozenset({"tables"}),
     "datasets": frozenset(),
     "federations": frozenset({"datasets"}),
-    "fl": frozenset({"datasets", "federations", "objectives"}),
-    "tasks": frozenset({"datasets", "objectives", "systems"}),
+    # What an algorithm is: tasks and the engine read it there.
+    "algorithms": frozenset({"objectives"}),
+    "fl": frozenset({"algorithms", "datasets", "federations"}),
+    "tasks": frozenset({"algorithms", "datasets", "objectives", "systems"}),
     # Figures of stored numbers, which every builder of such numbers writes onto their cards.
     "landscape": frozenset({"tables", "surrogates", "tasks"}),
     # The only door to the engine: whoever trains asks here.
-    "courses": frozenset({"tasks", "datasets", "federations", "fl"}),
+    "courses": frozenset({"algorithms", "tasks", "datasets", "federations", "fl"}),
     "backends": frozenset({"tasks", "tables", "surrogates", "objectives", "systems", "courses"}),
     # Filling a table runs the engine over a design.
     "building": frozenset({"courses", "tasks", "tables", "landscape", "datasets", "fl"}),

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.errors import needing, unknown_name
 from fedhpo_gym.fl.models.compiled import CompiledModel
-from fedhpo_gym.fl.models.description import Model, Parameters
+from fedhpo_gym.fl.models.description import Model
 from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.typed import checked_types

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhpo_gym.algorithms.base import fit as fit
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.models.description import Model
-from fedhpo_gym.fl.models.description import fit as fit
 from fedhpo_gym.fl.shared import Matrix
 from fedhpo_gym.fl.shared_together import Matrices
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -84,7 +84,7 @@ class Layout:
         """How many numbers there are."""
         return max(int(part.span.stop) for part in self.parts)
 
-    def views(self, numbers: NDArray[np.float32], without: frozenset[str] = frozenset()) -> Values:
+    def views(self, numbers: NDArray[np.float32], without: Collection[str] = ()) -> Values:
         """Return views of (items, numbers), by name."""
         return {part.name: part.of(numbers) for part in self.parts if part.name not in without}
 

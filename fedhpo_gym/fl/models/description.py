@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Parameters = dict[str, Any]
-"""Named arrays or tensors of shape (model's own, items, ...): the second axis counts what is
-trained together, which is courses, or courses on single clients."""
+from fedhpo_gym.errors import InvalidArgumentError
 
 
 class Model(ABC):
@@ -40,11 +38,19 @@ class Model(ABC):
     precisions: ClassVar[tuple[str, ...]] = ("float32",)
     num_parameters: int
 
+    @classmethod
+    def refuse_precision(cls, precision: str) -> None:
+        """Refuse a precision that the model cannot compute in.
+
+        Raises:
+            InvalidArgumentError: it cannot.
+        """
+        if precision not in cls.precisions:
+            raise InvalidArgumentError(
+                f"`precision` must be one that {cls.__name__} computes in, "
+                f"{' or '.join(map(repr, cls.precisions))}, got {precision!r}."
+            )
+
     @abstractmethod
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Draw the initial parameters of one course, (model's own, ...) each."""
-
-
-def fit(values: Any, parameter: Any) -> Any:
-    """Shape (items,) values so that they multiply a parameter (own, items, ...)."""
-    return values.reshape(-1, *(1,) * (parameter.ndim - 2))

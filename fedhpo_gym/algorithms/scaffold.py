@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.base import VARIATE, Algorithm, Context, at_least
-from fedhpo_gym.fl.algorithms.fednova import length_of
-from fedhpo_gym.fl.models.description import Parameters, fit
+from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.fednova import length_of
+from fedhpo_gym.space import Dimension
+
+WIDE_RATE = Dimension("server_learning_rate", 0.1, 3.0, "float", log=True, bins=4, scope="server")
+"""Around the rate 1 of Karimireddy et al."""
 
 NEVER_ZERO = 1e-30
 """A client whose rate is 0 has not moved: its update is divided by this instead."""
@@ -25,28 +28,25 @@ class Scaffold(Algorithm):
     """
 
     name = "scaffold"
-    hyperparameters = {"server_learning_rate": None}  # noqa: RUF012
+    dimensions = (WIDE_RATE,)
+    copies = 2
     reads_uploads = True
     sends_updates = True
     counts_equally = True
     keeps_variates = True
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.init_state`."""
         del context
         return {VARIATE + name: value - value for name, value in parameters.items()}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.reports`."""
         return self.init_state(parameters, context)
 
     def correction(self, context: Context) -> Parameters:
-        """See `Algorithm.correction`."""
         state = context.state()
         return {name: state[VARIATE + name] - own for name, own in context.variates().items()}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.upload`."""
         state = context.state()
         length = at_least(length_of(context) * context.local().rate, NEVER_ZERO)
         change = {
@@ -58,7 +58,6 @@ class Scaffold(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         rate = context.hyperparameters["server_learning_rate"]
         share = context.num_sampled / context.num_clients
         updated = {

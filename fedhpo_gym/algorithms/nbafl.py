@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.base import Array, Context, at_least
-from fedhpo_gym.fl.algorithms.fedavg import FedAvg
-from fedhpo_gym.fl.models.description import Parameters, fit
+import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from fedhpo_gym.algorithms.base import Array, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Value
 
 
 class NbAFL(FedAvg):
@@ -29,10 +34,23 @@ class NbAFL(FedAvg):
 
     name = "nbafl"
     reads_uploads = True
-    hyperparameters = {"epsilon": 20.0, "w_clip": 0.1, "constant": 1.0, "mu": 0.0}  # noqa: RUF012
+    settings: ClassVar = {
+        "epsilon": Setting(20.0, 1e-6, 1e12),
+        "w_clip": Setting(0.1, 1e-6, 1e6),
+        "constant": Setting(1.0, 0.0, 100.0),
+        "mu": Setting(0.0, 0.0, 1e6),
+    }
+    private = ("epsilon", "constant")
+
+    def noise_multiplier(
+        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+    ) -> float:
+        """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
+        del share
+        noise = horizon * float(given["constant"]) / float(given["epsilon"])
+        return noise / (2.0 * math.sqrt(size()))
 
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.broadcast`."""
         t, n, sampled = context.horizon, context.num_clients, context.num_sampled
         exposed = at_least(t**2 - sampled**2 * n, 0.0)  # 0 where T <= sqrt(N) L: no noise
         scale = 2.0 * _unit(context) * exposed**0.5 / (context.num_samples * n)
@@ -40,11 +58,9 @@ class NbAFL(FedAvg):
         return _add_noise(clipped, scale, "nbafl downlink", context) if exposed.any() else clipped
 
     def pull(self, context: Context) -> Array:
-        """See `Algorithm.pull`."""
         return context.hyperparameters["mu"]
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.upload`."""
         scale = _unit(context) * context.horizon / context.num_samples
         return _add_noise(_clip(parameters, context), scale, "nbafl uplink", context)
 

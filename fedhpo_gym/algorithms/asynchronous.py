@@ -7,13 +7,21 @@ another idle client begins with the model of that moment. A round is one aggrega
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, at_least
-from fedhpo_gym.fl.models.description import Parameters, fit
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Dimension
 
 BUFFER = "buffer_size"
 """Reports that an aggregation waits for; 1 where a configuration does not say."""
+
+_LATE: Mapping[str, Setting] = {
+    "hinge_slope": Setting(0.0, 0.0, 1e6),
+    "hinge_after": Setting(4.0, 0.0, 1e6),
+    "mu": Setting(0.0, 0.0, 1e6),
+}
 
 
 class Asynchronous(Algorithm):
@@ -54,7 +62,7 @@ class Asynchronous(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`; `average` is the mean of discounted updates."""
+        """Step along `average`, the mean of discounted updates."""
         rate = self.rate(context)
         updated = {
             name: value + fit(rate, value) * average[name] for name, value in parameters.items()
@@ -65,21 +73,18 @@ class Asynchronous(Algorithm):
 class FedAsync(Asynchronous):
     """Every report is mixed in at once: w <- (1 - a) w + a w_client, a = mixing s(tau).
 
-    Algorithm 1 of Xie et al. (2019); `mu` is their rho.
+    Algorithm 1 of Xie et al. (2019); `mu` is their rho, and mixing and exponents are around theirs.
     """
 
     name = "fedasync"
     from_current = True
-    hyperparameters = {  # noqa: RUF012
-        "mixing": None,
-        "staleness_exponent": None,
-        "hinge_slope": 0.0,
-        "hinge_after": 4.0,
-        "mu": 0.0,
-    }
+    dimensions = (
+        Dimension("mixing", 0.1, 1.0, "float", bins=4, scope="server"),
+        Dimension("staleness_exponent", 0.0, 1.0, "float", bins=3, scope="server"),
+    )
+    settings = _LATE
 
     def rate(self, context: Context) -> Array:
-        """See `Asynchronous.rate`."""
         return context.hyperparameters["mixing"]
 
 
@@ -88,21 +93,17 @@ class FedBuff(Asynchronous):
 
     D_i is the way from the model that a client received to what it made of it: Algorithm 1 of
     Nguyen et al. (2022), without secure aggregation. Their discount is the default: an exponent of
-    1/2. Where all clients train at once, take equally long and are all waited for, a rate of 1
-    gives synchronous rounds with a mean that does not count samples.
+    1/2, and buffers are around their 10. Where all clients train at once, take equally long and
+    are all waited for, a rate of 1 gives synchronous rounds with a mean that counts no samples.
     """
 
     name = "fedbuff"
     from_current = False
-    hyperparameters = {  # noqa: RUF012
-        BUFFER: None,
-        "server_learning_rate": None,
-        "staleness_exponent": 0.5,
-        "hinge_slope": 0.0,
-        "hinge_after": 4.0,
-        "mu": 0.0,
-    }
+    dimensions = (
+        Dimension(BUFFER, 1, 16, "int", log=True, bins=5, scope="server"),
+        Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+    )
+    settings: ClassVar = {"staleness_exponent": Setting(0.5, 0.0, 10.0), **_LATE}
 
     def rate(self, context: Context) -> Array:
-        """See `Asynchronous.rate`."""
         return context.hyperparameters["server_learning_rate"]

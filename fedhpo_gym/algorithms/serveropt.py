@@ -5,12 +5,20 @@ FedAvg, FedProx, FedOpt, FedAdam and FedYogi are cases of it, bit for bit.
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.adaptive import FIRST, SECOND, first_moments
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, flags
-from fedhpo_gym.fl.models.description import Parameters, fit
+from typing import ClassVar
+
+from fedhpo_gym.algorithms.adaptive import FIRST, SECOND, first_moments
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, fit, flags
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Dimension
+
+KINDS = ("none", "sgd", "adam", "yogi")
+_STEPS = ("server_optimizer", KINDS[1:])
+ADAPTS = ("server_optimizer", KINDS[2:])
+"""When settings of adaptive servers mean anything."""
 
 NONE, SGD, ADAM, YOGI = range(4)
-"""What `server_optimizer` counts; the words are those of the tasks."""
+"""What `server_optimizer` counts in a configuration of numbers."""
 
 
 class ServerOpt(Algorithm):
@@ -24,30 +32,44 @@ class ServerOpt(Algorithm):
       w <- w + server_learning_rate m / (sqrt(v) + adaptivity).
 
     Where a server takes no such step, moments stay at 0 or are not read. A mu of 0 is no pull.
+    Ranges are the grids of Reddi et al. and, for mu, of Li et al. (2020), and a decade around.
     """
 
     name = "serveropt"
-    hyperparameters = {  # noqa: RUF012
-        "mu": None,
-        "server_optimizer": None,
+    dimensions = (
+        Dimension("mu", 1e-4, 1.0, "float", log=True, bins=5),
+        Dimension.of_categories("server_optimizer", KINDS, scope="server"),
+        Dimension(
+            "server_learning_rate",
+            0.001,
+            10.0,
+            "float",
+            log=True,
+            bins=5,
+            scope="server",
+            active=_STEPS,
+        ),
+        Dimension("server_momentum", 0.0, 0.95, "float", bins=4, scope="server", active=_STEPS),
+        Dimension(
+            "adaptivity", 1e-5, 0.1, "float", log=True, bins=5, scope="server", active=ADAPTS
+        ),
+    )
+    settings: ClassVar = {"second_decay": Setting(0.99, 0.0, 0.9999)}
+    inactive: ClassVar = {
         "server_learning_rate": 1.0,
         "server_momentum": 0.0,
         "adaptivity": 1e-3,
-        "second_decay": 0.99,
     }
 
     def pull(self, context: Context) -> Array:
-        """See `Algorithm.pull`."""
         return context.hyperparameters["mu"]
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.init_state`."""
         return first_moments(parameters, context)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         given = context.hyperparameters
         kind = given["server_optimizer"]
         # Ones and zeros: a number times one plus a finite number times zero is that number.

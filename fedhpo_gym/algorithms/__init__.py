@@ -1,25 +1,28 @@
-"""FL algorithms: each file says what the algorithm adds to a round."""
+"""FL algorithms: each file says all of one, what may be set, what travels, and what it does.
+
+Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from fedhpo_gym.algorithms.adaptive import FedAdam, FedYogi
+from fedhpo_gym.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
+from fedhpo_gym.algorithms.base import Algorithm, Context, LocalSteps
+from fedhpo_gym.algorithms.ditto import Ditto
+from fedhpo_gym.algorithms.dpfedavg import DPFedAvg
+from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.fedbn import FedBN
+from fedhpo_gym.algorithms.fednova import FedNova
+from fedhpo_gym.algorithms.fedopt import FedOpt
+from fedhpo_gym.algorithms.fedprox import FedProx
+from fedhpo_gym.algorithms.local import Local
+from fedhpo_gym.algorithms.nbafl import NbAFL
+from fedhpo_gym.algorithms.scaffold import Scaffold
+from fedhpo_gym.algorithms.serveropt import ServerOpt
 from fedhpo_gym.errors import require_known
-from fedhpo_gym.fl.algorithms.adaptive import FedAdam, FedYogi
-from fedhpo_gym.fl.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context, LocalSteps
-from fedhpo_gym.fl.algorithms.ditto import Ditto
-from fedhpo_gym.fl.algorithms.dpfedavg import DPFedAvg
-from fedhpo_gym.fl.algorithms.fedavg import FedAvg
-from fedhpo_gym.fl.algorithms.fedbn import FedBN
-from fedhpo_gym.fl.algorithms.fednova import FedNova
-from fedhpo_gym.fl.algorithms.fedopt import FedOpt
-from fedhpo_gym.fl.algorithms.fedprox import FedProx
-from fedhpo_gym.fl.algorithms.local import Local
-from fedhpo_gym.fl.algorithms.nbafl import NbAFL
-from fedhpo_gym.fl.algorithms.scaffold import Scaffold
-from fedhpo_gym.fl.algorithms.serveropt import ServerOpt
 from fedhpo_gym.typed import checked_types
 
 _KINDS: tuple[type[Algorithm], ...] = (

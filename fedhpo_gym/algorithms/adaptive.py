@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, flags
-from fedhpo_gym.fl.models.description import Parameters, fit
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, fit, flags
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Dimension
 
 FIRST, SECOND = "first moment of ", "second moment of "
 
@@ -17,24 +19,25 @@ class Adaptive(Algorithm):
     m <- first_decay m + (1 - first_decay) D, v <- `second_moment`(v, D^2),
     w <- w + server_learning_rate m / (sqrt(v) + adaptivity); m starts at 0 and v at adaptivity^2.
     There is no bias correction, as in the paper. The paper's names are eta for
-    server_learning_rate, tau for adaptivity, beta_1 and beta_2 for the decays.
+    server_learning_rate, tau for adaptivity, beta_1 and beta_2 for the decays. Rates are from the
+    ranges that they tune in.
     """
 
-    hyperparameters = {  # noqa: RUF012
-        "server_learning_rate": None,
-        "adaptivity": 1e-3,
-        "first_decay": 0.9,
-        "second_decay": 0.99,
+    dimensions = (
+        Dimension("server_learning_rate", 0.001, 1.0, "float", log=True, bins=4, scope="server"),
+    )
+    settings: ClassVar = {
+        "adaptivity": Setting(1e-3, 1e-9, 1.0),
+        "first_decay": Setting(0.9, 0.0, 0.9999),
+        "second_decay": Setting(0.99, 0.0, 0.9999),
     }
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.init_state`."""
         return first_moments(parameters, context)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         given = context.hyperparameters
         updated, moments = {}, {}
         for name, value in parameters.items():
@@ -63,7 +66,6 @@ class FedAdam(Adaptive):
     name = "fedadam"
 
     def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
-        """See `Adaptive.second_moment`."""
         return decay * moment + (1.0 - decay) * square
 
 
@@ -73,7 +75,6 @@ class FedYogi(Adaptive):
     name = "fedyogi"
 
     def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
-        """See `Adaptive.second_moment`."""
         sign = flags(moment > square) - flags(moment < square)
         return moment - (1.0 - decay) * square * sign
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models.description import Parameters, fit
+from fedhpo_gym.algorithms.base import Algorithm, Context, Parameters, fit
+from fedhpo_gym.space import Dimension
+
+MOMENTUM_AND_RATE = (
+    Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+    Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+)
+"""Of the server: Table 8 of FedHPO-Bench."""
 
 
 class FedOpt(Algorithm):
@@ -14,17 +20,15 @@ class FedOpt(Algorithm):
     """
 
     name = "fedopt"
-    hyperparameters = {"server_momentum": None, "server_learning_rate": None}  # noqa: RUF012
+    dimensions = MOMENTUM_AND_RATE
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.init_state`."""
         del context
         return {name: value - value for name, value in parameters.items()}
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         momentum = context.hyperparameters["server_momentum"]
         rate = context.hyperparameters["server_learning_rate"]
         buffer = {

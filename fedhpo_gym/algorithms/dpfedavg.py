@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, at_least, flags
-from fedhpo_gym.fl.models.description import Parameters, fit
+import numpy as np
+
+from fedhpo_gym.algorithms.base import (
+    Algorithm,
+    Array,
+    Context,
+    Parameters,
+    at_least,
+    fit,
+    flags,
+)
+from fedhpo_gym.algorithms.scaffold import WIDE_RATE
+from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.objectives import planned_noise
+from fedhpo_gym.space import Dimension, Value
 
 MOVED, FACTOR, BELOW = "move of ", "factor of the clipping norm", "below the clipping norm"
 
@@ -32,39 +46,48 @@ class DPFedAvg(Algorithm):
 
     z is `noise_multiplier`; where `epsilon` is positive, it is the smallest that keeps the rounds
     that are planned (epsilon, delta)-private. Running statistics of normalisation layers are
-    averaged by samples, as elsewhere, and protected by nothing.
+    averaged by samples, as elsewhere, and protected by nothing. Ranges are around the norms and
+    rates that Andrew et al. tune.
     """
 
     name = "dpfedavg"
-    hyperparameters = {  # noqa: RUF012
-        "update_clip": None,
-        "server_momentum": None,
-        "server_learning_rate": None,
-        "noise_multiplier": 1.0,
-        "epsilon": 0.0,
-        "delta": 1e-5,
-        "clip_rate": 0.0,
-        "clip_quantile": 0.5,
-        "count_noise": 5.0,
+    dimensions = (
+        Dimension("update_clip", 0.01, 10.0, "float", log=True, bins=4, scope="server"),
+        Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+        WIDE_RATE,
+    )
+    settings: ClassVar = {
+        "noise_multiplier": Setting(1.0, 0.0, 1e6),
+        "epsilon": Setting(0.0, 0.0, 1e6, instead="noise_multiplier"),
+        "delta": Setting(1e-5, 1e-12, 0.5),
+        "clip_rate": Setting(0.0, 0.0, 1.0),
+        "clip_quantile": Setting(0.5, 0.0, 1.0),
+        "count_noise": Setting(5.0, 0.6, 1e6),
     }
+    private = ("noise_multiplier", "epsilon", "delta")
     reads_uploads = True
     sends_updates = True
     counts_equally = True
     poisson = True
 
+    def noise_multiplier(
+        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+    ) -> float:
+        """Return z as training has it: in single precision."""
+        del size
+        noise, epsilon, delta = (float(np.float32(given[name])) for name in self.private)
+        return planned_noise(epsilon, delta, horizon, share) if epsilon > 0.0 else noise
+
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.init_state`."""
         moved = {MOVED + name: value - value for name, value in parameters.items()}
         one = 0.0 * context.hyperparameters["update_clip"] + 1.0
         return {**moved, FACTOR: one[None]}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.reports`."""
         del parameters
         return {BELOW: (0.0 * context.hyperparameters["update_clip"])[None]}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.upload`."""
         clip, norm = _clip(context), context.norm(parameters)
         divisor = at_least(norm / clip, 1.0)
         sent = {name: value / fit(divisor, value) for name, value in parameters.items()}
@@ -73,7 +96,6 @@ class DPFedAvg(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         given = context.hyperparameters
         noise, adapts = _noise(context), flags(given["clip_rate"] > 0.0)
         share = adapts / (2.0 * given["count_noise"]) ** 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Array, Context, at_least
-from fedhpo_gym.fl.models.description import Parameters, fit
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.fedopt import MOMENTUM_AND_RATE
 
 LENGTH = "length of local training"
 
@@ -21,22 +21,19 @@ class FedNova(Algorithm):
     """
 
     name = "fednova"
-    hyperparameters = {"server_momentum": None, "server_learning_rate": None}  # noqa: RUF012
+    dimensions = MOMENTUM_AND_RATE
     reads_uploads = True
     sends_updates = True
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.init_state`."""
         del context
         return {name: value - value for name, value in parameters.items()}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.reports`."""
         del parameters
         return {LENGTH: (0.0 * context.hyperparameters["server_momentum"])[None]}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        """See `Algorithm.upload`."""
         length = length_of(context)
         sent = {name: value / fit(length, value) for name, value in parameters.items()}
         return {**sent, LENGTH: length[None]}
@@ -44,7 +41,6 @@ class FedNova(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         momentum = context.hyperparameters["server_momentum"]
         rate = context.hyperparameters["server_learning_rate"]
         length = average[LENGTH][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedhpo_gym.fl.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.fedavg import FedAvg
 
 
 class Local(FedAvg):
@@ -15,8 +15,8 @@ class Local(FedAvg):
     """
 
     name = "local"
+    copies = 0
 
     def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
-        """See `Algorithm.personal`."""
         del norms
         return frozenset(names)

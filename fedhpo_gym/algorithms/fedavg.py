@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.fl.algorithms.base import Algorithm, Context
-from fedhpo_gym.fl.models.description import Parameters
+from fedhpo_gym.algorithms.base import Algorithm, Context, Parameters
 
 
 class FedAvg(Algorithm):
@@ -14,6 +13,5 @@ class FedAvg(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        """See `Algorithm.server_update`."""
         del parameters, context
         return average, state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fedhpo_gym.fl.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
@@ -17,5 +17,4 @@ class FedBN(FedAvg):
     name = "fedbn"
 
     def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
-        """See `Algorithm.personal`."""
         return frozenset(names) & frozenset(norms)

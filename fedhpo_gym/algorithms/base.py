@@ -1,21 +1,24 @@
-"""What an FL algorithm decides."""
+"""What an FL algorithm is: what may be set, what travels, what it costs and what it does."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.fl.models.description import Parameters
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Dimension, Value
 
 Array = Any
 """An array of numpy or a tensor of torch: hooks take arithmetic that both know, on numbers that
 both round alike."""
-Hyperparameters = Mapping[str, Array]
-"""Hyperparameters of the algorithm by name, each (items,)."""
+Parameters = dict[str, Array]
+"""Named arrays of shape (model's own, items, ...): the second axis counts what is trained
+together, which is courses, or courses on single clients."""
 VARIATE = "variate of "
 """How names of control variates begin."""
 
@@ -40,7 +43,7 @@ class Context:
     """What a hook of a round may know; every array counts the items the hook is called for.
 
     Attributes:
-        hyperparameters: values of the algorithm's `hyperparameters`.
+        hyperparameters: (items,) values of the algorithm's `hyperparameters`.
         num_clients: clients of the federation.
         num_sampled: (items,) clients that train in this round.
         num_samples: (items,) training samples of the item's client, at least 1; for the
@@ -55,7 +58,7 @@ class Context:
             named by seed, round and client, and the same for all courses of a seed.
     """
 
-    hyperparameters: Hyperparameters
+    hyperparameters: Mapping[str, Array]
     num_clients: int
     num_sampled: Array
     num_samples: Array
@@ -73,8 +76,12 @@ class Algorithm(ABC):
 
     Attributes:
         name: name used in task ids and tables.
-        hyperparameters: names of the configuration entries it reads, with the value for
-            configurations that lack them; None where they must not lack.
+        dimensions: what is searched.
+        settings: what is fixed, by name.
+        inactive: values of dimensions where they have none.
+        copies: how many times the size of the model every message has.
+        private: hyperparameters that the noise which hides clients or samples depends on; none
+            where nothing is hidden.
         keeps_copy: every client also trains a model of its own that never leaves it, pulled
             towards the broadcast model; evaluation is of that model.
         reads_uploads: `upload` reads local parameters, and so every client's must be written out.
@@ -90,7 +97,11 @@ class Algorithm(ABC):
     """
 
     name: str
-    hyperparameters: Mapping[str, float | None] = {}
+    dimensions: ClassVar[tuple[Dimension, ...]] = ()
+    settings: ClassVar[Mapping[str, Setting]] = {}
+    inactive: ClassVar[Mapping[str, float]] = {}
+    copies: int = 1
+    private: tuple[str, ...] = ()
     keeps_copy: bool = False
     reads_uploads: bool = False
     sends_updates: bool = False
@@ -98,6 +109,28 @@ class Algorithm(ABC):
     counts_equally: bool = False
     poisson: bool = False
     asynchronous: bool = False
+
+    @cached_property
+    def hyperparameters(self) -> Mapping[str, float | None]:
+        """What it reads of a configuration, with the value for those that lack it.
+
+        None where it must not lack.
+        """
+        searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
+        return {**searched, **{name: one.default for name, one in self.settings.items()}}
+
+    def noise_multiplier(
+        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+    ) -> float:
+        """Return the standard deviation of the noise over the sensitivity of what it hides.
+
+        Args:
+            given: values of `private`.
+            horizon: rounds that are planned.
+            share: of the clients that take part in a round.
+            size: gives the numbers of the model.
+        """
+        raise NotImplementedError
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         """Return the server's state before the first round: none, unless overridden.
@@ -139,7 +172,7 @@ class Algorithm(ABC):
         return None
 
     def correction(self, context: Context) -> Parameters:
-        """Return what is added to gradients of local steps where it `keeps_variates`."""
+        """Return what is added to the gradients of local steps: nothing by default."""
         del context
         return {}
 
@@ -178,6 +211,11 @@ class Algorithm(ABC):
             state: the server's state.
             context: see `Context`; its items are the courses.
         """
+
+
+def fit(values: Array, parameter: Array) -> Array:
+    """Shape (items,) values so that they multiply a parameter (own, items, ...)."""
+    return values.reshape(-1, *(1,) * (parameter.ndim - 2))
 
 
 def at_least(values: Array, low: float) -> Array:
