@@ -45,7 +45,6 @@ def _small_bert() -> type[Model]:
         def for_federation(
             cls, federation: Federation, device: torch.device, **shape: Any
         ) -> BertTiny:
-            """See `Model.for_federation`."""
             del shape
             return cls(federation.num_classes, device, size=Size(**BERT_SIZE))
 

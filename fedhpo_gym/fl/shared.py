@@ -65,19 +65,16 @@ class OwnMatrix(Matrix):
         self._rounded = values.to(dtype)
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `Matrix.times`."""
         del sizes
         return rows @ self._rounded.t()
 
     def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `Matrix.back`."""
         del sizes
         return rows @ self._rounded
 
     def step(
         self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
     ) -> None:
-        """See `Matrix.step`."""
         del sizes
         subtract_product(self._values, left, right, decay[0])
 
@@ -116,13 +113,11 @@ class SharedMatrix(Matrix):
         self._moved: tuple[NDArray[np.float32], Tensor] | None = None
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `Matrix.times`."""
         return self._correct(
             _padded(rows) @ self._rounded.t(), rows, self._right, self._left, sizes
         )
 
     def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `Matrix.back`."""
         return self._correct(_padded(rows) @ self._rounded, rows, self._left, self._right, sizes)
 
     def _correct(
@@ -142,7 +137,6 @@ class SharedMatrix(Matrix):
     def step(
         self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
     ) -> None:
-        """See `Matrix.step`."""
         ends = list(itertools.accumulate(sizes, initial=0))
         with np.errstate(over="ignore", invalid="ignore"):
             self._scale[: len(sizes)] *= np.asarray(decay, dtype=np.float32)

@@ -13,6 +13,8 @@ from fedhpo_gym.fl.compiled.sums import (
     BLOCK,
     ONE,
     ZERO,
+    Floats,
+    Integers,
     add_scaled,
     dot,
     products,
@@ -20,7 +22,7 @@ from fedhpo_gym.fl.compiled.sums import (
     sigmoid,
     transposed,
 )
-from fedhpo_gym.fl.compiled.training import Floats, Integers, RowNumbers, gradient
+from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
 
 
 class Dense(NamedTuple):

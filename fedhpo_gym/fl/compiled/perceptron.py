@@ -12,13 +12,15 @@ from fedhpo_gym.fl.compiled.sums import (
     LANES,
     ONE,
     ZERO,
+    Floats,
+    Integers,
     add_product,
     add_scaled,
     copy,
     dot,
     residuals,
 )
-from fedhpo_gym.fl.compiled.training import Floats, Integers, RowNumbers, gradient
+from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 """Of batch normalisation: torch's defaults."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.fl.compiled.elementary import exp
 from fedhpo_gym.fl.compiled.jit import compiled
-from fedhpo_gym.fl.compiled.training import Floats
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
 
 LANES = 8
 """Parts of a sum over features: rows are padded to multiples of it."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.fl.compiled import draws
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
+from fedhpo_gym.fl.compiled.sums import Floats, Integers
 
-Floats = NDArray[np.float32]
-Integers = NDArray[np.int64]
 RowNumbers = NDArray[np.int32]
 
 _MOST_ORDERED = 1 << 22

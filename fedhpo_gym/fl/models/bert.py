@@ -125,7 +125,6 @@ class BertTiny(TorchModel):
         return torch.from_numpy(np.array(features, dtype=np.int32)).to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         rates = batch.settings["dropout"].tolist()
         seeds = batch.uniform((2,)).tolist() if max(rates) > 0 else [None] * len(rates)
         for item, size in enumerate(batch.sizes.tolist()):
@@ -140,7 +139,6 @@ class BertTiny(TorchModel):
                 )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
         # Short sentences pass through together: most of a padded matrix would be padding.
         order = torch.argsort((x != PADDING).sum(1), stable=True)
         items = parameters[WORDS].shape[1]

@@ -113,7 +113,6 @@ class ConvNet(TorchModel):
         return images.contiguous().to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         masks = self._masks(batch)
         if self.together:
             self._step_together(parameters, batch, masks)
@@ -193,7 +192,6 @@ class ConvNet(TorchModel):
         )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
         images = _normalise(x, self.dtype)
         items = parameters["bias4"].shape[1]
         out = [

@@ -108,7 +108,6 @@ class GCN(TorchModel):
         return torch.arange(len(features), device=self.device)[:, None]
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         dropout = batch.settings["dropout"].tolist()
         drawn = None
         if max(dropout) > 0.0:

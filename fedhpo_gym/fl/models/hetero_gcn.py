@@ -82,7 +82,6 @@ class HeteroGCN(TorchModel):
         return torch.arange(len(features), device=self.device)[:, None]
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         decay, sizes = batch.decay.tolist(), batch.sizes.tolist()
         joined: dict[int, _Joined] = {}

@@ -31,7 +31,6 @@ class LogisticRegression(CompiledModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LogisticRegression:
-        """See `CompiledModel.for_federation`."""
         del shape
         return cls(federation.features.shape[1], federation.num_classes)
 
@@ -42,7 +41,6 @@ class LogisticRegression(CompiledModel):
         return {"weight": rng.uniform(-bound, bound, size).astype(np.float32)}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """See `CompiledModel.shapes`."""
         return {"weight": (self.num_classes, self.num_inputs + 1)}
 
     def data(self, federation: Federation) -> tuple[Any, ...]:
@@ -67,7 +65,6 @@ class LogisticRegression(CompiledModel):
         return logistic.Dense(x.ravel(), *known, self.squashed)
 
     def memory(self, rows: int) -> int:
-        """See `CompiledModel.memory`."""
         from fedhpo_gym.fl.compiled.sums import BLOCK
 
         del rows
