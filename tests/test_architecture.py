@@ -95,7 +95,7 @@ PLANTED: list[tuple[Check, str, str, str]] = [
     (UNSAFE, "fl.engine", "torch.load(path)", "a pickle"),
     (UNSAFE, "datasets.x", "pd.read_pickle(path)", "a pickle"),
     (contract.assert_faults, "space.space", "assert x is not None", "1 asserts, more than"),
-    (contract.assert_faults, "fl.laws", "assert x > 0", "does more than narrow a type"),
+    (contract.assert_faults, "fl.self_check", "assert x > 0", "does more than narrow a type"),
     (contract.size_faults, "space.space", "x = 1\n" * 601, "601 lines, more than 600"),
 ]
 

@@ -34,7 +34,7 @@ from plain_module import PlainModuleCourse
 
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.torch_trainer import one_thread
 from fedhpo_gym.tasks import get_task
 

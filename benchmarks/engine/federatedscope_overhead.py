@@ -31,7 +31,7 @@ from fedhpo_gym.backends.federatedscope.running import RemoteCourse
 from fedhpo_gym.courses.training import task_federation
 from fedhpo_gym.errors import MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task
 

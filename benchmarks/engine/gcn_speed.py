@@ -35,8 +35,8 @@ from torch.nn import functional
 from fedhpo_gym.courses.training import make_batch, make_course, task_federation
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.graphs import GraphFederation
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.models import GCN
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task, get_task
 
 HIDDEN = 64

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import get_task
 
 RATES = tuple(10.0**k for k in range(-3, 4))

@@ -17,7 +17,7 @@ import numpy as np
 from fedhpo_gym.courses.handing import arrays_of, graph_arrays
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.graphs import GraphFederation
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 
 SCRIPT = Path(__file__).with_name("federatedscope_course.py")
 

@@ -28,8 +28,8 @@ from measuring import number
 from fedhpo_gym.courses.training import make_batch, task_federation
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.minibatches import client_orders
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task
 
 SCRIPT = Path(__file__).with_name("pfl_course.py")

@@ -28,9 +28,9 @@ from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
 from fedhpo_gym.datasets.records import make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.federation import Federation, make_user_federation
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.systems import ClientWork, DeviceModel, Happened, JobClock, Work
 

@@ -15,7 +15,7 @@ from fedhpo_gym.building.units import UnitShape, read_unit
 from fedhpo_gym.courses.training import engine_version
 from fedhpo_gym.datasets import load_dataset
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import Task
 

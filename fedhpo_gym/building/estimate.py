@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, U
 from fedhpo_gym.courses.training import make_batch
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 
 SHORT_S = 120.0
 """A first round shorter than this is taken again: much of it may be what is compiled just once."""

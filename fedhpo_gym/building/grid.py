@@ -16,7 +16,7 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, shared_axes
 from fedhpo_gym.building.encoding import encode_curves
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.courses.training import make_course
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.landscape import write_health
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tables import codec

@@ -19,8 +19,8 @@ from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.building.units import write_unit
 from fedhpo_gym.cluster import each_on_cluster
 from fedhpo_gym.courses.training import make_batch
-from fedhpo_gym.fl.laws import require_equal_bits
 from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.self_check import require_equal_bits
 from fedhpo_gym.processes import Crew
 from fedhpo_gym.tasks import Task
 

@@ -13,8 +13,8 @@ from fedhpo_gym.courses import training
 from fedhpo_gym.courses.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState
 from fedhpo_gym.tasks import Instance, Task
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
 from fedhpo_gym.algorithms.base import Array, fit
 from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.fl.course import Course, JobClock, Needs
 from fedhpo_gym.fl.group import Group
-from fedhpo_gym.fl.items import Items, Names
-from fedhpo_gym.fl.packing import Course, JobClock, Needs
+from fedhpo_gym.fl.participants import Items, Names
 from fedhpo_gym.fl.records import CourseState, Feedback
 from fedhpo_gym.fl.trainer import LocalResult, Values
 from fedhpo_gym.seeding import stream
@@ -38,7 +38,7 @@ class Job(NamedTuple):
     reports: bool
 
 
-class Even:
+class OneSecondEach:
     """The clock of clients that all take one second."""
 
     server_s = 0.0
@@ -55,12 +55,12 @@ class Queue:
     Attributes:
         now_s: seconds since its beginning.
         begun: number of jobs begun so far.
-        flying: jobs that are not done.
+        in_flight: jobs that are not done.
     """
 
     now_s: float = 0.0
     begun: int = 0
-    flying: tuple[Job, ...] = ()
+    in_flight: tuple[Job, ...] = ()
 
 
 class LocalModel(NamedTuple):
@@ -111,27 +111,31 @@ def until_aggregation(
         where the course stands after the aggregation; the jobs that were begun; those that have
         reported, in the order of their arrival.
     """
-    now_s, begun, flying = queue.now_s, queue.begun, list(queue.flying)
+    now_s, begun, in_flight = queue.now_s, queue.begun, list(queue.in_flight)
     started: list[Job] = []
     arrived: list[Job] = []
     while len(arrived) < reports:
-        together = bool(flying) and min(flying).done_s <= now_s
-        while len(flying) < at_once and not together:
-            busy = {job.client for job in flying}
+        together = bool(in_flight) and min(in_flight).done_s <= now_s
+        while len(in_flight) < at_once and not together:
+            busy = {job.client for job in in_flight}
             idle = [client for client in range(num_clients) if client not in busy]
             drawn = stream(seed, "asynchronous clients", begun).integers(len(idle))
             client = idle[int(drawn)]
             seconds, survives = clock.job(seed, begun, client, now_s)
             started.append(Job(now_s + seconds, begun, client, version, survives))
-            flying.append(started[-1])
+            in_flight.append(started[-1])
             begun += 1
-        job = min(flying)
-        flying.remove(job)
+        job = min(in_flight)
+        in_flight.remove(job)
         now_s = job.done_s
         if job.reports:
             arrived.append(job)
-    later = tuple(job._replace(done_s=job.done_s + clock.server_s) for job in flying)
-    return replace(queue, now_s=now_s + clock.server_s, begun=begun, flying=later), started, arrived
+    later = tuple(job._replace(done_s=job.done_s + clock.server_s) for job in in_flight)
+    return (
+        replace(queue, now_s=now_s + clock.server_s, begun=begun, in_flight=later),
+        started,
+        arrived,
+    )
 
 
 class AsynchronousGroup(Group):
@@ -161,7 +165,7 @@ class AsynchronousGroup(Group):
     def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
         """Do the same; what clients have begun they finish as they began it."""
         super().configure(courses, needed)
-        self._clocks = [course.clock or Even() for course in courses]
+        self._clocks = [course.clock or OneSecondEach() for course in courses]
         self._reports = [int(course.configuration.get(BUFFER, 1)) for course in courses]
 
     def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
@@ -188,7 +192,7 @@ class AsynchronousGroup(Group):
             self._report(arrived, feedback, index, metrics)
         self._end_round(self._parameters, self._mean(arrived), {})
         for row, flight in enumerate(self._flights):
-            kept = {job.number: flight.models[job.number] for job in flight.queue.flying}
+            kept = {job.number: flight.models[job.number] for job in flight.queue.in_flight}
             self._flights[row] = replace(flight, models=kept)
 
     def _begin(self, started: Sequence[tuple[int, Job]]) -> None:
@@ -271,10 +275,10 @@ class AsynchronousGroup(Group):
 
     def get(self, row: int) -> CourseState:
         """Return a copy of the state of one course, with what is in flight."""
-        return replace(super().get(row), flying=self._flights[row])
+        return replace(super().get(row), in_flight=self._flights[row])
 
     def put(self, row: int, state: CourseState) -> None:
         """Set the state of one course, with what is in flight."""
         super().put(row, state)
-        if isinstance(state.flying, InFlight):
-            self._flights[row] = state.flying
+        if isinstance(state.in_flight, InFlight):
+            self._flights[row] = state.in_flight

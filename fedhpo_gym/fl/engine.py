@@ -15,9 +15,9 @@ from fedhpo_gym.errors import InvalidArgumentError, needing
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl.asynchronous import AsynchronousGroup
+from fedhpo_gym.fl.course import Course, Needs, needs
 from fedhpo_gym.fl.group import Group
-from fedhpo_gym.fl.models.description import Model
-from fedhpo_gym.fl.packing import Course, Needs, needs
+from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.records import WORST, CourseState, empty_feedback
 from fedhpo_gym.fl.records import Curves as Curves
 from fedhpo_gym.fl.trainer import Trainer, Trainers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -12,9 +13,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms.base import Algorithm, Array, Context, LocalSteps, Parameters
 from fedhpo_gym.algorithms.settings import TRAINING
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.fl.compiled.normal import normal_of
-from fedhpo_gym.fl.items import Items, Names, Roster
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.participants import Items, Names, Roster
 
 if TYPE_CHECKING:
     from fedhpo_gym.fl.trainer import Trainer
@@ -114,9 +114,7 @@ class Hyperparameters:
             **self._known[whose],
             num_clients=self._num_clients,
             horizon=self._horizon,
-            normal=lambda purpose, like: array(
-                normal_of(tuple(like.shape), names.seed, purpose, names.of_items)
-            ),
+            normal=partial(_normal, array, names),
             local=lambda: self._local(whose),
             norm=self._trainer.norm,
             variates=variates,
@@ -162,3 +160,10 @@ class Hyperparameters:
             for client, own in value.own:
                 row[client] = own
         return values.ravel()
+
+
+def _normal(array: Callable[[Any], Array], names: Names, purpose: str, like: Array) -> Array:
+    """Return what `Context.normal` draws."""
+    from fedhpo_gym.fl.compiled.rng import normal_of
+
+    return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym import seeding
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.packing import PerClient
+from fedhpo_gym.fl.course import PerClient
 
 MAX_PREPARED = 256
 """Streams that are prepared at once: so many cost as much as fifteen that are made one by one."""

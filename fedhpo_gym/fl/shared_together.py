@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.shared import subtract_product
+from fedhpo_gym.fl.shared_matrices import subtract_product
 
 
 class Matrices(Protocol):

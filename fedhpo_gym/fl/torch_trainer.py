@@ -16,18 +16,26 @@ from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.averaging import Averaging
-from fedhpo_gym.fl.buffers import Buffers
-from fedhpo_gym.fl.cohorts import shared_names, sharing_courses, split_cohorts
-from fedhpo_gym.fl.dispatch import warn_unless_fixed
 from fedhpo_gym.fl.evaluation import Evaluator, lay_out
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.items import Items, Names, Roster, split_items
-from fedhpo_gym.fl.local import LocalTraining
-from fedhpo_gym.fl.models.base import Parameters, TorchModel, fit, sum_classes
-from fedhpo_gym.fl.precision import require_precision
-from fedhpo_gym.fl.prepared import PreparedFederation
+from fedhpo_gym.fl.local_training import LocalTraining
+from fedhpo_gym.fl.models.torch_model import (
+    Parameters,
+    TorchFederation,
+    TorchModel,
+    fit,
+    sum_classes,
+)
+from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
+from fedhpo_gym.fl.precision import require_precision, warn_unless_fixed
 from fedhpo_gym.fl.records import MAX_NORM
-from fedhpo_gym.fl.shared import SharedMatrix
+from fedhpo_gym.fl.shared_matrices import (
+    SharedMatrix,
+    Workspace,
+    shared_names,
+    sharing_courses,
+    split_cohorts,
+)
 from fedhpo_gym.fl.shared_together import SharedMatrices
 from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
 
@@ -43,10 +51,10 @@ class TorchTrainer(Trainer):
 
     def __init__(
         self,
-        prepared: PreparedFederation,
+        prepared: TorchFederation,
         algorithm: Algorithm,
         device: torch.device,
-        buffers: Buffers,
+        buffers: Workspace,
     ) -> None:
         """Train on a federation; `buffers` is memory that is used again."""
         self._prepared = prepared
@@ -365,13 +373,13 @@ class TorchTrainers(Trainers):
         self._algorithm = algorithm
         self._precision = precision
         self._device = torch.device(device)
-        self._buffers = Buffers()
+        self._buffers = Workspace()
 
     def trainer(
         self, federation: Federation, architecture: Iterable[tuple[str, float]]
     ) -> TorchTrainer:
         """Return what trains courses of one federation and model shape."""
-        prepared = PreparedFederation(
+        prepared = TorchFederation(
             federation, self._model, architecture, self._device, self._precision
         )
         return TorchTrainer(prepared, self._algorithm, self._device, self._buffers)

@@ -14,8 +14,8 @@ from fedhpo_gym.algorithms.base import Array, Parameters
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.items import Items, Names, Roster, split_items
-from fedhpo_gym.fl.models.description import Model
+from fedhpo_gym.fl.models.model import Model
+from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
 
 Values = Any
 """Parameters of some rows (courses, or courses on clients) in the form in which a trainer keeps

@@ -67,7 +67,7 @@ class AlgorithmConformance:
         assert (losses.min(axis=1) < losses[:, 0]).all()
 
     def _courses(self) -> list[Any]:
-        from fedhpo_gym.fl.packing import Course
+        from fedhpo_gym.fl.course import Course
 
         space = get_task("LR-CreditG").variant(algorithm=self.name).space
         # The first two train on the same minibatches.

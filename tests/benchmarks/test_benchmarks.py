@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow")
 import torch
 
 from fedhpo_gym.courses.training import make_batch, task_federation
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import Task, get_task

@@ -15,9 +15,9 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
 from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_cnn import LAYERS, MAX_NORM, images, plain_network  # noqa: E402
 from plain_course import Network, plain_course  # noqa: E402
@@ -227,7 +227,7 @@ def test_settings_of_local_training_equal_a_plain_implementation_of_networks(
     pictures: Federation, monkeypatch: pytest.MonkeyPatch, given: dict[str, float], sharing: bool
 ) -> None:
     monkeypatch.setattr(
-        "fedhpo_gym.fl.cohorts.worth_sharing", lambda rank, _: np.full(len(rank), sharing)
+        "fedhpo_gym.fl.shared_matrices.worth_sharing", lambda rank, _: np.full(len(rank), sharing)
     )
     chosen = course(0.7, **{"mu": 0.0, "learning_rate": 0.05, **given})
     expected = plain_course(pictures, [chosen] * 3, "fedprox", 3, CONVOLUTIONAL).metrics

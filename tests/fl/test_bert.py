@@ -17,9 +17,9 @@ from fedhpo_gym.datasets.bert_weights import FILE, pretrained_weights, read_weig
 from fedhpo_gym.datasets.records import TRAIN, VAL, make_dataset  # noqa: E402
 from fedhpo_gym.errors import DamagedDataError, InvalidArgumentError, MissingDataError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402
 

@@ -12,9 +12,9 @@ from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import torch_trainer  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, convolution  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, cnn_step  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from plain_cnn import images, plain_network, train  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402
@@ -97,7 +97,7 @@ def test_portions_of_clients_give_the_same_numbers(
 ) -> None:
     whole = run(federation, MIXED).metrics
     monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", 1)
-    monkeypatch.setattr("fedhpo_gym.fl.steps.MAX_LAID_OUT", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.local_training.MAX_LAID_OUT", 1)
     monkeypatch.setattr("fedhpo_gym.fl.averaging.PIECE", 1)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 
@@ -130,7 +130,7 @@ def test_one_odd_number_marks_its_item(odd: float) -> None:
 def test_pooling_is_that_of_torch() -> None:
     maps = torch.randn(3, 4, 7, 6, generator=torch.Generator().manual_seed(0))
     maps = maps.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(convolution.pool(maps), torch.nn.functional.max_pool2d(maps, 2))
+    assert torch.equal(cnn_step.pool(maps), torch.nn.functional.max_pool2d(maps, 2))
 
 
 def test_dropout_changes_training_and_not_the_evaluation(federation: Federation) -> None:

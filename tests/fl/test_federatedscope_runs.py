@@ -22,9 +22,9 @@ from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.datasets import Dataset  # noqa: E402
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import make_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import get_model  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 
 ROUNDS = 30
 KEYS = ("train_avg_loss", "val_avg_loss", "test_avg_loss", "train_acc", "val_acc", "test_acc")

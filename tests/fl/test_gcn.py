@@ -19,10 +19,10 @@ from fedhpo_gym.datasets.records import make_dataset  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import make_federation  # noqa: E402
 from fedhpo_gym.federations.graphs import GraphFederation, make_graph_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import GCN  # noqa: E402
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from plain_gcn import plain_gcn  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -20,9 +20,9 @@ from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import make_federation  # noqa: E402
 from fedhpo_gym.federations.heterogeneous import HeteroFederation, make_hetero_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import HeteroGCN  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402

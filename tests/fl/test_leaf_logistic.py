@@ -17,9 +17,9 @@ from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.datasets.records import SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LeafLogisticRegression, LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from plain_course import LINEAR, Network, plain_course  # noqa: E402
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "engine"

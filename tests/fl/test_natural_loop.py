@@ -20,7 +20,7 @@ from fedhpo_gym.courses.training import make_batch, make_course  # noqa: E402
 from fedhpo_gym.datasets.natural import NATURAL  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import Federation  # noqa: E402
-from fedhpo_gym.fl.packing import PerClient  # noqa: E402
+from fedhpo_gym.fl.course import PerClient  # noqa: E402
 from fedhpo_gym.seeding import stream  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402

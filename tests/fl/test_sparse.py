@@ -16,9 +16,9 @@ from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset  # noq
 from fedhpo_gym.evaluation.best import best_rounds  # noqa: E402
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity  # noqa: E402
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending  # noqa: E402
 from plain_course import plain_course  # noqa: E402
 

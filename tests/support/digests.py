@@ -37,9 +37,9 @@ import numpy as np
 from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
 from fedhpo_gym.federations.federation import Federation, make_user_federation
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.seeding import stream
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"

@@ -283,7 +283,7 @@ NARROWED = {
     "envs.trial.scores": 1,
     "envs.trial.telling": 1,
     "envs.trial.vector": 2,
-    "fl.laws": 2,
+    "fl.self_check": 2,
     "fl.models.cnn_step": 1,
     "processes": 1,
     "studies.cells": 1,

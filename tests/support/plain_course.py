@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.packing import FULL_BATCH, Course
+from fedhpo_gym.fl.course import FULL_BATCH, Course
 from fedhpo_gym.seeding import stream
 from plain_draws import client_order, draw_round
 

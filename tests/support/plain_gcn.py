@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.federations.graphs import GraphFederation
-from fedhpo_gym.fl.packing import FULL_BATCH, Course
+from fedhpo_gym.fl.course import FULL_BATCH, Course
 from fedhpo_gym.seeding import stream
 from plain_draws import client_order, draw_round
 

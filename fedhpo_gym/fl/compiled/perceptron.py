@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.fl.compiled.evaluation import predict
-from fedhpo_gym.fl.compiled.jit import compiled, implements
-from fedhpo_gym.fl.compiled.sums import (
+from fedhpo_gym.fl.compiled.arithmetic import (
     LANES,
     ONE,
     ZERO,
@@ -20,6 +18,8 @@ from fedhpo_gym.fl.compiled.sums import (
     dot,
     residuals,
 )
+from fedhpo_gym.fl.compiled.evaluation import predict
+from fedhpo_gym.fl.compiled.jit import compiled, implements
 from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
 
 EPSILON, MOMENTUM = 1e-5, 0.1

@@ -18,13 +18,12 @@ from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.fl import records
-from fedhpo_gym.fl.compiled import draws, evaluation, training
-from fedhpo_gym.fl.compiled.elementary import power
-from fedhpo_gym.fl.compiled.sums import BLOCK
+from fedhpo_gym.fl.compiled import evaluation, rng, training
+from fedhpo_gym.fl.compiled.arithmetic import BLOCK, power
 from fedhpo_gym.fl.compiled.training import Rows, Settings
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.items import Items, Names
-from fedhpo_gym.fl.models.compiled import CompiledModel, Layout, flat_rows
+from fedhpo_gym.fl.models.model import CompiledModel, Layout, flat_rows
+from fedhpo_gym.fl.participants import Items, Names
 from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
 from fedhpo_gym.seeding import stream
 
@@ -46,7 +45,7 @@ class CompiledTrainer(Trainer):
         self._data = model.data(federation)
         self._train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
         self._labels = np.ascontiguousarray(federation.labels, dtype=np.int64)
-        self._words = draws.entropy(federation.seed, "minibatches", 2)
+        self._words = rng.entropy(federation.seed, "minibatches", 2)
         self._kept_columns = self._columns(self.kept)
         self._personal_columns = self._columns(self.personal)
         parts, offset = [], 0

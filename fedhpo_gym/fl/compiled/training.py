@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.compiled import draws
+from fedhpo_gym.fl.compiled import rng
+from fedhpo_gym.fl.compiled.arithmetic import Floats, Integers
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
-from fedhpo_gym.fl.compiled.sums import Floats, Integers
 
 RowNumbers = NDArray[np.int32]
 
@@ -121,7 +121,7 @@ def train(  # noqa: C901 - one loop
     Args:
         model: data and shape of a model.
         rows: training rows of the clients.
-        words: `draws.entropy` of the minibatches, with room for the number and the client.
+        words: `rng.entropy` of the minibatches, with room for the number and the client.
         settings: see `Settings`.
         items: see `Items`.
         order_of_items: (items,) those of a client follow each other: they share minibatches.
@@ -137,8 +137,8 @@ def train(  # noqa: C901 - one loop
     kept = max(min(settings.epochs.max(), _MOST_ORDERED // max(largest, 1)), 1)
     orders = np.empty((kept, largest), dtype=np.int32)
     known_client, known_number, drawn = -1, -1, 0
-    pool = np.empty(draws.POOL, dtype=np.uint32)
-    state = np.empty(draws.STATE, dtype=np.uint64)
+    pool = np.empty(rng.POOL, dtype=np.uint32)
+    state = np.empty(rng.STATE, dtype=np.uint64)
     words = words.copy()
     g = np.zeros(model.trained, dtype=np.float32)
     s = np.empty(size, dtype=np.float32)
@@ -164,14 +164,14 @@ def train(  # noqa: C901 - one loop
         number, epochs = items.number[item], settings.epochs[item]
         if client != known_client or number != known_number or epochs > kept:
             words[-2], words[-1] = number, client
-            draws.start(words, pool, state)
+            rng.start(words, pool, state)
             known_client, known_number, drawn = client, number, 0
         for epoch in range(epochs):
             order = orders[epoch % kept]
             if epoch >= drawn:
                 for i in range(held):
                     order[i] = rows.order[begin + i]
-                draws.shuffle(state, order[:held])
+                rng.shuffle(state, order[:held])
                 drawn += 1
             for at in range(0, held, batch):
                 until = min(at + batch, held)

@@ -18,7 +18,7 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.datasets.wordpiece import PADDING, VOCABULARY_SIZE
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 EPSILON = 1e-12
 """Of layer normalisation, as in BERT."""

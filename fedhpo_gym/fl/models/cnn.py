@@ -15,11 +15,10 @@ from torch.nn import functional
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
-from fedhpo_gym.fl.models.cnn_step import MAX_NORM, Step, take
+from fedhpo_gym.fl.models.cnn_step import MAX_NORM, PADDING, Layer, Step, merged, pool, rows, take
 from fedhpo_gym.fl.models.cnn_together import StepTogether
-from fedhpo_gym.fl.models.convolution import PADDING, Layer, merged, pool, rows
-from fedhpo_gym.fl.shared import Matrix, OwnMatrix
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
+from fedhpo_gym.fl.shared_matrices import Matrix, OwnMatrix
 from fedhpo_gym.fl.shared_together import Matrices, OwnMatrices
 
 MEAN, STD = 0.1307, 0.3081

@@ -16,8 +16,8 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.graphs import GraphFederation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 HIDDEN = 64
 """Hidden units (paper, Appendix D)."""

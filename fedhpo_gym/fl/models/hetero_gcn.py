@@ -14,8 +14,8 @@ from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
 from fedhpo_gym.federations.heterogeneous import HeteroFederation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.gcn import HIDDEN, glorot, where_above
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 ABSENT = -1e30
 """Logit of a class that a client does not have."""

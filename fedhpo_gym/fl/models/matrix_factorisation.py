@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedhpo_gym.datasets.records import Features
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 RANK = 10
 MIDDLE = 3.0

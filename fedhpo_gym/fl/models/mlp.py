@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.federations.federation import Federation
-from fedhpo_gym.fl.models.compiled import CompiledModel, padded
+from fedhpo_gym.fl.models.model import CompiledModel, padded
 
 
 class Perceptron(CompiledModel):

@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from fedhpo_gym.federations.graphs import GraphFederation
 from fedhpo_gym.federations.heterogeneous import HeteroFederation
-from fedhpo_gym.fl.cases import BERT_SIZE, Case
 from fedhpo_gym.fl.models import BertTiny, TorchModel
 from fedhpo_gym.fl.models.bert import WORDS, Size
 from fedhpo_gym.fl.models.cnn import MEAN, STD
-from fedhpo_gym.fl.models.cnn_step import MAX_NORM
-from fedhpo_gym.fl.models.convolution import EPSILON, PADDING
+from fedhpo_gym.fl.models.cnn_step import EPSILON, MAX_NORM, PADDING
+from fedhpo_gym.fl.self_check import BERT_SIZE, Case
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Values = Mapping[str, Tensor]

@@ -12,15 +12,21 @@ are multiplied by W at once, and no client's matrix is ever written.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Protocol
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.buffers import Buffers
+from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.algorithms.base import Parameters
+from fedhpo_gym.fl.participants import Items
+
+if TYPE_CHECKING:
+    from fedhpo_gym.fl.models.torch_model import TorchModel
 
 TILE = 32
 """Rows of shared products and of corrections are filled up to a multiple of it: every new shape of
@@ -87,7 +93,7 @@ class SharedMatrix(Matrix):
         start: Tensor,
         dtype: torch.dtype,
         ranks: Sequence[int],
-        buffers: Buffers,
+        buffers: Workspace,
         name: str,
     ) -> None:
         """Give every client the same matrix.
@@ -229,3 +235,83 @@ def _padded(rows: Tensor) -> Tensor:
 
 def _up(number: int, tile: int) -> int:
     return -(-number // tile) * tile
+
+
+class Workspace:
+    """Tensors of the largest size that was ever asked for, by name.
+
+    The allocator gives large tensors back to the system as soon as they are free, and the first
+    touch of fresh pages costs as much as several passes over warm ones.
+    """
+
+    def __init__(self) -> None:
+        """Start without any memory."""
+        self._kept: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return a contiguous tensor of any content, valid until its name is taken again.
+
+        Args:
+            name: whose memory to use.
+            shape: of the tensor.
+            like: a tensor of its data type and device.
+        """
+        size = math.prod(shape)
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size or kept.dtype != like.dtype:
+            kept = torch.empty(size, dtype=like.dtype, device=like.device)
+            self._kept[name] = kept
+        return kept[:size].view(*shape)
+
+
+ROWS_TOGETHER = 256
+"""Rows of minibatches that clients of one course train together, at most: more would gain little,
+and feature maps need memory."""
+MAX_KEPT = 2**13
+"""Rows that corrections of clients that train together hold, at most."""
+MORE = 8
+"""How many times more both are where a model takes the step of all items together."""
+
+
+def shared_names(
+    model: TorchModel, algorithm: Algorithm, personal: frozenset[str]
+) -> frozenset[str]:
+    """Return the parameters that need not be written for every client."""
+    if algorithm.keeps_copy or algorithm.reads_uploads:
+        return frozenset()
+    return model.shareable - personal
+
+
+def sharing_courses(
+    rows: NDArray[np.int64], names: frozenset[str], parameters: Parameters
+) -> NDArray[np.bool_]:
+    """Return (courses,): which share those parameters, by what their own clients cost.
+
+    It depends neither on the courses beside, nor on who is sampled.
+
+    Args:
+        rows: (courses,) rows that the largest client of a course trains on in a round.
+        names: of the parameters.
+        parameters: all of them, (own, rows, ..) each.
+    """
+    found = np.full(len(rows), bool(names))
+    for name in names:
+        found &= worth_sharing(rows, parameters[name].shape[2:])
+    return found
+
+
+def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
+    """Yield the items by course, and of each as many clients as train together.
+
+    Args:
+        items: some items.
+        rows: (courses,) rows that the largest client of a course trains on in a round.
+        together: see `TorchModel.together`.
+    """
+    more = MORE if together else 1
+    for course in np.unique(items.course).tolist():
+        own = np.flatnonzero(items.course == course)
+        width = int(items.width[own[0]])
+        count = min(ROWS_TOGETHER * more // width, MAX_KEPT * more // int(rows[course]))
+        for start in range(0, len(own), max(count, 1)):
+            yield items.take(own[start : start + max(count, 1)])

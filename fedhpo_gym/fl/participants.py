@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.federations.federation import Federation
+from fedhpo_gym.fl.course import Needs, PerClient
 from fedhpo_gym.fl.minibatches import batch_rows, client_orders, poisson_clients
-from fedhpo_gym.fl.packing import Needs, PerClient
 
 MAX_KNOWN = 16
 """Rounds whose items are remembered: courses alone often sample the same clients again."""
