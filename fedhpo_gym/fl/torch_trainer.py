@@ -82,7 +82,6 @@ class TorchTrainer(Trainer):
             return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
 
     def power(self, base: Any, exponent: Any) -> Any:
-        """Leave it to the library."""
         return base**exponent
 
     def norm(self, values: Parameters) -> Tensor:
@@ -97,11 +96,9 @@ class TorchTrainer(Trainer):
         return norm
 
     def initial(self, rows: int) -> Parameters:
-        """Repeat what is drawn from the seed."""
         return {name: v.repeat_interleave(rows, 1) for name, v in self._initial.items()}
 
     def zeros(self, rows: int) -> Parameters:
-        """Return zeros by name."""
         return self._zeros(rows, self.personal)
 
     def _zeros(self, rows: int, without: Collection[str]) -> Parameters:
@@ -112,52 +109,41 @@ class TorchTrainer(Trainer):
         }
 
     def views(self, values: Parameters, without: Collection[str] = ()) -> Parameters:
-        """Leave some names out."""
         return {name: value for name, value in values.items() if name not in without}
 
     def kept_of(self, values: Parameters) -> Parameters:
-        """Choose them by name."""
         return {name: value for name, value in values.items() if name in self.kept}
 
     def kept_views(self, values: Parameters) -> Parameters:
-        """Return them as they are."""
         return values
 
     def with_kept(self, values: Parameters, kept: Parameters) -> Parameters:
-        """Replace them by name."""
         return {**values, **kept}
 
     def with_personal(self, average: Parameters, start: Parameters) -> Parameters:
-        """Fill the names in that are missing."""
         return {**start, **average}
 
     def replaced(self, values: Parameters, new: Parameters) -> Parameters:
-        """Replace them by name."""
         return {name: new.get(name, value) for name, value in values.items()}
 
     def take(self, values: Parameters, rows: Rows) -> Parameters:
-        """Select along the second axis."""
         if not values:
             return {}
         index = self._index(rows)
         return {name: value.index_select(1, index) for name, value in values.items()}
 
     def put(self, values: Parameters, rows: Rows, new: Parameters) -> None:
-        """Copy along the second axis."""
         index = self._index(rows)
         for name, value in new.items():
             values[name].index_copy_(1, index, value)
 
     def concatenated(self, values: Sequence[Parameters]) -> Parameters:
-        """Concatenate along the second axis."""
         return {name: torch.cat([one[name] for one in values], 1) for name in values[0]}
 
     def where(self, live: Bools, new: Parameters, old: Parameters) -> Parameters:
-        """Choose by name."""
         return {name: self.choose(live, value, old[name]) for name, value in new.items()}
 
     def choose(self, live: Bools, new: Tensor, old: Tensor) -> Tensor:
-        """Choose along the second axis."""
         return torch.where(fit(self._index(live), new), new, old)
 
     def finite(self, values: Parameters, more: Iterable[Tensor] = ()) -> Bools:
@@ -167,7 +153,6 @@ class TorchTrainer(Trainer):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the tensors of a row."""
         return sum(value.numel() * value.element_size() for value in self._initial.values())
 
     def _shares(self, roster: Roster) -> Bools:
@@ -242,7 +227,6 @@ class TorchTrainer(Trainer):
         self._local.run(local, items, settings, names, pull, anchor, shared, shift)
 
     def updates(self, local: Parameters, received: Parameters) -> Parameters:
-        """Subtract by name."""
         return {
             name: value if name in self.untrained else value - received[name]
             for name, value in local.items()
@@ -256,7 +240,6 @@ class TorchTrainer(Trainer):
         said: Parameters,
         result: LocalResult,
     ) -> None:
-        """Add parameters by name, and products of what is shared."""
         items, shared = result.items, result.shared
         totals = {**{n: v for n, v in average.items() if n not in shared}, **reports}
         values = {**sent, **{name: said[name] for name in reports}}
@@ -271,7 +254,6 @@ class TorchTrainer(Trainer):
             matrix.add_to(average[name][0, items.course[0]], items.weight)
 
     def keep_statistics(self, average: Parameters, start: Parameters, nobody: Bools) -> None:
-        """Copy them by name."""
         empty = self._index(nobody)
         for name in self.model.buffers & average.keys():
             average[name][:, empty] = start[name][:, empty]
@@ -294,13 +276,11 @@ class TorchTrainer(Trainer):
             yield items.take(index), before, after
 
     def no_updates(self, rows: int) -> Parameters:
-        """Return zeros by name."""
         return self._zeros(rows, self.model.buffers)
 
     def add_updates(
         self, items: Items, received: Parameters, local: Parameters, mean: Parameters
     ) -> None:
-        """Add by name."""
         where, weight = self._index(items.course), self._index(items.weight)
         for name, total in mean.items():
             update = local[name] - received[name]
@@ -309,7 +289,6 @@ class TorchTrainer(Trainer):
     def compare(
         self, items: Items, received: Parameters, local: Parameters, mean: Parameters
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Compare by name."""
         where, found = self._index(items.course), []
         for name, value in local.items():
             if name in mean:
@@ -325,14 +304,12 @@ class TorchTrainer(Trainer):
         return norm.cpu().numpy(), cosine.cpu().numpy()
 
     def measure(self, values: Parameters, client: int | None = None) -> NDArray[np.float32]:
-        """Measure all rows together."""
         if client not in self._evaluators:
             rows = lay_out(self.federation, None if client is None else [client])
             self._evaluators[client] = Evaluator(self._prepared, rows, self._device)
         return self._evaluators[client](values)
 
     def measure_own(self, values: Parameters, client: Rows) -> NDArray[np.float32]:
-        """Measure client after client."""
         found: list[tuple[Rows, NDArray[np.float32]]] = []
         for one in np.unique(client).tolist():
             chosen = np.flatnonzero(client == one)

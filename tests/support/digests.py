@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset
 from fedhpo_gym.federations.federation import Federation, make_user_federation
 from fedhpo_gym.fl.course import Course
@@ -105,7 +105,7 @@ def cases() -> Iterator[tuple[str, str, int, str, Mapping[str, float]]]:
         shape = {"model_depth": float(depth), "model_width": float(width)}
         for model in ("MLP", "PlainMLP"):
             yield f"{model} 3 fedavg {depth} x {width}", model, 3, "fedavg", shape
-    others = [name for name in ALGORITHMS if name != "fedavg"]
+    others = [*GIVEN, "fedbn", "local"]
     for (model, classes), name in itertools.product((("LR", 3), ("MLP", 2)), others):
         yield f"{model} {classes} {name}", model, classes, name, deep if model == "MLP" else {}
     yield "PlainMLP 2 dpfedavg", "PlainMLP", 2, "dpfedavg", deep

@@ -87,19 +87,15 @@ class CompiledTrainer(Trainer):
         return self.array(np.sqrt(total))
 
     def initial(self, rows: int) -> Numbers:
-        """Repeat what is drawn from the seed."""
         return np.repeat(self._initial, rows, axis=0)
 
     def zeros(self, rows: int) -> Numbers:
-        """Return zeros for all numbers."""
         return np.zeros((rows, self._layout.size), dtype=np.float32)
 
     def views(self, values: Numbers, without: Collection[str] = ()) -> Parameters:
-        """Return views by the layout."""
         return dict(self._layout.views(values, without))
 
     def kept_of(self, values: Numbers) -> Numbers:
-        """Return their columns, without gaps."""
         return values[:, self._kept_columns]
 
     def kept_views(self, values: Numbers) -> Parameters:
@@ -107,45 +103,36 @@ class CompiledTrainer(Trainer):
         return dict(self._kept_layout.views(values))
 
     def with_kept(self, values: Numbers, kept: Numbers) -> Numbers:
-        """Write the columns into a copy."""
         values = values.copy()
         values[:, self._kept_columns] = kept
         return values
 
     def with_personal(self, average: Numbers, start: Numbers) -> Numbers:
-        """Write the columns in place."""
         if len(self._personal_columns):
             average[:, self._personal_columns] = start[:, self._personal_columns]
         return average
 
     def replaced(self, values: Numbers, new: Parameters) -> Numbers:
-        """Write into a copy."""
         values = values.copy()
         self._layout.write(values, new)
         return values
 
     def take(self, values: Numbers, rows: NDArray[np.int64]) -> Numbers:
-        """Index the rows."""
         return values[rows]
 
     def put(self, values: Numbers, rows: NDArray[np.int64], new: Numbers) -> None:
-        """Assign the rows."""
         values[rows] = new
 
     def concatenated(self, values: Sequence[Numbers]) -> Numbers:
-        """Put rows below each other."""
         return np.concatenate(values)
 
     def where(self, live: NDArray[np.bool_], new: Numbers, old: Numbers) -> Numbers:
-        """Choose row by row."""
         return np.where(live[:, None], new, old)
 
     def choose(self, live: NDArray[np.bool_], new: Any, old: Any) -> Any:
-        """Choose along the second axis."""
         return np.where(fit(live, new), new, old)
 
     def finite(self, values: Numbers, more: Iterable[Any] = ()) -> NDArray[np.bool_]:
-        """Look at every number once."""
         found = np.empty(len(values), dtype=np.bool_)
         training.finite(values, found)
         for value in more:
@@ -154,13 +141,11 @@ class CompiledTrainer(Trainer):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         return 4 * self._layout.size
 
     def receive(
         self, start: Numbers, items: Items, purpose: str, without: Collection[str] = ()
     ) -> Numbers:
-        """Take the rows of the items' courses."""
         del purpose, without
         return start[items.course]
 
@@ -205,7 +190,6 @@ class CompiledTrainer(Trainer):
         )
 
     def updates(self, local: Numbers, received: Numbers) -> Numbers:
-        """Subtract in place."""
         trained = self._layout.trained
         local[:, :trained] -= received[:, :trained]
         return local
@@ -218,7 +202,6 @@ class CompiledTrainer(Trainer):
         said: Parameters,
         result: LocalResult,
     ) -> None:
-        """Add item after item."""
         items, size = result.items, self._layout.size
         weight = self._weight(items)
         trained = self._layout.trained if self.equally else size
@@ -234,18 +217,15 @@ class CompiledTrainer(Trainer):
         return items.counted_equally.weight if self.equally else items.weight
 
     def keep_statistics(self, average: Numbers, start: Numbers, nobody: NDArray[np.bool_]) -> None:
-        """Copy what is not trained."""
         trained = self._layout.trained
         average[nobody, trained:] = start[nobody, trained:]
 
     def no_updates(self, rows: int) -> NDArray[np.float64]:
-        """Return zeros in double precision."""
         return np.zeros((rows, self._layout.trained))
 
     def add_updates(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> None:
-        """Add item after item."""
         training.add_updates(items.course, self._weight(items), received, local, mean)
 
     def compare(
@@ -257,12 +237,10 @@ class CompiledTrainer(Trainer):
         return found[:, 0], found[:, 1]
 
     def measure(self, values: Numbers, client: int | None = None) -> Numbers:
-        """Measure every row on the same clients."""
         clients = np.arange(self.federation.num_clients) if client is None else np.array([client])
         return self._measured(values, np.tile(clients, (len(values), 1)))
 
     def measure_own(self, values: Numbers, client: NDArray[np.int64]) -> Numbers:
-        """Measure every row on its client."""
         return self._measured(values, client[:, None])[:, 0]
 
     def _measured(self, models: Numbers, clients: NDArray[np.int64]) -> Numbers:
