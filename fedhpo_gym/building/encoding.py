@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.best import best_rounds
+from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.tables import codec
 
 

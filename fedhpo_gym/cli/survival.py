@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.archive import add_to_card
 from fedhpo_gym.courses.training import CourseState, make_batch, make_course, task_federation
-from fedhpo_gym.evaluation.best import evaluation_of
-from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
 from fedhpo_gym.landscape.health import SMALLEST_LOSS, SURVIVAL, SURVIVES
 from fedhpo_gym.landscape.lattice import Landscape, landscape_of
 from fedhpo_gym.seeding import stream

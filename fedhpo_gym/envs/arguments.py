@@ -17,7 +17,7 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def taking(record: type[Any]) -> Callable[[F], F]:
+def takes(record: type[Any]) -> Callable[[F], F]:
     """Give an entry point the signature that it has: its own arguments, and those of a record.
 
     `help` then shows them all, and whoever parses words by type finds the types.

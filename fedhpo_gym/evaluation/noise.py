@@ -122,7 +122,7 @@ class Noise:
             if value is not None and value != math.inf
         }
 
-    def hear(
+    def apply(
         self, evaluations: Evaluations, rngs: Generators, bounds: NDArray[np.float64]
     ) -> Evaluations:
         """Return what the server hears of B evaluations.
@@ -209,7 +209,7 @@ class Noise:
         return np.asarray((drawn * scales).mean(axis=-1))
 
 
-def heard_clients(evaluations: Evaluations) -> NDArray[np.float64]:
+def clients_evaluated(evaluations: Evaluations) -> NDArray[np.float64]:
     """Return how many clients are heard in each of the B evaluations and S seeds: (B, S)."""
     present = evaluations.num_samples[..., VAL] > 0
     found = present.sum(axis=-1, dtype=np.float64)

@@ -1,11 +1,13 @@
 """Frozen records that cross the borders between layers."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.checks import as_integer, as_number
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.typed import Axes, checked_types
 
 Split: TypeAlias = str
 Metric: TypeAlias = str
@@ -240,7 +243,7 @@ class Evaluations(_Metrics):
         _check_shape("seeds", self.seeds, shape[2 - self.seeds.ndim :])
 
     @classmethod
-    def stack(cls, evaluations: Sequence[Evaluation]) -> "Evaluations":
+    def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
         """Put evaluations with the same seeds and samples side by side.
 
         Raises:
@@ -377,3 +380,118 @@ def position(kind: str, name: str, known: tuple[str, ...]) -> int:
     """
     require_known(kind, name, known)
     return known.index(name)
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One quantity that an evaluation holds of every seed, client and split.
+
+    Attributes:
+        name: name on the metrics axis of an `Evaluation`.
+        unit: unit of the values; "1" for a pure number.
+        minimize: whether lower values are better.
+        bounds: finite lowest and highest value that counts; what lies beyond is clipped where it
+            is shown or scored.
+        complement: name of the objective 1 - value, which takes the metric's place among the
+            objectives; None where the objective is the metric itself.
+        open_ended: whether there are worse values than the bounds say, as of a loss.
+
+    Raises:
+        InvalidArgumentError: the bounds are not finite or not in order.
+    """
+
+    name: str
+    unit: str
+    minimize: bool
+    bounds: tuple[float, float]
+    complement: str | None = None
+    open_ended: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        low, high = self.bounds
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InvalidArgumentError(
+                f"metric {self.name!r}: `bounds` must be finite and increasing, got {self.bounds!r}"
+            )
+
+    @property
+    def objective(self) -> str:
+        """Name of its objective, behind the name of a split: `val_loss`."""
+        return self.complement or self.name
+
+    @property
+    def worst(self) -> float:
+        """The bound on the bad side."""
+        return self.bounds[1] if self.minimize else self.bounds[0]
+
+
+MAX_LOSS: Final = 10.0
+"""Upper bound of a loss, in nats: a model with a larger one is as useless as this one."""
+
+CLASSIFICATION: Final = (
+    MetricSpec("loss", "nats", True, (0.0, MAX_LOSS), open_ended=True),
+    MetricSpec("accuracy", "1", False, (0.0, 1.0), complement="error"),
+    MetricSpec("f1", "1", False, (0.0, 1.0)),
+)
+"""What the engine measures of every model, in the order of the axis."""
+
+
+@checked_types
+def best_rounds(
+    metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
+    num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],
+) -> NDArray[np.int64]:
+    """Return the index of the round with the lowest validation loss so far, for every round.
+
+    The validation loss of a round is the sample-weighted mean over clients; the first of equal
+    losses counts.
+
+    Args:
+        metrics: (courses, rounds, clients, splits, metrics).
+        num_samples: (clients, splits).
+
+    Returns:
+        (courses, rounds) indices into the rounds axis.
+    """
+    weights = num_samples[:, 1] / num_samples[:, 1].sum()
+    # A sum in a fixed order: a matrix product may round differently for another number of courses.
+    loss = sum(metrics[:, :, i, 1, 0].astype(np.float64) * w for i, w in enumerate(weights))
+    lowest = np.minimum.accumulate(loss, axis=1)
+    improved = np.ones(loss.shape, dtype=bool)
+    improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
+    rounds = np.arange(loss.shape[1])
+    return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)
+
+
+def evaluation_of(
+    metrics: NDArray[np.floating],
+    rounds: NDArray[np.integer],
+    diverged_at: NDArray[np.integer],
+    num_samples: NDArray[np.integer],
+    seeds: tuple[int, ...],
+    fidelity: Fidelity,
+) -> Evaluation:
+    """Return what learning curves answer at a fidelity.
+
+    Args:
+        metrics: (seeds, R, clients, splits, metrics) curves that reach the fidelity's round.
+        rounds: (R,) rounds after which the models were evaluated.
+        diverged_at: (seeds,) the round in which a course left the finite numbers; 0 for never.
+        num_samples: (seeds, clients, splits).
+        seeds: of the courses.
+        fidelity: what was asked for.
+    """
+    known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
+    best = np.stack(
+        [best_rounds(known[[row]], num_samples[row])[0, -1] for row in range(len(seeds))]
+    )
+    return Evaluation(
+        best=known[np.arange(len(best)), best],
+        current=known[:, -1].copy(),  # the curve is kept: nobody may write into it
+        num_samples=num_samples,
+        best_round=rounds[best],
+        diverged=(diverged_at > 0) & (diverged_at <= fidelity.round),
+        seeds=seeds,
+        fidelity=fidelity,
+    )

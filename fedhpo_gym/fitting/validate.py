@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.evaluation.ranks import pairs, tau
+from fedhpo_gym.evaluation.fronts import pairs, tau
 from fedhpo_gym.fitting.candidates import Candidate
 from fedhpo_gym.fitting.data import FittingRows, prepare
 from fedhpo_gym.fitting.sources import MEASURES

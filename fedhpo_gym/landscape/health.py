@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.errors import DamagedDataError
-from fedhpo_gym.evaluation.ranks import kendall
+from fedhpo_gym.evaluation.fronts import kendall
 from fedhpo_gym.landscape.anova import variance_shares
 from fedhpo_gym.landscape.lattice import EARLY, Landscape, Stored, landscape_of
 from fedhpo_gym.space import Dimension, Value

@@ -5,8 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fedhpo_gym.errors import require_known
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.evaluation.records import CLASSIFICATION, MAX_LOSS, SPLITS, MetricSpec
 from fedhpo_gym.objectives.base import LARGEST, Objective, values_of
 from fedhpo_gym.objectives.fairness import (
     FAIRNESS,

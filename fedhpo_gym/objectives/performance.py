@@ -6,8 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.errors import require_known
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS, Evaluations, Metric, Split
+from fedhpo_gym.evaluation.records import (
+    CLASSIFICATION,
+    SPLITS,
+    Evaluations,
+    Metric,
+    MetricSpec,
+    Split,
+)
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
 from fedhpo_gym.typed import checked_types, explained_types

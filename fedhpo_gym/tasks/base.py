@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.evaluation.records import CLASSIFICATION, SPLITS, MetricSpec
 from fedhpo_gym.identity import UNSAID, Identity
 from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
@@ -38,7 +37,7 @@ class Problem(ABC):
         version: raised when what the problem's ids return changes.
         numbers: the version whose stored numbers it answers from; None stands for its own. A
             version that changes no number shares files with the one it names.
-        reward: how its trial ids reward by default; see `fedhpo_gym.wrappers.incumbent_reward`.
+        reward: how its trial ids reward by default; see `fedhpo_gym.wrappers.rewards`.
         seeds: seeds of the repetitions that an answer holds.
         system: where simulated time comes from.
         metrics: what an evaluation holds, in the order of its last axis.

@@ -26,13 +26,3 @@ def check_env(env: Any, *needed: str) -> gym.Env[Any, Any]:
             f"`env` must have {missing}, as FedHPO-<Model>-<Dataset> environments do, got {env}"
         )
     return env
-
-
-def use_backend(env: gym.Env[Any, Any], name: str, **options: Any) -> None:
-    """Exchange the backend of a trial environment.
-
-    Raises:
-        InvalidArgumentError: it is another environment, or an option is out of its range.
-        MissingDataError: the backend has nothing to answer from; says what to do.
-    """
-    check_env(env, "use_backend").get_wrapper_attr("use_backend")(name, **options)

@@ -9,10 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.envs.round.drawing import Drawing
+from fedhpo_gym.envs.rendering import Drawing, plot_trials
 from fedhpo_gym.envs.round.env import Point
-from fedhpo_gym.envs.trial.drawing import plot_trials
-from fedhpo_gym.envs.trial.history import Trial
+from fedhpo_gym.envs.trial.process import Trial
 from fedhpo_gym.errors import MissingDependencyError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.testing import make_env

@@ -12,8 +12,14 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.building.encoding import encode_curves  # noqa: E402
 from fedhpo_gym.datasets.records import Dataset, SparseRows, make_dataset  # noqa: E402
-from fedhpo_gym.evaluation.best import best_rounds  # noqa: E402
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity  # noqa: E402
+from fedhpo_gym.evaluation.records import (  # noqa: E402
+    METRICS,
+    SPLITS,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    best_rounds,
+)
 from fedhpo_gym.federations.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation import Evaluation, Evaluations, Fidelity
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
+from fedhpo_gym.evaluation.records import CLASSIFICATION, MetricSpec
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES, performance_objective
 from fedhpo_gym.space import Dimension, SearchSpace

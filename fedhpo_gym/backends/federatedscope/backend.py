@@ -24,8 +24,14 @@ from fedhpo_gym.backends.federatedscope.sharing import Lease
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.courses import training
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.best import evaluation_of
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations, Fidelity
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    evaluation_of,
+)
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown

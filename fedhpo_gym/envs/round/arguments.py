@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.courses.base import Courses
-from fedhpo_gym.envs.arguments import chosen_options
+from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
+from fedhpo_gym.envs.noise import check_noise
 from fedhpo_gym.envs.round.controls import RATE, Controls
+from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.process import RoundProcess
-from fedhpo_gym.envs.round.rewards import measured_objectives
-from fedhpo_gym.envs.round.settings import RoundSettings
-from fedhpo_gym.envs.trial.setup import check_noise
+from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import Objective
@@ -233,3 +233,29 @@ class RoundArguments:
             )
         check_noise(noise, measured_objectives(self.variant, self.rewards), "raw")
         return noise
+
+
+OF_FORM: Final = ("vector_reward", "render_mode")
+"""Arguments that say what an environment looks like, not what it is about."""
+
+
+@takes(RoundArguments)
+def make_round_env(
+    *, vector_reward: bool = False, render_mode: str | None = None, **arguments: Any
+) -> RoundEnv:
+    """Build a round environment; the entry point of every `FedHPO-DAC-*` id.
+
+    Args:
+        vector_reward: return reward vectors.
+        render_mode: "human", "rgb_array" or None.
+        arguments: see `RoundArguments`.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the data set is not on this machine; says what to do.
+        MissingDependencyError: torch is not installed.
+    """
+    check_own(make_round_env, {"vector_reward": vector_reward, "render_mode": render_mode})
+    process, fingerprint = from_names(RoundArguments, arguments, OF_FORM).open()
+    return RoundEnv(process, fingerprint, vector_reward=vector_reward, render_mode=render_mode)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.arguments import choose_instance
-from fedhpo_gym.envs.noise_keys import NoiseKeys
+from fedhpo_gym.envs.noise import NoiseKeys
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
@@ -266,7 +266,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         if self.render_mode is None:
             return None
         from fedhpo_gym.envs import rendering
-        from fedhpo_gym.envs.round import drawing as round_drawing
+        from fedhpo_gym.envs import rendering as round_drawing
 
         per_client = self.process.controls.num_rows is not None
         drawing = round_drawing.Drawing(

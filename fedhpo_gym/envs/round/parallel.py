@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from fedhpo_gym.envs.round.env import RoundEnv
-from fedhpo_gym.envs.round.scales import DECADES
+from fedhpo_gym.envs.round.settings import DECADES
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.typed import as_reals, as_typed, shown
 

@@ -12,17 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.courses.base import Courses, CourseSnapshot, Metrics, Report
-from fedhpo_gym.envs.round import observation, scales
+from fedhpo_gym.envs.round import observation
 from fedhpo_gym.envs.round.controls import RATE, Controls
-from fedhpo_gym.envs.round.hearing import Heard, hear
-from fedhpo_gym.envs.round.rewards import (
+from fedhpo_gym.envs.round.noise import Measurement, measurement_of
+from fedhpo_gym.envs.round.observation import (
+    Episodes,
+    Row,
+    client_means,
+    log_norms,
+    mean_and_spread,
+)
+from fedhpo_gym.envs.round.settings import (
     AMOUNTS,
+    POTENTIALS,
+    RoundSettings,
     amounts,
     fall_of,
     measured_objectives,
 )
-from fedhpo_gym.envs.round.settings import RoundSettings
-from fedhpo_gym.envs.round.state import Episodes, Row
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
@@ -186,19 +193,21 @@ class RoundProcess:
         state.accuracy[where] = heard.means[:, None, [TRAIN, VAL], ACCURACY]
         self._take_in(heard, where)
 
-    def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Heard:
+    def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Measurement:
         """Return what the server hears of an evaluation of some episodes."""
         state, noise = self.episodes, self.settings.noise
         samples = state.num_samples[where]
-        truth = scales.client_means(metrics, samples)
+        truth = client_means(metrics, samples)
         evaluations = self._evaluations(metrics, samples, where)
         values = values_of(self.measured, evaluations, NO_PRIVACY)
         if noise is None:
-            return Heard(truth, _spread(metrics, samples), truth, values, values)
+            return Measurement(truth, _spread(metrics, samples), truth, values, values)
         pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
         rngs = list(streams(STREAM, list(pairs)))
         told, number = self.settings.told, self.settings.evaluations
-        heard = hear(noise, self.task, told, number, evaluations, truth, rngs, self.measured)
+        heard = measurement_of(
+            noise, self.task, told, number, evaluations, truth, rngs, self.measured
+        )
         return replace(heard, true_measured=values)
 
     def _evaluations(
@@ -222,7 +231,7 @@ class RoundProcess:
         """Return the client sample rate of an episode's last rounds, or of the first ones."""
         return float({**self.controls.default, **self.episodes.configuration[index]}[RATE])
 
-    def _take_in(self, heard: Heard, where: NDArray[np.intp]) -> None:
+    def _take_in(self, heard: Measurement, where: NDArray[np.intp]) -> None:
         state, means = self.episodes, heard.means
         state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
         state.client_spread[where] = heard.spread
@@ -340,13 +349,13 @@ class RoundProcess:
         state.loss[:, -1] = means[:, [TRAIN, VAL], LOSS]
         state.accuracy[:, -1] = means[:, [TRAIN, VAL], ACCURACY]
         self._take_in(heard, everyone)
-        lowest = scales.POTENTIALS[self.settings.potential].low
+        lowest = POTENTIALS[self.settings.potential].low
         state.potential[state.diverged] = lowest
         chosen = report.sampled.reshape(len(trained), -1)
-        norms = scales.log_norms(report.update_norm.reshape(chosen.shape))
+        norms = log_norms(report.update_norm.reshape(chosen.shape))
         apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
-        state.update_norm[:] = scales.mean_and_spread(norms, chosen)
-        state.disagreement[:] = scales.mean_and_spread(apart, chosen)
+        state.update_norm[:] = mean_and_spread(norms, chosen)
+        state.disagreement[:] = mean_and_spread(apart, chosen)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
@@ -397,7 +406,7 @@ class RoundProcess:
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
     def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
-        measure = scales.POTENTIALS[self.settings.potential].measure
+        measure = POTENTIALS[self.settings.potential].measure
         return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self.task.chance_loss)
 
     def _seen_actions(
@@ -412,7 +421,7 @@ class RoundProcess:
 
     def _reward_space(self) -> gym.spaces.Box:
         settings = self.settings
-        potential = scales.POTENTIALS[settings.potential]
+        potential = POTENTIALS[settings.potential]
         reach = settings.reward_scale * (potential.high - potential.low)
         step = self.controls.largest_cost(settings.rounds_per_step, self._most_samples)
         widths = {one.name: one.error_bounds for one in self.measured}
@@ -434,4 +443,4 @@ MAX_NATS: Final = float(np.finfo(np.float32).max)
 def _spread(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
     """Return the (N,) standard deviation of the validation accuracy of clients that have such."""
     chosen = num_samples[:, :, VAL] > 0
-    return scales.mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]
+    return mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]

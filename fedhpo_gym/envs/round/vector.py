@@ -11,21 +11,22 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import check_own, choose_instance, from_names, taking
-from fedhpo_gym.envs.batched.base import (
+from fedhpo_gym.envs.arguments import check_own, choose_instance, from_names, takes
+from fedhpo_gym.envs.noise import NoiseKeys
+from fedhpo_gym.envs.round.arguments import OF_FORM, RoundArguments
+from fedhpo_gym.envs.round.controls import RATE
+from fedhpo_gym.envs.round.env import describe_episode, describe_step
+from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
+from fedhpo_gym.envs.vector import (
     Actions,
     BatchedVectorEnv,
+    Indices,
+    Mask,
     Seeds,
     StepOutcome,
     checked_number,
+    columns_of,
 )
-from fedhpo_gym.envs.batched.layout import Indices, Mask, columns_of
-from fedhpo_gym.envs.noise_keys import NoiseKeys
-from fedhpo_gym.envs.round.arguments import RoundArguments
-from fedhpo_gym.envs.round.controls import RATE
-from fedhpo_gym.envs.round.env import describe_episode, describe_step
-from fedhpo_gym.envs.round.make import OF_FORM
-from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.typed import as_typed, shown
@@ -37,7 +38,7 @@ OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
 """Arguments of the vector form alone, for suggestions."""
 
 
-@taking(RoundArguments)
+@takes(RoundArguments)
 def make_round_vector_env(
     num_envs: int = 1,
     *,

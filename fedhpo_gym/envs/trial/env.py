@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.checks import as_number
 from fedhpo_gym.envs.arguments import choose_instance, read_options
-from fedhpo_gym.envs.batched.layout import Layout
-from fedhpo_gym.envs.noise_keys import NoiseKeys
+from fedhpo_gym.envs.noise import NoiseKeys
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.envs.trial.history import Trial
 from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
-from fedhpo_gym.envs.trial.process import TrialProcess
+from fedhpo_gym.envs.trial.process import Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
+from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import Constraints
 from fedhpo_gym.evaluation.noise import Noise
@@ -454,7 +453,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         if self.render_mode is None:
             return None
         from fedhpo_gym.envs import rendering
-        from fedhpo_gym.envs.trial.drawing import plot_trials
+        from fedhpo_gym.envs.rendering import plot_trials
 
         plot = functools.partial(
             plot_trials,

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
-from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask, columns_of
-from fedhpo_gym.envs.trial.draws import TrialDraws
-from fedhpo_gym.envs.trial.history import History
+from fedhpo_gym.envs.trial.evaluator import (
+    ERROR,
+    ROUNDS,
+    SHOWN,
+    TIME_S,
+    VIOLATION,
+    Scorer,
+    TrialSource,
+)
 from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
-from fedhpo_gym.envs.trial.ledger import Prices
-from fedhpo_gym.envs.trial.observation import TUNING
-from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, VIOLATION, Scorer
+from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
+from fedhpo_gym.envs.trial.noise import TrialStreams
+from fedhpo_gym.envs.trial.observation import TUNING, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.sources import TrialSource
 from fedhpo_gym.envs.trial.truth import truth_of
-from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
+from fedhpo_gym.envs.vector import Indices, Layout, Mask, columns_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import is_better
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
+from fedhpo_gym.space import Value
 
 Numbers = NDArray[np.float64]
 INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
@@ -123,7 +130,7 @@ class TrialProcess:
         self._scorer = Scorer(setup, layout)
         trials = np.zeros(number, np.int64)
         freeze_thaw = setup.freeze_thaw
-        self._draws = TrialDraws(trials, freeze_thaw=freeze_thaw) if setup.noise else None
+        self._draws = TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
         self._source = TrialSource(setup, layout, number, self._draws)
         self.scores = self._scorer.scores
         self.episodes = Episodes.start(number, self._scorer.width, self._source.handle_type)
@@ -381,3 +388,62 @@ class TrialProcess:
 def _floats(nested: dict[str, Any]) -> dict[str, Any]:
     """Return nested dictionaries of numbers as plain data."""
     return {k: _floats(v) if isinstance(v, dict) else float(v) for k, v in nested.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One function evaluation of an episode.
+
+    Attributes:
+        number: 1 for the first trial.
+        configuration: what was tried.
+        fidelity: at which fidelity.
+        action: (n,) the action.
+        values: value of each objective.
+        elapsed_s: simulated seconds since reset, this trial included.
+        incumbent: number of the best trial so far.
+    """
+
+    number: int
+    configuration: Mapping[str, Value]
+    fidelity: Fidelity
+    action: NDArray[np.float32]
+    values: Mapping[str, float]
+    elapsed_s: float
+    incumbent: int
+
+
+Step = tuple[Any, NDArray[np.float32], NDArray[np.float64], float, int]
+"""Handle of the query, (n,) action, (objectives,) values, seconds since reset, best trial."""
+PACKED: Final = 1024
+"""Steps that are packed into arrays together: those of an endless episode take some 100 bytes."""
+
+
+class History:
+    """The steps of an episode, in few bytes each."""
+
+    def __init__(self) -> None:
+        """Begin without steps."""
+        self._packed: list[tuple[NDArray[Any], ...]] = []
+        self._last: list[Step] = []
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return PACKED * len(self._packed) + len(self._last)
+
+    def add(self, step: Step) -> None:
+        """Remember a step."""
+        self._last.append(step)
+        if len(self._last) == PACKED:
+            self._packed.append(tuple(map(np.array, zip(*self._last, strict=True))))
+            self._last = []
+
+    def since(self, number: int) -> Iterator[Step]:
+        """Yield the steps after so many."""
+        for index in range(number, len(self)):
+            block, row = divmod(index, PACKED)
+            if block == len(self._packed):
+                yield self._last[row]
+            else:
+                handles, actions, values, times, best = self._packed[block]
+                yield handles[row], actions[row], values[row], float(times[row]), int(best[row])

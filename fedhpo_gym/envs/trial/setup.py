@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
+from fedhpo_gym.envs.noise import check_noise
 from fedhpo_gym.envs.trial import instances, observation
-from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise
@@ -192,7 +192,7 @@ class TrialSetup:
         """What one environment shows; see `TrialEnv`."""
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
-        counted = is_counted(self.task)
+        counted = observation.is_counted(self.task)
         return observation.space(self.task, size, self.objectives[0], len(names), counted)
 
     @cached_property
@@ -280,34 +280,3 @@ def checked_objectives(
             f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
         )
     return names, own
-
-
-def check_noise(noise: Noise, objectives: Sequence[Objective], backend: str) -> None:
-    """Refuse noise that the answers of a backend do not determine.
-
-    Raises:
-        InvalidArgumentError: says which part of the noise, and why.
-    """
-    for objective in objectives:
-        if noise.private and objective.sensitivity is None:
-            raise InvalidArgumentError(
-                "`noise['epsilon']` needs to know how much one client can change an objective, but "
-                f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
-                "or state the `sensitivity` of an objective of your own"
-            )
-        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
-            raise InvalidArgumentError(
-                "`noise['iid']` deals out validation samples anew. Answers say of each client how "
-                "many of its samples are right, but not the loss or the class of a sample, so "
-                f"{objective.name!r} would not be known; use objectives=['val_error']"
-            )
-    if noise.iid and backend == "surrogate":
-        raise InvalidArgumentError(
-            "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
-            "number of right answers; use a table or backend='raw'"
-        )
-
-
-def _of_counts(name: str) -> bool:
-    """Return whether an objective reads nothing of clients but their validation accuracy."""
-    return name == "val_error" or name.startswith("fairness_")

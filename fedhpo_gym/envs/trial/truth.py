@@ -12,8 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.trial.asked import Asked, asked_of
-from fedhpo_gym.envs.trial.climbing import climbed
+from fedhpo_gym.envs.trial.candidates import Queries, local_search, queries_of
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
@@ -42,7 +41,7 @@ class Truth:
     asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
     points of it, then at `DRAWS` configurations between the grid's points, at the highest fidelity,
     and then where a local search over its whole space goes from the best of them, for the first
-    objective: see `envs.trial.climbing`. It is the same every time.
+    objective (`envs.trial.candidates`). It is the same every time.
 
     Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
     queries that keep them, and where none does, of those of the least total violation.
@@ -59,7 +58,7 @@ class Truth:
     values: NDArray[np.float64]
     on_lattice: int
     _setup: TrialSetup
-    _asked: Asked
+    _asked: Queries
 
     def __repr__(self) -> str:
         """Say what it is of: the arrays and the setup fill pages."""
@@ -379,16 +378,16 @@ def truth_of(setup: TrialSetup) -> Truth:
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
     known = (*key, backend.fingerprint, limits, setup.transform)
     if known not in _known:
-        asked = asked_of(lattice, setup)
+        asked = queries_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
 
-        def ask(rows: Asked) -> NDArray[np.float64]:
+        def ask(rows: Queries) -> NDArray[np.float64]:
             parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
             return np.concatenate([values_of_queries(setup, rows.columns(part)) for part in parts])
 
         values = ask(asked)
         if not exact:
-            asked, values = climbed(setup, asked, values, ask)
+            asked, values = local_search(setup, asked, values, ask)
         _known[known] = Truth(setup.objectives, exact, values, len(asked.cells), setup, asked)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)

@@ -12,23 +12,23 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import choose_instance, taking
-from fedhpo_gym.envs.batched.base import (
+from fedhpo_gym.envs.arguments import choose_instance, takes
+from fedhpo_gym.envs.noise import NoiseKeys
+from fedhpo_gym.envs.trial.arguments import TrialArguments, make_trial_env
+from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
+from fedhpo_gym.envs.trial.instances import new_draws
+from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
+from fedhpo_gym.envs.trial.truth import Truth, truth_of
+from fedhpo_gym.envs.vector import (
     Actions,
     BatchedVectorEnv,
+    Indices,
+    Mask,
     Seeds,
     StepOutcome,
     checked_number,
 )
-from fedhpo_gym.envs.batched.layout import Indices, Mask
-from fedhpo_gym.envs.noise_keys import NoiseKeys
-from fedhpo_gym.envs.trial.arguments import TrialArguments
-from fedhpo_gym.envs.trial.env import TrialEnv
-from fedhpo_gym.envs.trial.instances import new_draws
-from fedhpo_gym.envs.trial.make import make_trial_env
-from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
-from fedhpo_gym.envs.trial.scores import TIME_S, VIOLATION
-from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
@@ -36,7 +36,7 @@ from fedhpo_gym.typed import as_typed, shown
 from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
 
 
-@taking(TrialArguments)
+@takes(TrialArguments)
 def make_trial_vector_env(
     num_envs: int = 1,
     *,

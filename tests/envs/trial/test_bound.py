@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.testing import make_env
-from fedhpo_gym.wrappers.budget_termination import MAX_TRIALS, BudgetTermination
+from fedhpo_gym.wrappers.budget import MAX_TRIALS, BudgetTermination
 
 ID = "FedHPO-LR-CreditG-v0"
 FREE: dict[str, dict[str, Any]] = {

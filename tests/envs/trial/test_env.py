@@ -16,7 +16,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
-from fedhpo_gym.envs.trial.history import PACKED
+from fedhpo_gym.envs.trial.process import PACKED
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.objectives import get_objective

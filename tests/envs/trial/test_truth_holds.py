@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.envs.trial import asked, climbing, truth
+from fedhpo_gym.envs.trial import candidates, truth
 from fedhpo_gym.testing.truths import TOLERANCE, lowest_regret
 
 SMALL = "FedHPO-LR-CreditG-v1"
@@ -33,15 +33,15 @@ def test_no_query_beats_the_truth_of_a_wide_space() -> None:
 
 @pytest.mark.slow
 def test_a_truth_without_the_search_is_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(climbing, "STARTS", 1)
-    monkeypatch.setattr(climbing, "ROUNDS", 1)
+    monkeypatch.setattr(candidates, "STARTS", 1)
+    monkeypatch.setattr(candidates, "ROUNDS", 1)
     monkeypatch.setattr(truth, "_known", type(truth._known)())
     assert lowest_regret("FedHPO-MLP-Digits-v1", 20_000) < -TOLERANCE
 
 
 def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asked, "MAX_QUERIES", 300)
-    monkeypatch.setattr(climbing, "ROUNDS", 5)
+    monkeypatch.setattr(candidates, "MAX_QUERIES", 300)
+    monkeypatch.setattr(candidates, "ROUNDS", 5)
     found = []
     for _ in range(2):
         monkeypatch.setattr(truth, "_known", type(truth._known)())
@@ -49,13 +49,13 @@ def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert np.array_equal(*found)
 
 
-@pytest.mark.parametrize(("most", "places"), [(climbing.MOST_METRICS, 64), (1, 8)])
+@pytest.mark.parametrize(("most", "places"), [(candidates.MOST_METRICS, 64), (1, 8)])
 def test_a_search_starts_from_fewer_places_where_answers_are_large(
     most: int, places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(climbing, "MOST_METRICS", most)
-    monkeypatch.setattr(climbing, "ROUNDS", 1)
-    monkeypatch.setattr(asked, "DRAWS", 100)
+    monkeypatch.setattr(candidates, "MOST_METRICS", most)
+    monkeypatch.setattr(candidates, "ROUNDS", 1)
+    monkeypatch.setattr(candidates, "DRAWS", 100)
     monkeypatch.setattr(truth, "_known", type(truth._known)())
     found = fedhpo_gym.truth(SMALL, backend="surrogate", fidelity={"round": 27})
     assert len(found.values) == found.on_lattice + 100 + places

@@ -1,22 +1,70 @@
-"""What an agent is told of evaluations that are noisy."""
+"""What an agent is told of evaluations that are noisy, and the random streams that decide it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise, heard_clients
+from fedhpo_gym.envs.vector import Indices
+from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM, Noise, clients_evaluated
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
+from fedhpo_gym.seeding import streams
+
+
+class TrialStreams:
+    """Hands out one stream per trial, decided by the episode's key and the trial's number.
+
+    Where a query that was paid for is free from then on, asking again tells nothing new: it has the
+    stream of the first time. Else an agent could draw for nothing until it is lucky.
+    """
+
+    def __init__(self, trials: NDArray[np.int64], *, freeze_thaw: bool) -> None:
+        """Follow the numbers of the trials.
+
+        Args:
+            trials: (N,) trials since reset, which somebody else counts.
+            freeze_thaw: whether a repeated query costs nothing.
+        """
+        self._trials, self._freeze_thaw = trials, freeze_thaw
+        self._keys = np.zeros(len(trials), dtype=np.int64)
+        self._asked: list[dict[Hashable, int]] = [{} for _ in trials]
+
+    def restart(self, where: Indices | slice, keys: NDArray[np.int64]) -> None:
+        """Begin some episodes.
+
+        Args:
+            where: which ones.
+            keys: their keys; see `NoiseKeys`.
+        """
+        self._keys[where] = keys
+        for index in np.arange(len(self._asked))[where].tolist():
+            self._asked[index] = {}
+
+    def of(self, where: Indices, queries: Sequence[Hashable]) -> list[np.random.Generator]:
+        """Return the streams of the coming trials of some episodes.
+
+        Args:
+            where: (n,) which episodes.
+            queries: what each of them asks; equal ones are equal questions.
+        """
+        numbers = self._trials[where].tolist()
+        if self._freeze_thaw:
+            each = zip(where.tolist(), queries, numbers, strict=True)
+            numbers = [
+                self._asked[index].setdefault(query, number) for index, query, number in each
+            ]
+        return list(streams(STREAM, list(zip(self._keys[where].tolist(), numbers, strict=True))))
+
 
 Numbers = NDArray[np.float64]
 
 
-def tell(
+def noisy_values(
     setup: TrialSetup,
     evaluations: Evaluations,
     truth: Numbers,
@@ -40,7 +88,7 @@ def tell(
     noise = setup.noise
     assert noise is not None  # noqa: S101 - the caller asked
     bounds = np.array([metric.bounds for metric in setup.task.metrics])
-    heard = noise.hear(evaluations, rngs, bounds)
+    heard = noise.apply(evaluations, rngs, bounds)
     values = np.where(setup.reads_clients, values_of(setup.objectives, heard, spent), truth)
     if noise.private:
         values = _private(setup, noise, values, heard, rngs)
@@ -58,7 +106,7 @@ def _private(
     rngs: Sequence[np.random.Generator],
 ) -> Numbers:
     """Return values with Laplace noise, clipped; those of courses that diverged stay the worst."""
-    clients, objectives = heard_clients(heard), setup.objectives
+    clients, objectives = clients_evaluated(heard), setup.objectives
     found = values.copy()
     told = np.flatnonzero(setup.reads_clients).tolist()
     if not told:

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.round import scales
-from fedhpo_gym.evaluation.noise import Noise, heard_clients
+from fedhpo_gym.envs.round.observation import client_means, mean_and_spread
+from fedhpo_gym.evaluation.noise import Noise, clients_evaluated
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.objectives import (
     FAIRNESS_NAMES,
@@ -30,7 +30,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class Measurement:
     """An evaluation of N models.
 
     Attributes:
@@ -48,7 +48,7 @@ class Heard:
     true_measured: Numbers
 
 
-def hear(
+def measurement_of(
     noise: Noise,
     task: Task,
     told: Sequence[str],
@@ -57,7 +57,7 @@ def hear(
     truth: Numbers,
     rngs: Sequence[np.random.Generator],
     measured: Sequence[Objective] = (),
-) -> Heard:
+) -> Measurement:
     """Return what the server hears.
 
     Where the noise withholds, the other metrics are those of a guess: the loss that chance has, and
@@ -74,17 +74,17 @@ def hear(
         measured: objectives that are read off the models.
     """
     bounds = np.array([metric.bounds for metric in task.metrics])
-    heard = noise.hear(exact, rngs, bounds)
-    means = np.array(scales.client_means(heard.best[:, 0], heard.num_samples[:, 0]))
+    heard = noise.apply(exact, rngs, bounds)
+    means = np.array(client_means(heard.best[:, 0], heard.num_samples[:, 0]))
     accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
     if heard is exact:
-        spread = scales.mean_and_spread(accuracy, present)[:, 1]
+        spread = mean_and_spread(accuracy, present)[:, 1]
     else:
         known = np.where(present, accuracy, np.nan)[:, None]
         spread = fairness_vector(known)[:, FAIRNESS_NAMES.index("std")]
     found = values_of(measured, heard, NO_PRIVACY)
     if not noise.withholds:
-        return Heard(means, spread, truth, found, found)
+        return Measurement(means, spread, truth, found, found)
     values = {"val_loss": means[:, VAL, LOSS], "val_error": 1.0 - means[:, VAL, ACCURACY]}
     values["fairness_std"] = spread
     if noise.private:
@@ -103,7 +103,7 @@ def hear(
         blank[:, VAL, ACCURACY] = 1.0 - values["val_error"]
     hidden = np.zeros_like(spread)
     spread = values["fairness_std"] if "fairness_std" in told else hidden
-    return Heard(blank, spread, truth, found, found)
+    return Measurement(blank, spread, truth, found, found)
 
 
 def _private(
@@ -114,7 +114,7 @@ def _private(
     evaluations: int,
 ) -> list[Numbers]:
     """Return (N,) values with Laplace noise, clipped; they share what an evaluation may spend."""
-    clients = heard_clients(heard)
+    clients = clients_evaluated(heard)
     each = np.stack([o.sensitivity(clients) for o, _ in values], axis=1)  # type: ignore[misc]
     added = noise.laplace(each, evaluations, rngs)
     return [
