@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.analysis.records import StepRecord
 from fedhpo_gym.checks import as_integer, as_number
-from fedhpo_gym.envs.round.env import choose_instance
+from fedhpo_gym.envs.draws import choose_instance
 from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation import Fidelity

@@ -149,7 +149,7 @@ def test_of_equal_losses_the_first_round_is_best() -> None:
 
 def test_nothing_is_earned_after_the_budget() -> None:
     reward = IncumbentReward(make_env(), kind="anytime", budget_s=100.0)
-    gained = reward.rewards(np.zeros(3), np.ones(3), 1.0, np.array([50.0, 100.0, 250.0]), 1.0)
+    gained = reward.value.rewards(np.zeros(3), np.ones(3), 1.0, np.array([50.0, 100.0, 250.0]), 1.0)
     assert gained.tolist() == [0.5, 0.0, 0.0]
 
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-import numpy as np
-
-from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, suggest
 from fedhpo_gym.typed import as_typed, parameter_types, shown
 
@@ -92,21 +89,3 @@ def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
                 f"{shown(name)}"
             )
     return dict(chosen)
-
-
-def choose_instance(rng: np.random.Generator, number: int, options: dict[str, Any] | None) -> int:
-    """Return the instance of the next episode.
-
-    Raises:
-        InvalidArgumentError: `options` names none of the `number` there are, or something else.
-    """
-    chosen = read_options(options, ("instance",))
-    if "instance" not in chosen:
-        return int(rng.integers(number))
-    index = as_integer(chosen["instance"])
-    if index is None or not 0 <= index < number:
-        raise InvalidArgumentError(
-            f"`options['instance']` must be an integer in [0, {number}), "
-            f"got {shown(chosen['instance'])}"
-        )
-    return index

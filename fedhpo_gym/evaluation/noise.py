@@ -255,6 +255,37 @@ def exchanged(
     return np.where(has, now / np.maximum(samples, 1), accuracy)
 
 
+def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
+    """Refuse noise that the answers of a backend do not determine.
+
+    Raises:
+        InvalidArgumentError: says which part of the noise, and why.
+    """
+    for objective in objectives:
+        if noise.private and objective.sensitivity is None:
+            raise InvalidArgumentError(
+                "`noise['epsilon']` needs to know how much one client can change an objective, but "
+                f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
+                "or state the `sensitivity` of an objective of your own"
+            )
+        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
+            raise InvalidArgumentError(
+                "`noise['iid']` deals out validation samples anew. Answers say of each client how "
+                "many of its samples are right, but not the loss or the class of a sample, so "
+                f"{objective.name!r} would not be known; use objectives=['val_error']"
+            )
+    if noise.iid and backend == "surrogate":
+        raise InvalidArgumentError(
+            "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
+            "number of right answers; use a table or backend='raw'"
+        )
+
+
+def _of_counts(name: str) -> bool:
+    """Return whether an objective reads nothing of clients but their validation accuracy."""
+    return name == "val_error" or name.startswith("fairness_")
+
+
 def _whole(number: object) -> object:
     """Return a whole number that a mapping of floats made one of them, as it was written."""
     return int(number) if isinstance(number, float) and number.is_integer() else number

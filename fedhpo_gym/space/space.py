@@ -212,7 +212,8 @@ class SearchSpace:
         For those who have checked already that the space is a grid and the actions lie in it.
         """
         # The product of floats is exact (whole numbers below 2^53) and faster than one of ints.
-        return (self._cells(actions) @ self._strides).astype(np.intp)
+        flat: NDArray[np.float64] = self._cells(actions).dot(self._strides)
+        return flat.astype(np.intp)
 
     def _cells(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
         half_shape, last = self._half_shape
@@ -221,10 +222,16 @@ class SearchSpace:
         # Truncation towards zero also clips what rounding left just below -1.
         np.trunc(cells, out=cells)
         np.minimum(cells, last, out=cells)
-        for axis, active in self._active(lambda parent: cells[..., parent], by_index=True):
-            middle = len(self.dimensions[axis].grid) // 2
-            cells[..., axis] = np.where(active, cells[..., axis], middle)
+        if not self._is_flat:
+            for axis, active in self._active(lambda parent: cells[..., parent], by_index=True):
+                middle = len(self.dimensions[axis].grid) // 2
+                cells[..., axis] = np.where(active, cells[..., axis], middle)
         return cells
+
+    @cached_property
+    def _is_flat(self) -> bool:
+        """Whether no dimension has a condition."""
+        return all(d.active is None for d in self.dimensions)
 
     def _active(
         self, column: Callable[[int], NDArray[Any]], by_index: bool = False
@@ -301,7 +308,7 @@ class SearchSpace:
         Actions that mean the same differ elsewhere only. Where no dimension has a condition, they
         are returned as they are.
         """
-        if all(d.active is None for d in self.dimensions):
+        if self._is_flat:
             return actions
         flat = actions.reshape(-1, len(self)).astype(np.float64)
         decoded = [d.decode_many(u) for d, u in zip(self.dimensions, flat.T, strict=True)]

@@ -21,6 +21,60 @@ NEEDED: Final = frozenset({"cost", "elapsed_s", "trial"})
 """What an environment must say of a step."""
 
 
+class Budget:
+    """What an episode may spend; whichever limit is reached first ends it.
+
+    Attributes:
+        limits: of "budget_s", "budget_rounds" and "budget_trials", those that are given.
+        max_trials: trials after which an episode ends in any case.
+    """
+
+    def __init__(
+        self,
+        budget_s: float | None = None,
+        budget_rounds: int | None = None,
+        budget_trials: int | None = None,
+        max_trials: int | None = None,
+    ) -> None:
+        """Check the limits, which `BudgetTermination` takes.
+
+        Raises:
+            InvalidArgumentError: no budget is given, one is not positive, or a number of rounds or
+                trials is not whole.
+        """
+        given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
+        given["budget_trials"] = budget_trials
+        self.limits = {
+            name: _checked(name, value) for name, value in given.items() if value is not None
+        }
+        if not self.limits:
+            raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
+        self.max_trials = self.limits.get("budget_trials", MAX_TRIALS)
+        if max_trials is not None:
+            self.max_trials = _checked("max_trials", max_trials)
+
+    def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
+        """Return the fraction left of the budget closest to its end; not positive when spent.
+
+        Args:
+            elapsed_s: (...) simulated seconds since reset.
+            rounds: (...) communication rounds paid for since reset.
+            trials: (...) trials since reset.
+        """
+        spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
+        left = [1.0 - spent[name] / value for name, value in self.limits.items()]  # type: ignore[operator]
+        least = left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
+        if isinstance(trials, int):
+            return least if trials < self.max_trials else min(least, 0.0)
+        return np.where(np.asarray(trials) < self.max_trials, least, np.minimum(least, 0.0))
+
+
+def with_remaining(space: gym.spaces.Dict) -> gym.spaces.Dict:
+    """Return the observation space of an environment whose observations tell what is left."""
+    fraction = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    return gym.spaces.Dict({**space.spaces, "remaining_budget": fraction})
+
+
 class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Terminates with the step whose cost crosses a budget; that step counts in full.
 
@@ -55,17 +109,11 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
             InvalidArgumentError: no budget is given, one is not positive, a number of rounds or
                 trials is not whole, or `env` is no environment with dictionary observations.
         """
-        given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
-        given["budget_trials"] = budget_trials
-        self._budgets = {
-            name: _checked(name, value) for name, value in given.items() if value is not None
-        }
-        if not self._budgets:
-            raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
-        recorded: dict[str, Any] = {name: self._budgets.get(name) for name in given}
-        self._max_trials = self._budgets.get("budget_trials", MAX_TRIALS)
+        self.budget = Budget(budget_s, budget_rounds, budget_trials, max_trials)
+        names = ("budget_s", "budget_rounds", "budget_trials")
+        recorded: dict[str, Any] = {name: self.budget.limits.get(name) for name in names}
         if max_trials is not None:  # else it is not recorded: specs from before it replay
-            self._max_trials = recorded["max_trials"] = _checked("max_trials", max_trials)
+            recorded["max_trials"] = self.budget.max_trials
         gym.utils.RecordConstructorArgs.__init__(self, **recorded)
         gym.Wrapper.__init__(self, check_env(env))
         inner = env.observation_space
@@ -74,15 +122,14 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
                 f"`env` must have dictionary observations, got {type(inner).__name__}; wrap the "
                 "environment before flattening its observations"
             )
-        fraction = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.observation_space = gym.spaces.Dict({**inner.spaces, "remaining_budget": fraction})
+        self.observation_space = with_remaining(inner)
         self._rounds = 0
         self._over = False
 
     @property
     def budget_s(self) -> float | None:
         """Simulated seconds of an episode; None where something else ends it."""
-        return self._budgets.get("budget_s")
+        return self.budget.limits.get("budget_s")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -108,29 +155,10 @@ class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstru
                 f"do, got {self.env}"
             )
         self._rounds += info["cost"]["rounds"]
-        left = float(self._least(info["elapsed_s"], self._rounds, info["trial"]))
-        if info["trial"] >= self._max_trials:
-            left = min(left, 0.0)
+        left = float(self.budget.left(info["elapsed_s"], self._rounds, info["trial"]))
         observation = self._with_remaining(observation, max(0.0, left))
         self._over = terminated or truncated or left <= 0.0
         return observation, reward, terminated or left <= 0.0, truncated, info
-
-    def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
-        """Return the fraction left of the budget closest to its end; not positive when spent.
-
-        Args:
-            elapsed_s: (...) simulated seconds since reset.
-            rounds: (...) communication rounds paid for since reset.
-            trials: (...) trials since reset.
-        """
-        least = self._least(elapsed_s, rounds, trials)
-        return np.where(np.asarray(trials) < self._max_trials, least, np.minimum(least, 0.0))
-
-    def _least(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
-        """Return the same without the bound on the trials."""
-        spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
-        left = [1.0 - spent[name] / value for name, value in self._budgets.items()]  # type: ignore[operator]
-        return left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
 
     def _with_remaining(self, observation: Any, left: float) -> Any:
         if "remaining_budget" in observation:  # of another such wrapper

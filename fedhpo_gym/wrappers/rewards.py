@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import gymnasium as gym
@@ -21,6 +20,35 @@ LARGEST: Final = float(np.finfo(np.float32).max)
 """The largest penalty that a trial may have: a reward must be finite as float32, too."""
 
 
+class Penalty:
+    """What exceeds soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
+
+    def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
+        """Read the constraints, as `ScalarizePenalty` takes them."""
+        self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
+        self._weights: NDArray[np.float64] = np.zeros(len(objectives))
+        for index, (limit, weight) in read_constraints(objectives, constraints).items():
+            self._limits[index] = objectives[index].limit_error(limit)
+            self._weights[index] = weight
+        self._weighted = np.flatnonzero(self._weights).tolist()
+        with np.errstate(over="ignore"):
+            worst = self.of(np.array([one.score_bounds[0] for one in objectives]))
+        if not worst <= LARGEST:
+            raise InvalidArgumentError(
+                "`constraints` must have limits and weights whose penalty is finite as float32 for "
+                f"the worst trial, got {shown(constraints)}"
+            )
+
+    def of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the (...) penalties of (..., m) scores."""
+        total = np.zeros(scores.shape[:-1])
+        # One after the other: a matrix product may round differently for another number of rows.
+        for column in self._weighted:
+            excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
+            total = total + self._weights[column] * excess
+        return total
+
+
 class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Reward = score of the first objective minus a penalty for each violated soft constraint.
 
@@ -35,6 +63,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     Attributes:
         vector_reward: False: what is under this wrapper returns a vector, this returns a number.
+        penalty: what exceeds the constraints costs.
     """
 
     vector_reward = False
@@ -59,19 +88,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
                 negative or so large that a penalty may not be finite, or `env` is of another kind.
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
-        self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
-        self._weights: NDArray[np.float64] = np.zeros(len(objectives))
-        for index, (limit, weight) in read_constraints(objectives, constraints).items():
-            self._limits[index] = objectives[index].limit_error(limit)
-            self._weights[index] = weight
-        self._weighted = np.flatnonzero(self._weights).tolist()
-        with np.errstate(over="ignore"):
-            worst = self.penalty(np.array([one.score_bounds[0] for one in objectives]))
-        if not worst <= LARGEST:
-            raise InvalidArgumentError(
-                "`constraints` must have limits and weights whose penalty is finite as float32 for "
-                f"the worst trial, got {shown(constraints)}"
-            )
+        self.penalty = Penalty(objectives, constraints)
         gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
         gym.Wrapper.__init__(self, env)
         if constraints and hasattr(env.unwrapped, "constrain"):
@@ -84,19 +101,10 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         """
         observation, reward, terminated, truncated, info = self.env.step(action)
         scores = np.asarray(reward, dtype=np.float64)
-        penalty = float(self.penalty(scores))
+        penalty = float(self.penalty.of(scores))
         score = float(scores[0]) - penalty
         info = {**info, "score": score, "penalty": penalty}
         return observation, score, terminated, truncated, info
-
-    def penalty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the (...) penalties of (..., m) scores."""
-        total = np.zeros(scores.shape[:-1])
-        # One after the other: a matrix product may round differently for another number of rows.
-        for column in self._weighted:
-            excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
-            total = total + self._weights[column] * excess
-        return total
 
 
 KINDS: Final = ("improvement", "anytime", "incumbent", "regret")
@@ -106,110 +114,39 @@ SHORTEST: Final = 1e-6
 Floats = NDArray[np.float64]
 
 
-class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
-    """Rewards the incumbent: the best trial of an episode so far.
-
-    The incumbent is that of the environment: the best trial that keeps all constraints. What it
-    lacks to the best value there can be is d, the error of the first objective without the clip. It
-    is worth
-
-        phi = c / (c + d), or -v / (1 + v) while no trial is feasible and its total violation is v,
-
-    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
-    half of the worst error. So phi of feasible trials lies in [0, 1], falls strictly, and is
-    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
-    the error, the more it is worth to lower it further. This is a saturation of half-value c, as
-    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a
-    logarithm has no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then
-    the reward is
-
-    ==============  ======================================  ======================================
-    kind            reward                                  return of an episode of T trials
-    ==============  ======================================  ======================================
-    "improvement"   gamma phi_t - phi_(t-1)                 phi_T, where gamma = 1
-    "anytime"       (phi_t - phi_(t-1)) (1 - s_t / B)       the mean of phi over the budget's time
-    "incumbent"     phi_t                                   the longer the episode, the higher
-    "regret"        -(phi* - phi_t), phi* at the optimum    the longer the episode, the lower
-    ==============  ======================================  ======================================
-
-    Here s_t are the simulated seconds since the reset when trial t ends, and B is the budget in
-    seconds: what is found earlier serves longer. A trial that ends after the budget is worth
-    nothing. The return is the area under the curve of the incumbent over time, divided by B.
-
-    The improvement is a difference of potentials (Ng, Harada and Russell, 1999, Equation 2). With
-    discount gamma, the discounted return is gamma^T phi_T: it is worth less to be late. `per_cost`
-    divides an improvement by the simulated seconds of its trial, in units of the budget, so that a
-    return is a rate of progress and no longer how good the outcome is.
-
-    Attributes:
-        kind: one of `KINDS`.
-        optimum: phi of the best trial that an action can ask for; 1 unless `kind` is "regret".
-    """
+class IncumbentValue:
+    """The worth phi of incumbents, and what trials earn by it: the rule of `IncumbentReward`."""
 
     def __init__(
         self,
-        env: gym.Env[Any, Any],
-        *,
+        problem: Any,
         kind: str = "improvement",
         discount: float = 1.0,
         per_cost: bool = False,
         budget_s: float | None = None,
     ) -> None:
-        """Reward the incumbent instead of the trial.
+        """Take the arguments of `IncumbentReward`.
 
         Args:
-            env: a trial environment in `ScalarizePenalty`.
-            kind: "improvement", "incumbent" or "regret".
+            problem: has `objectives`, the `error_scale` of the first one, and a `task`.
+            kind: one of `KINDS`.
             discount: gamma of "improvement", in (0, 1].
             per_cost: divide an improvement by the cost of its trial.
             budget_s: simulated seconds that time is measured in; by default the task's budget.
 
         Raises:
             UnknownNameError: there is no such kind.
-            InvalidArgumentError: an argument is out of its range, `env` is of another kind, or
-                "regret" is asked for where the optimum is not known.
+            InvalidArgumentError: an argument is out of its range.
         """
         check_reward(kind, discount, per_cost)
-        check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
-        gym.utils.RecordConstructorArgs.__init__(
-            self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
-        )
-        gym.Wrapper.__init__(self, env)
-        self.kind = kind
-        self._discount, self._per_cost = float(discount), per_cost
-        self._scale = float(self.get_wrapper_attr("error_scale"))
-        task_budget_s = self.get_wrapper_attr("task").budget_s
-        self._budget_s = _checked_budget(task_budget_s if budget_s is None else budget_s)
-        self._best = np.zeros(1)
-        self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
+        self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
+        self._problem, self._scale = problem, float(problem.error_scale)
+        self._budget_s = _checked_budget(problem.task.budget_s if budget_s is None else budget_s)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        self._best = np.zeros(1)
-        vars(self).pop("_objective", None)
-        self.optimum = self.find_optimum(self.get_wrapper_attr("all_trials"))
-        return observation, info
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step; `info["score"]` says what the trial itself is worth."""
-        observation, _, terminated, truncated, info = self.env.step(action)
-        found, before = info["incumbent"], self._best
-        violation = np.array([found.get("violation", 0.0)])
-        self._best = self.potential(np.array([found[self._objective.name]]), violation)
-        times_s, elapsed_s = info["cost"]["time_s"], info["elapsed_s"]
-        reward = self.rewards(before, self._best, times_s, elapsed_s, self.optimum)
-        return observation, float(reward[0]), terminated, truncated, info
-
-    @functools.cached_property
-    def _objective(self) -> Any:
-        return self.get_wrapper_attr("objectives")[0]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the objective: it holds functions, which cannot be pickled."""
-        return {name: value for name, value in vars(self).items() if name != "_objective"}
+    @property
+    def objective(self) -> Any:
+        """The first objective: not kept, as it holds functions, which cannot be pickled."""
+        return self._problem.objectives[0]
 
     def potential(self, values: Floats, violations: Floats) -> Floats:
         """Return the (N,) phi of trials.
@@ -218,7 +155,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
             values: (N,) values of the first objective.
             violations: (N,) total violations of constraints.
         """
-        feasible = self._scale / (self._scale + self._objective.lacks(values))
+        feasible = self._scale / (self._scale + self.objective.lacks(values))
         # 1 - 1 / (1 + v) is 1 where v is infinite.
         return np.where(violations > 0, 1.0 / (1.0 + violations) - 1.0, feasible)
 
@@ -264,6 +201,109 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         if self.kind != "regret":
             return 1.0
         return float(self.potential(*all_trials()).max())
+
+
+class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Rewards the incumbent: the best trial of an episode so far.
+
+    The incumbent is that of the environment: the best trial that keeps all constraints. What it
+    lacks to the best value there can be is d, the error of the first objective without the clip. It
+    is worth
+
+        phi = c / (c + d), or -v / (1 + v) while no trial is feasible and its total violation is v,
+
+    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
+    half of the worst error. So phi of feasible trials lies in [0, 1], falls strictly, and is
+    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
+    the error, the more it is worth to lower it further. This is a saturation of half-value c, as
+    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a
+    logarithm has no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then
+    the reward is
+
+    ==============  ======================================  ======================================
+    kind            reward                                  return of an episode of T trials
+    ==============  ======================================  ======================================
+    "improvement"   gamma phi_t - phi_(t-1)                 phi_T, where gamma = 1
+    "anytime"       (phi_t - phi_(t-1)) (1 - s_t / B)       the mean of phi over the budget's time
+    "incumbent"     phi_t                                   the longer the episode, the higher
+    "regret"        -(phi* - phi_t), phi* at the optimum    the longer the episode, the lower
+    ==============  ======================================  ======================================
+
+    Here s_t are the simulated seconds since the reset when trial t ends, and B is the budget in
+    seconds: what is found earlier serves longer. A trial that ends after the budget is worth
+    nothing. The return is the area under the curve of the incumbent over time, divided by B.
+
+    The improvement is a difference of potentials (Ng, Harada and Russell, 1999, Equation 2). With
+    discount gamma, the discounted return is gamma^T phi_T: it is worth less to be late. `per_cost`
+    divides an improvement by the simulated seconds of its trial, in units of the budget, so that a
+    return is a rate of progress and no longer how good the outcome is.
+
+    Attributes:
+        value: the rule.
+        optimum: phi of the best trial that an action can ask for; 1 unless `kind` is "regret".
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        kind: str = "improvement",
+        discount: float = 1.0,
+        per_cost: bool = False,
+        budget_s: float | None = None,
+    ) -> None:
+        """Reward the incumbent instead of the trial.
+
+        Args:
+            env: a trial environment in `ScalarizePenalty`.
+            kind: "improvement", "incumbent" or "regret".
+            discount: gamma of "improvement", in (0, 1].
+            per_cost: divide an improvement by the cost of its trial.
+            budget_s: simulated seconds that time is measured in; by default the task's budget.
+
+        Raises:
+            UnknownNameError: there is no such kind.
+            InvalidArgumentError: an argument is out of its range, `env` is of another kind, or
+                "regret" is asked for where the optimum is not known.
+        """
+        check_reward(kind, discount, per_cost)
+        check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
+        gym.utils.RecordConstructorArgs.__init__(
+            self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
+        )
+        gym.Wrapper.__init__(self, env)
+        self.value = IncumbentValue(env.unwrapped, kind, discount, per_cost, budget_s)
+        self._start()
+
+    def _start(self) -> None:
+        self.optimum = self.value.find_optimum(self.get_wrapper_attr("all_trials"))
+        self._incumbent: tuple[float, float] | None = None
+        self._potential = np.zeros(1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._start()
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step; `info["score"]` says what the trial itself is worth."""
+        observation, _, terminated, truncated, info = self.env.step(action)
+        best, before = info["incumbent"], self._potential
+        incumbent = best[self.value.objective.name], best.get("violation", 0.0)
+        if incumbent != self._incumbent:  # else it is worth what it was
+            self._incumbent = incumbent
+            self._potential = self.value.potential(*np.array(incumbent)[:, None])
+        times_s, elapsed_s = info["cost"]["time_s"], info["elapsed_s"]
+        reward = self.value.rewards(before, self._potential, times_s, elapsed_s, self.optimum)
+        return observation, float(reward[0]), terminated, truncated, info
+
+    @property
+    def kind(self) -> str:
+        """How the incumbent is rewarded: one of `KINDS`."""
+        return self.value.kind
 
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:

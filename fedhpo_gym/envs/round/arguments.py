@@ -10,13 +10,12 @@ from typing import Any, Final
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
-from fedhpo_gym.envs.noise import check_noise
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.noise import Noise
+from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system

@@ -12,8 +12,6 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.arguments import choose_instance
-from fedhpo_gym.envs.noise import NoiseKeys
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS
@@ -164,7 +162,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.reward_dim = process.reward_space.shape[0]
         self._fingerprint = fingerprint
         self.vector_reward = vector_reward
-        self._noise_keys = NoiseKeys(1) if process.settings.noise else None
+        self._draws = process.draws()
         self._trace: list[Point] = []
         self._window: int | None = None
 
@@ -201,10 +199,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: there is no such instance.
         """
         super().reset(seed=seed, options=options)
-        index = choose_instance(self.np_random, len(self.instances), options)
         alone = np.array([0])
-        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
-        self.process.start(alone, [index], keys)
+        self.process.start(alone, *self._draws.draw(alone, [seed], [options]))
         self._trace = [self._point()]
         if self.render_mode == "human":
             self.render()

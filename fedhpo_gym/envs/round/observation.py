@@ -53,7 +53,7 @@ class Episodes:
         configuration: (N,) mappings: the last configuration.
         best_configuration: (N,) mappings: that of `best_step`.
         cost: (N,) the last step's `Cost`, as mappings.
-        noise_key: (N,) keys of the noise of evaluations; see `NoiseKeys`.
+        noise_key: (N,) keys of the noise of evaluations, of `EpisodeDraws`.
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
         true_accuracy: (N,) likewise.
         best_true_loss: (N,) `true_loss` at `best_step`.

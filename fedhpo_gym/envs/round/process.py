@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.courses.base import Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.envs.draws import EpisodeDraws, unnamed_stream
 from fedhpo_gym.envs.round import observation
 from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.noise import Measurement, measurement_of
@@ -161,6 +162,11 @@ class RoundProcess:
 
     def _amounts(self, work: Work, cost: Cost) -> NDArray[np.float64]:
         return amounts(self.task, work, cost.upload_bytes, cost.download_bytes)
+
+    def draws(self) -> EpisodeDraws:
+        """Return what draws the coming episodes."""
+        noisy, number = self.settings.noise is not None, len(self.episodes.over)
+        return EpisodeDraws(number, len(self.instances), unnamed_stream, noisy=noisy)
 
     def start(
         self,

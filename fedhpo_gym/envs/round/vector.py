@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import check_own, choose_instance, from_names, takes
-from fedhpo_gym.envs.noise import NoiseKeys
+from fedhpo_gym.envs.arguments import check_own, from_names, takes
 from fedhpo_gym.envs.round.arguments import OF_FORM, RoundArguments
 from fedhpo_gym.envs.round.controls import RATE
 from fedhpo_gym.envs.round.env import describe_episode, describe_step
@@ -156,8 +154,7 @@ class RoundVectorEnv(BatchedVectorEnv):
         self._no_rewards = np.zeros(self.num_envs)
         if vector_reward:
             self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
-        self._noise_keys = NoiseKeys(self.num_envs) if process.settings.noise else None
-        self._rngs: list[np.random.Generator | None] = [None] * self.num_envs
+        self._draws = process.draws()
 
     def step_info(self, index: int) -> dict[str, Any]:
         """Return the `info` that a single environment returns with its last step.
@@ -179,15 +176,8 @@ class RoundVectorEnv(BatchedVectorEnv):
         return ("instance",)
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
-        drawn = []
-        for index, seed in zip(where.tolist(), seeds, strict=True):
-            rng = self._rngs[index]
-            if rng is None or seed is not None:
-                rng, _ = seeding.np_random(seed)
-                self._rngs[index] = rng
-            drawn.append(choose_instance(rng, len(self.process.instances), self._chosen(index)))
-        keys = self._noise_keys.draw(where, seeds) if self._noise_keys else None
-        self.process.start(where, drawn, keys)
+        options = [self._chosen(index) for index in where.tolist()]
+        self.process.start(where, *self._draws.draw(where, seeds, options))
         self._show()
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:

@@ -19,10 +19,10 @@ from fedhpo_gym.backends import (
     make_backend,
 )
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialEnv
+from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.envs.trial.ledger import spending
-from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
@@ -272,14 +272,43 @@ class TrialArguments:
             most = min(number for number in known if number is not None)
         return {**given, "max_trials": most}
 
-    def open_backend(self) -> Backend:
-        """Open what answers.
+    @property
+    def incumbent_reward(self) -> dict[str, Any]:
+        """What `IncumbentReward` takes."""
+        return {
+            "kind": self.reward_kind,
+            "discount": self.reward_discount,
+            "per_cost": self.reward_per_cost,
+            "budget_s": self.budget_s,
+        }
+
+    def open(self) -> TrialSetup:
+        """Open what answers, and return what is asked of it.
 
         Raises:
-            MissingDataError: it has nothing to answer from; says what to do.
+            InvalidArgumentError: the objectives that are named, or the instances, cannot be asked.
+            MissingDataError: there is nothing to answer from; says what to do.
         """
-        options = self.backend_options
-        return make_backend(self.backend_name, self.variant, seed=self.seed, **options)
+        instances, options = self.open_instances(), self.backend_options
+        backend = instances[0] if instances else None
+        if backend is None:
+            backend = make_backend(self.backend_name, self.variant, seed=self.seed, **options)
+        setup = TrialSetup.of(
+            backend.task,
+            backend,
+            objectives=self.chosen_objectives,
+            fidelity=self.fidelity,
+            transform=self.reward_transform,
+            grid=self.grid,
+            freeze_thaw=self.freeze_thaw,
+            instances=instances,
+            noise=self.evaluation_noise,
+            constraints=self.constraints,
+            leave_out=self.objectives is None,
+        )
+        if self.objectives is not None:
+            _refuse_constants(setup)
+        return setup
 
 
 COSTS: Final = {"flops": "parameter_epochs", **{name: name for name in COST_NAMES}}
@@ -324,34 +353,11 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
     """
     check_own(make_trial_env, {"render_mode": render_mode})
     asked = from_names(TrialArguments, arguments, ("render_mode",))
-    instances = asked.open_instances()
-    backend = instances[0] if instances else asked.open_backend()
-    env: gym.Env[Any, Any] = TrialEnv(
-        backend.task,
-        backend,
-        objectives=asked.chosen_objectives,
-        leave_out=asked.objectives is None,
-        fidelity=asked.fidelity,
-        grid=asked.grid,
-        freeze_thaw=asked.freeze_thaw,
-        reward_transform=asked.reward_transform,
-        instances=instances,
-        noise=asked.evaluation_noise,
-        constraints=asked.constraints,
-        render_mode=render_mode,
-    )
-    if asked.objectives is not None:
-        _refuse_constants(env.unwrapped.setup)  # type: ignore[attr-defined]
+    env: gym.Env[Any, Any] = TrialEnv(asked.open(), render_mode=render_mode)
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]
     if asked.vector_reward:
         return env
     env = ScalarizePenalty(env, constraints=asked.constraints)
     if asked.reward_kind == "score":
         return env
-    return IncumbentReward(
-        env,
-        kind=asked.reward_kind,
-        discount=asked.reward_discount,
-        per_cost=asked.reward_per_cost,
-        budget_s=asked.budget_s,
-    )
+    return IncumbentReward(env, **asked.incumbent_reward)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,28 +14,21 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.checks import as_number
-from fedhpo_gym.envs.arguments import choose_instance, read_options
-from fedhpo_gym.envs.noise import NoiseKeys
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
+from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
 from fedhpo_gym.envs.trial.process import Trial, TrialProcess
-from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import Constraints
-from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_reals, as_typed, shown
-
-DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
-LIVE_OBJECTIVES = ("val_loss", "fairness_p10", "time_s")
-"""Default objectives of `MO-` ids of version 1: no useless model wins one, and all of them vary."""
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -99,45 +92,16 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         "render_fps": 4,
     }
 
-    def __init__(
-        self,
-        task: Task,
-        backend: Backend,
-        *,
-        objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
-        leave_out: bool = False,
-        fidelity: Mapping[str, Value] | None = None,
-        grid: bool = False,
-        freeze_thaw: bool = False,
-        reward_transform: str = "clip",
-        instances: Sequence[Backend] = (),
-        noise: Noise | None = None,
-        constraints: Constraints | None = None,
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
         """Create the environment.
 
         Args:
-            task: the task.
-            backend: where numbers come from.
-            objectives: names of the objectives, or objectives of your own; the first ranks
-                trials.
-            leave_out: leave out objectives that the backend does not answer, instead of raising.
-            fidelity: fidelity dimensions that are fixed; they leave the action.
-            grid: offer only the grid of the task's tables, whatever the backend could answer.
-            freeze_thaw: more rounds of a configuration already tried cost only the difference.
-            reward_transform: how objectives without a worst bound become scores.
-            instances: what answers in the episodes of one instance each, `backend` first; one is
-                drawn at each reset.
-            noise: what evaluations lack; None for nothing.
-            constraints: limits that the incumbent keeps; see `evaluation.constraints`.
+            setup: what is asked of whom.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
-            UnknownNameError: an objective or a fidelity dimension does not exist.
-            InvalidArgumentError: an argument is out of its range, or the backend does not answer
-                an objective.
-            OffGridError: a fixed fidelity is not on the grid.
+            InvalidArgumentError: there is no such render mode.
+            OffGridError: the backend does not store all cells of the setup's grid.
         """
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
@@ -146,25 +110,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             )
         self.render_mode = render_mode
         self._window: int | None = None
-        names, own = checked_objectives(task, objectives)
-        self._use(
-            TrialSetup(
-                task,
-                backend,
-                names,
-                dict(fidelity or {}),
-                reward_transform,
-                grid,
-                freeze_thaw,
-                tuple(instances),
-                own,
-                noise,
-                constraints,
-                leave_out,
-            )
-        )
-        self._draws: np.random.Generator | None = None
-        self._noise_keys = NoiseKeys(1) if noise else None
+        self._use(setup)
+        self._draws = self._process.draws()
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""
@@ -314,23 +261,13 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         super().reset(seed=seed, options=options)
         alone = np.array([0])
-        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
-        self._process.restart(alone, self._draw(seed, options), keys)
+        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
         self._steps, self._trials, self._ends_s = self._process.new_history(), [], None
         self._ready = True
         if self.render_mode == "human":
             self.render()
         first = observation.empty(self.task, self.setup.observation_space)
         return {**first, **self._process.seen_of_instance(0)}, self.describe()
-
-    def _draw(self, seed: int | None, options: dict[str, Any] | None) -> list[int] | None:
-        number = len(self.setup.instances)
-        if not number:
-            read_options(options, ())
-            return None
-        if self._draws is None or seed is not None:
-            self._draws = new_draws(seed)
-        return [choose_instance(self._draws, number, options)]
 
     def describe(self) -> Info:
         """Return what `reset` says: where the numbers of the coming episode come from."""

@@ -160,6 +160,7 @@ class Evaluator:
     Attributes:
         scorer: computes their rows.
         prices: what they cost.
+        scored: the rows of all cells, once they are there.
         has_cells: whether queries are (B,) cells of the flattened grid; else (B, n) actions.
     """
 
@@ -176,7 +177,7 @@ class Evaluator:
         stored = isinstance(backend, StoredBackend) and setup.is_grid
         self.has_cells = stored and not setup.own
         self._asked = 0
-        self._rows: ScoredRows | None = None
+        self.scored: ScoredRows | None = None
         dimensions = (*backend.space.dimensions, *backend.fidelity_space.dimensions)
         legal = {dimension.name: dimension for dimension in dimensions}
         for dimension in setup.search_space.dimensions if stored else ():
@@ -185,7 +186,7 @@ class Evaluator:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the rows: they are quick to compute."""
-        return {**self.__dict__, "_rows": None, "_asked": 0}
+        return {**self.__dict__, "scored": None, "_asked": 0}
 
     def columns(self, queries: NDArray[Any]) -> Columns:
         """Return the columns of (B,) cells or (B, n) actions."""
@@ -221,13 +222,13 @@ class Evaluator:
 
     def _all_rows(self, count: int) -> ScoredRows | None:
         """Return the rows of all cells, or None while it is cheaper to score some."""
-        if self._rows is None:
+        if self.scored is None:
             if not self._asked:
-                self._rows = _known.get(self._key)
+                self.scored = _known.get(self._key)
             self._asked += count
-            if self._rows is None and self._asked > PATIENCE:
-                self._rows = self._score_all()
-        return self._rows
+            if self.scored is None and self._asked > PATIENCE:
+                self.scored = self._score_all()
+        return self.scored
 
     @property
     def _key(self) -> tuple[Hashable, ...]:
@@ -283,6 +284,8 @@ class TrialSource:
         self._ledger = Ledger(number) if setup.freeze_thaw else None
         self._courses_of: list[dict[Hashable, int]] = [{} for _ in range(number)]
         self._has_cells = self._parts[0].has_cells
+        self._is_plain = len(self._parts) == 1 and self._has_cells
+        self._is_plain &= draws is None and self._ledger is None
         self._queries: dict[int, CheckedQuery] = {}
 
     @property
@@ -307,6 +310,10 @@ class TrialSource:
         else:
             queries = np.array(actions, dtype=np.float64)
             handles = queries.view(self.handle_type)[:, 0]
+        scored = self._parts[0].scored if self._is_plain else None
+        if scored is not None:  # one look-up, for those who do not ask, too
+            scored.seen.take(handles, axis=0, out=seen, mode="clip")
+            return handles, scored.numbers.take(handles, axis=0)
         present = self._asking(active)
         if len(present) == 1 and len(present[0][1]) == len(actions):
             rows = self._rows(*present[0], handles, queries)

@@ -7,18 +7,18 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import STORED, Backend, make_backend
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.seeding import stream
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
 from fedhpo_gym.typed import shown
 
 SETS = ("train", "test")
+STREAM = "trial_instances"
+"""Name of the random streams that draw the instances of episodes."""
 NAMES = (
     "clients",
     "classes",
@@ -159,13 +159,3 @@ def statistics(backend: Backend) -> NDArray[np.float32]:
     ]
     inside: NDArray[np.float32] = np.clip(found, 0.0, 1.0).astype(np.float32)
     return inside
-
-
-def new_draws(seed: int | None) -> np.random.Generator:
-    """Return the stream that draws the instances of the coming episodes.
-
-    Args:
-        seed: of `reset`; None for one that nobody chose.
-    """
-    chosen = seeding.np_random(None)[1] if seed is None else seed
-    return stream(int(chosen), "trial_instances")

@@ -39,7 +39,7 @@ class TrialStreams:
 
         Args:
             where: which ones.
-            keys: their keys; see `NoiseKeys`.
+            keys: their keys, of `EpisodeDraws`.
         """
         self._keys[where] = keys
         for index in np.arange(len(self._asked))[where].tolist():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
 from fedhpo_gym.envs.trial.evaluator import (
     ERROR,
     ROUNDS,
@@ -19,7 +21,7 @@ from fedhpo_gym.envs.trial.evaluator import (
     Scorer,
     TrialSource,
 )
-from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
+from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.noise import TrialStreams
 from fedhpo_gym.envs.trial.observation import TUNING, is_counted
@@ -45,7 +47,7 @@ class Episodes:
 
     Attributes:
         trials: (N,) trials since reset.
-        rounds: (N,) communication rounds paid for since reset.
+        rounds: (N,) communication rounds paid for since reset, whole numbers.
         elapsed_s: (N,) simulated seconds since reset.
         handles: (N,) handles of the last queries; see `TrialSource`.
         numbers: (N, columns) what the last trials brought; see `Scorer`.
@@ -55,7 +57,7 @@ class Episodes:
     """
 
     trials: NDArray[np.int64]
-    rounds: NDArray[np.int64]
+    rounds: NDArray[np.float64]
     elapsed_s: NDArray[np.float64]
     handles: NDArray[Any]
     numbers: Numbers
@@ -68,7 +70,7 @@ class Episodes:
         """Return the state of N episodes before their first trial."""
         return cls(
             trials=np.zeros(number, np.int64),
-            rounds=np.zeros(number, np.int64),
+            rounds=np.zeros(number),
             elapsed_s=np.zeros(number),
             handles=np.zeros(number, handle_type),
             numbers=np.zeros((number, columns)),
@@ -83,21 +85,33 @@ class Episodes:
         self.elapsed_s[where] = 0.0
         self.best_numbers[where] = np.nan
 
-    def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Indices:
+    def add(
+        self,
+        handles: NDArray[Any],
+        numbers: Numbers,
+        ends_s: float | None = None,
+        *,
+        constrained: bool = True,
+    ) -> Indices:
         """Add a trial to every episode; return of which ones it is the new incumbent.
 
         What becomes the incumbent, `is_better` of `evaluation.constraints` says. The trial
-        ends at `ends_s`, by default after all trials before it.
+        ends at `ends_s`, by default after all trials before it. Where nothing is `constrained`, all
+        violations are 0, and the errors alone are compared.
         """
         self.handles, self.numbers = handles, numbers
         self.trials += 1
-        self.rounds += numbers[:, ROUNDS].astype(np.int64)
+        self.rounds += numbers[:, ROUNDS]
         if ends_s is None:
             self.elapsed_s += numbers[:, TIME_S]
         else:
             self.elapsed_s[:] = ends_s
-        best = self.best_numbers[:, VIOLATION], self.best_numbers[:, ERROR]
-        (better,) = is_better(numbers[:, VIOLATION], numbers[:, ERROR], best).nonzero()
+        error, least = numbers[:, ERROR], self.best_numbers[:, ERROR]
+        if constrained:
+            best = self.best_numbers[:, VIOLATION], least
+            (better,) = is_better(numbers[:, VIOLATION], error, best).nonzero()
+        else:
+            (better,) = (~(error >= least)).nonzero()  # any error is better than NaN, which is none
         if len(better):
             self.best[better] = handles[better]
             self.best_trial[better] = self.trials[better]
@@ -141,22 +155,28 @@ class TrialProcess:
         self._tuned = layout.columns.get(TUNING, slice(0, 0))
         self._incumbent = layout.columns["incumbent"]
         self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
-        self._past = np.array([layout.columns[name].start for name in PAST])
-        boxes = [setup.observation_space[name] for name in PAST]
-        self._low = np.concatenate([box.low for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
-        self._high = np.concatenate([box.high for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
+        self._past = tuple(layout.columns[name].start for name in PAST)
+        self._metric_names = setup.task.metric_names
+        boxes: Any = [setup.observation_space[name] for name in PAST]
+        self._most = [box.high.astype(np.float64) for box in boxes]
+        self._least_value = boxes[-1].low.astype(np.float64)
+
+    def draws(self) -> EpisodeDraws:
+        """Return what draws the coming episodes."""
+        start, noisy = partial(named_stream, STREAM), self.setup.noise is not None
+        return EpisodeDraws(len(self.frame), len(self.setup.instances), start, noisy=noisy)
 
     def restart(
         self,
         where: Indices,
-        instances: Sequence[int] | None = None,
+        instances: Sequence[int] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
         """Forget all trials of some episodes and set their clocks to zero.
 
         Args:
             where: which episodes.
-            instances: the instances that they are of from now on; None where there are none.
+            instances: the instances that they are of from now on; none where there are none.
             keys: of the noise of their evaluations; None where there is none.
         """
         if self._draws is not None and keys is not None:
@@ -165,7 +185,7 @@ class TrialProcess:
         self._source.restart(where)
         if self._tuning is not None:
             self._tuning.restart(where)
-        if instances is not None:
+        if instances:
             self._source.instance[where] = instances
 
     def show_instances(self, frame: NDArray[np.float32]) -> None:
@@ -213,7 +233,7 @@ class TrialProcess:
         """
         state, frame = self.episodes, self.frame
         handles, numbers = self._source.answer(actions, active, frame)
-        better = state.add(handles, numbers, ends_s)
+        better = state.add(handles, numbers, ends_s, constrained=bool(self.setup.constraints))
         if len(better):
             own = self.setup.search_space.canonical(actions[better].astype(np.float32))
             self._actions[better] = np.clip(own, -1.0, 1.0)
@@ -221,11 +241,10 @@ class TrialProcess:
         if self._tuning is not None:
             self._count(self._tuning, active)
         self.show_instances(frame)
-        past = np.empty((len(numbers), len(PAST)))
-        past[:, 0], past[:, 1] = state.elapsed_s, state.trials
-        past[:, 2] = state.best_numbers[:, SHOWN]
-        np.maximum(past, self._low, out=past)
-        frame[:, self._past] = np.minimum(past, self._high, out=past)
+        value = np.maximum(state.best_numbers[:, SHOWN], self._least_value)
+        past = zip(self._past, (state.elapsed_s, state.trials, value), self._most, strict=True)
+        for column, number, most in past:
+            frame[:, column] = np.minimum(number, most)
         return numbers
 
     def begin(self, index: int, query: CheckedQuery, rounds: int) -> None:
@@ -290,14 +309,14 @@ class TrialProcess:
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
         state, numbers = self.episodes, self.episodes.numbers[index]
+        noisy = self.setup.noise is not None
         configuration, fidelity = self.query_of(state.handles[index])
         rounds = int(numbers[ROUNDS])
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
             best_configuration, best_fidelity = self._source.query(state.best[index])
-        names = self.setup.task.metric_names
-        found = numbers[self._scorer.details].tolist()
+        names, found = self._metric_names, numbers[self._scorer.details].tolist()
         return {
             "trial": int(state.trials[index]),
             "configuration": configuration,
@@ -318,7 +337,7 @@ class TrialProcess:
             "diverged": bool(found[len(names)]),
             **self._named_tuning(index),
             **self._named_instance(index),
-            **_floats(self._truth(numbers, state.best_numbers[index])),
+            **(_floats(self._truth(numbers, state.best_numbers[index])) if noisy else {}),
         }
 
     def _violation(self, numbers: Numbers) -> dict[str, float]:

@@ -12,17 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
-from fedhpo_gym.envs.noise import check_noise
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
-from fedhpo_gym.evaluation.noise import Noise
+from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown
 
+DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_std", "epsilon")
+LIVE_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
+"""Default objectives of `MO-` ids of version 1: no useless model wins one, and all of them vary."""
 RATE = "client_sample_rate"
 Columns = Mapping[str, NDArray[Any]]
 """Values of every dimension of configurations and fidelities, (B,) each."""
@@ -69,6 +71,45 @@ class TrialSetup:
     noise: Noise | None = None
     constraints: Constraints | None = None
     leave_out: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        backend: Backend,
+        *,
+        objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
+        fidelity: Mapping[str, Value] | None = None,
+        **others: Any,
+    ) -> TrialSetup:
+        """Return the setup of objectives, the user's own among them.
+
+        Args:
+            task: the task.
+            backend: where numbers come from.
+            objectives: names of the objectives, or objectives of your own; the first ranks trials.
+            fidelity: fidelity dimensions that are fixed; they leave the action.
+            others: further attributes.
+
+        Raises:
+            InvalidArgumentError: they are no list of objectives with different names, at least one,
+                or one of the user's has the name of another.
+        """
+        given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
+        own = tuple(one for one in given if isinstance(one, Objective))
+        names = tuple(one.name if isinstance(one, Objective) else one for one in given)
+        for one in own:
+            if one.name in task.objectives:
+                raise InvalidArgumentError(
+                    f"an objective of your own must have a name of its own, got {one.name!r}, "
+                    f"which {task.name} has"
+                )
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                "`objectives` must be a list of different names, at least one, got "
+                f"{shown(objectives)}"
+            )
+        return cls(task, backend, names, dict(fidelity or {}), own=own, **others)
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -255,28 +296,3 @@ class TrialSetup:
             "objective_names": list(self.objective_names),
             **self.backend.describe(),
         }
-
-
-def checked_objectives(
-    task: Task, objectives: Sequence[str | Objective]
-) -> tuple[tuple[str, ...], tuple[Objective, ...]]:
-    """Return the names of objectives, and those among them that are the user's own.
-
-    Raises:
-        InvalidArgumentError: they are no list of objectives with different names, at least one, or
-            one of the user's has the name of another.
-    """
-    given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
-    own = tuple(one for one in given if isinstance(one, Objective))
-    names = tuple(one.name if isinstance(one, Objective) else one for one in given)
-    for one in own:
-        if one.name in task.objectives:
-            raise InvalidArgumentError(
-                f"an objective of your own must have a name of its own, got {one.name!r}, which "
-                f"{task.name} has"
-            )
-    if not names or len(set(names)) < len(names):
-        raise InvalidArgumentError(
-            f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
-        )
-    return names, own

@@ -6,19 +6,17 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import choose_instance, takes
-from fedhpo_gym.envs.noise import NoiseKeys
-from fedhpo_gym.envs.trial.arguments import TrialArguments, make_trial_env
-from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.arguments import from_names, takes
+from fedhpo_gym.envs.trial import observation
+from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
-from fedhpo_gym.envs.trial.instances import new_draws
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -33,7 +31,8 @@ from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.typed import as_typed, shown
-from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
+from fedhpo_gym.wrappers.budget import Budget, with_remaining
+from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
 
 
 @takes(TrialArguments)
@@ -43,6 +42,7 @@ def make_trial_vector_env(
     autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     copy: bool = True,
     info_keys: Sequence[str] = (),
+    render_mode: str | None = None,
     **arguments: Any,
 ) -> TrialVectorEnv:
     """Build N trial environments as one; the vector entry point of every `FedHPO-*` id.
@@ -53,6 +53,7 @@ def make_trial_vector_env(
         copy: hand out copies of the observations; see `BatchedVectorEnv`.
         info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
             hyperparameter or fidelity dimension.
+        render_mode: None.
         arguments: see `TrialArguments`; all environments have the same.
 
     Raises:
@@ -60,14 +61,26 @@ def make_trial_vector_env(
         UnknownNameError: a name does not exist.
         MissingDataError: the backend has nothing to answer from; says what to do.
     """
-    if arguments.get("render_mode") is not None:
+    if render_mode is not None:
         raise InvalidArgumentError(
             "`render_mode` must be None for a vector environment, got "
-            f"{arguments['render_mode']!r}; draw one environment made by `gymnasium.make`"
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
         )
-    count = checked_number(num_envs)
-    env = make_trial_env(**arguments)
-    return TrialVectorEnv(count, env, autoreset_mode=autoreset_mode, copy=copy, info_keys=info_keys)
+    checked_number(num_envs)
+    asked = from_names(TrialArguments, arguments, ("render_mode",))
+    setup, reward = asked.open(), not asked.vector_reward
+    return TrialVectorEnv(
+        num_envs,
+        setup,
+        Budget(**asked.budgets),  # type: ignore[arg-type]
+        Penalty(setup.objectives, asked.constraints) if reward else None,
+        IncumbentValue(setup, **asked.incumbent_reward)
+        if reward and asked.reward_kind != "score"
+        else None,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
+        info_keys=info_keys,
+    )
 
 
 class TrialVectorEnv(BatchedVectorEnv):
@@ -91,50 +104,47 @@ class TrialVectorEnv(BatchedVectorEnv):
     def __init__(
         self,
         num_envs: int,
-        env: gym.Env[Any, Any],
+        setup: TrialSetup,
+        budget: Budget,
+        penalty: Penalty | None = None,
+        incumbent: IncumbentValue | None = None,
         *,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,
         info_keys: Sequence[str] = (),
     ) -> None:
-        """Create the vector form of an environment.
+        """Create N environments.
 
         Args:
             num_envs: N.
-            env: a trial environment with its default wrappers.
+            setup: what is asked of whom.
+            budget: what an episode may spend.
+            penalty: what makes rewards one number; None leaves them vectors.
+            incumbent: what rewards the incumbent in the place of the trial.
             autoreset_mode: see `BatchedVectorEnv`.
             copy: see `BatchedVectorEnv`.
             info_keys: of `INFO_KEYS`, what infos say, too.
 
         Raises:
-            InvalidArgumentError: an argument is out of its range, or the environment was built in
-                another way.
+            InvalidArgumentError: an argument is out of its range.
             UnknownNameError: there is no such info key.
         """
-        self._incumbent = env if isinstance(env, IncumbentReward) else None
-        env = self._incumbent.env if self._incumbent else env
-        self._scalarize = env if isinstance(env, ScalarizePenalty) else None
-        budget = self._scalarize.env if self._scalarize else env
-        trial = budget.unwrapped
-        if not isinstance(budget, BudgetTermination) or not isinstance(trial, TrialEnv):
-            raise InvalidArgumentError(f"`env` must be what `make_trial_env` builds, got {env}")
-        spaces, actions = env.observation_space, env.action_space
-        assert isinstance(spaces, gym.spaces.Dict)  # noqa: S101 - those of a `TrialEnv`
-        assert isinstance(actions, gym.spaces.Box)  # noqa: S101 - likewise
-        super().__init__(num_envs, spaces, actions, autoreset_mode=autoreset_mode, copy=copy)
-        self._budget, self.setup = budget, trial.setup
+        spaces = with_remaining(setup.observation_space)
+        super().__init__(
+            num_envs, spaces, setup.action_space, autoreset_mode=autoreset_mode, copy=copy
+        )
+        self.setup, self.reward_space = setup, setup.reward_space
+        self._budget, self._penalty, self._incumbent = budget, penalty, incumbent
         self._info_keys = _checked_keys(info_keys)
-        self.reward_space = trial.reward_space
-        self._process = TrialProcess(trial.setup, self.layout, self._frame)
+        self._process = TrialProcess(setup, self.layout, self._frame)
+        self._draws = self._process.draws()
         self._potentials = np.zeros(self.num_envs)
-        self._draws: list[np.random.Generator | None] = [None] * self.num_envs
-        self._noise_keys = NoiseKeys(num_envs) if trial.setup.noise else None
-        self._optima = np.full(self.num_envs, self._incumbent.optimum if self._incumbent else 1.0)
         self._known_optima: dict[int, float] = {}
+        self._optima = np.full(self.num_envs, self._optimum(0))
         self._remaining = self.layout.columns["remaining_budget"].start
         self._first = np.zeros(self.layout.size, dtype=np.float32)
-        first, _ = env.reset()
-        self.layout.fill(self._first, first)
+        self.layout.fill(self._first, observation.empty(setup.task, setup.observation_space))
+        self._first[self._remaining] = 1.0
 
     def close_extras(self, **_: Any) -> None:
         """End what the backend started."""
@@ -169,9 +179,9 @@ class TrialVectorEnv(BatchedVectorEnv):
                 f"got {shown(index)}"
             )
         info = self._process.info(index)
-        if self._scalarize is not None:
+        if self._penalty is not None:
             scores = state.numbers[index, self._process.scores]
-            penalty = float(self._scalarize.penalty(scores))
+            penalty = float(self._penalty.of(scores))
             info.update(score=float(scores[0]) - penalty, penalty=penalty)
         return info
 
@@ -191,32 +201,20 @@ class TrialVectorEnv(BatchedVectorEnv):
         return ("instance",) if self.setup.instances else ()
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
-        keys = self._noise_keys.draw(where, seeds) if self._noise_keys else None
-        self._process.restart(where, self._draw(where, seeds), keys)
+        options = [self._chosen(index) for index in where.tolist()]
+        self._process.restart(where, *self._draws.draw(where, seeds, options))
         self._potentials[where] = 0.0
-        if self._incumbent is not None and self.setup.instances:
-            self._optima[where] = [self._optimum(self._incumbent, i) for i in where.tolist()]
+        if self.setup.instances:
+            self._optima[where] = [self._optimum(index) for index in where.tolist()]
         self._frame[where] = self._first
         self._process.show_instances(self._frame)
 
-    def _draw(self, where: Indices, seeds: Seeds) -> list[int] | None:
-        number = len(self.setup.instances)
-        if not number:
-            return None
-        drawn = []
-        for index, seed in zip(where.tolist(), seeds, strict=True):
-            rng = self._draws[index]
-            if rng is None or seed is not None:
-                rng = self._draws[index] = new_draws(seed)
-            drawn.append(choose_instance(rng, number, self._chosen(index)))
-        return drawn
-
-    def _optimum(self, kind: IncumbentReward, index: int) -> float:
+    def _optimum(self, index: int) -> float:
         number = self._process.instance(index)
-        if number not in self._known_optima:
+        if self._incumbent is not None and number not in self._known_optima:
             trials = functools.partial(self._process.all_trials, index)
-            self._known_optima[number] = kind.find_optimum(trials)
-        return self._known_optima[number]
+            self._known_optima[number] = self._incumbent.find_optimum(trials)
+        return self._known_optima.get(number, 1.0)
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         numbers = self._process.step(actions, active)
@@ -225,17 +223,17 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._frame[:, self._remaining] = np.maximum(left, 0.0)
         scores = numbers[:, self._process.scores]
         info = self._process.infos(self._info_keys)
-        if self._scalarize is None:
+        if self._penalty is None:
             rewards: NDArray[np.floating] = scores.astype(np.float32)
         else:
-            info["penalty"] = self._scalarize.penalty(scores)
+            info["penalty"] = self._penalty.of(scores)
             info["score"] = rewards = scores[:, 0] - info["penalty"]
         if self._incumbent is not None:
             rewards = self._reward(self._incumbent, numbers)
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return StepOutcome(rewards, left <= 0.0, never, info)
 
-    def _reward(self, kind: IncumbentReward, numbers: Numbers) -> NDArray[np.float64]:
+    def _reward(self, kind: IncumbentValue, numbers: Numbers) -> NDArray[np.float64]:
         before = self._potentials
         best = self._process.episodes.best_numbers
         values = self._process.values(best)[:, 0]

@@ -50,8 +50,8 @@ def test_by_default_it_ends_after_more_trials_than_any_run_makes() -> None:
     env = make_env(freeze_thaw=True)
     env = env if isinstance(env, BudgetTermination) else env.env  # type: ignore[attr-defined]
     assert isinstance(env, BudgetTermination)
-    assert env.left(0.0, 0, MAX_TRIALS - 1) == 1.0
-    assert env.left(0.0, 0, MAX_TRIALS) == 0.0
+    assert env.budget.left(0.0, 0, MAX_TRIALS - 1) == 1.0
+    assert env.budget.left(0.0, 0, MAX_TRIALS) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_budget_trials_takes_its_place(arguments: dict[str, Any], expected: int)
 
 def test_budget_trials_may_be_above_the_default() -> None:
     env = BudgetTermination(make_env(vector_reward=True).unwrapped, budget_trials=2 * MAX_TRIALS)
-    assert env.left(0.0, 0, MAX_TRIALS) == 0.5
+    assert env.budget.left(0.0, 0, MAX_TRIALS) == 0.5
 
 
 @pytest.mark.parametrize("kind", FREE)

@@ -16,6 +16,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial import evaluator
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.objectives import get_objective
 from fedhpo_gym.tasks import Task, get_task
 
@@ -104,7 +105,7 @@ def test_another_objective_of_the_same_name_has_other_rows(monkeypatch: pytest.M
     found = []
     for scale in (1.0, 100.0):
         SCALE[0] = scale
-        env = TrialEnv(mine, make_backend("tabular", mine), objectives=["mine"])
+        env = TrialEnv(TrialSetup.of(mine, make_backend("tabular", mine), objectives=["mine"]))
         env.reset()
         found.append(env.step(ZEROS)[-1]["objectives"]["mine"])
     assert found[1] == 100.0 * found[0]

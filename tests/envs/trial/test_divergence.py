@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.objectives import CAP, MAX_LOSS, WORST_FAIRNESS
@@ -17,6 +18,7 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing.analytic import Analytic
 from fedhpo_gym.wrappers import BudgetTermination
+from fedhpo_gym.wrappers.budget import Budget
 
 TASK = get_task("LR-CreditG")
 
@@ -38,7 +40,9 @@ class Fragile(Analytic):
 
 
 def make(objectives: tuple[str, ...] = ("val_loss", "fairness_std", "epsilon")) -> Any:
-    return BudgetTermination(TrialEnv(TASK, Fragile(TASK), objectives=objectives), budget_trials=9)
+    return BudgetTermination(
+        TrialEnv(TrialSetup.of(TASK, Fragile(TASK), objectives=objectives)), budget_trials=9
+    )
 
 
 def action(learning_rate: float, rounds: float) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -78,7 +82,8 @@ def test_the_worst_finite_model_is_a_better_incumbent() -> None:
 
 
 def test_many_environments_agree_bit_for_bit() -> None:
-    many, single = TrialVectorEnv(3, make()), make()
+    single: Any = make()
+    many = TrialVectorEnv(3, single.unwrapped.setup, Budget(budget_trials=9))
     many.reset(seed=0)
     for actions in ([(1, 1), (-1, 1), (1, -1)], [(1, -1), (1, 1), (1, 1)]):
         chosen = np.stack([action(*one) for one in actions])

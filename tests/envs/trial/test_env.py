@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
 from fedhpo_gym.envs.trial.process import PACKED
+from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
 from fedhpo_gym.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.objectives import get_objective
@@ -134,7 +134,7 @@ class OtherTestData(Analytic):
 
 def test_test_data_never_enter_an_observation() -> None:
     task = get_task("LR-CreditG-v0")
-    envs = [TrialEnv(task, backend(task)) for backend in (Analytic, OtherTestData)]
+    envs = [TrialEnv(TrialSetup.of(task, backend(task))) for backend in (Analytic, OtherTestData)]
     for env in envs:
         env.reset(seed=0)
     envs[0].action_space.seed(0)
@@ -257,7 +257,7 @@ def test_the_system_decides_the_time() -> None:
     slow = task.variant(system=type(CROSS_SILO)(server_compute_s=10.0))
     times = []
     for one in (task, slow):
-        env = TrialEnv(one, Analytic(one))
+        env = TrialEnv(TrialSetup.of(one, Analytic(one)))
         env.reset(seed=0)
         times.append(env.step(np.zeros(6, np.float32))[-1])
     rounds = times[0]["fidelity"]["round"]
@@ -363,7 +363,7 @@ def test_scores_stay_in_the_reward_space() -> None:
 
 def test_a_step_needs_a_reset_before_it() -> None:
     task = get_task("LR-CreditG-v1")
-    env = TrialEnv(task, make_backend("tabular", task), objectives=["val_loss"])
+    env = TrialEnv(TrialSetup.of(task, make_backend("tabular", task), objectives=["val_loss"]))
     with pytest.raises(gym.error.ResetNeeded, match="call `reset` before `step`"):
         env.step(np.zeros(env.action_space.shape, np.float32))
     env.reset()
@@ -383,7 +383,7 @@ def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
     long = 2 * PACKED + 3
     task = get_task("LR-CreditG-v0")
     found = make_backend("tabular", task) if backend == "tabular" else Analytic(task)
-    env = TrialEnv(task, found, grid=True)
+    env = TrialEnv(TrialSetup.of(task, found, grid=True))
     env.reset(seed=0)
     env.action_space.seed(0)
     said: list[Any] = []
@@ -404,7 +404,9 @@ def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
 
 
 def test_a_trial_without_end_takes_few_bytes() -> None:
-    env = TrialEnv(get_task("LR-CreditG-v0"), make_backend("tabular", get_task("LR-CreditG-v0")))
+    env = TrialEnv(
+        TrialSetup.of(get_task("LR-CreditG-v0"), make_backend("tabular", get_task("LR-CreditG-v0")))
+    )
     env.reset(seed=0)
     history, size = env._steps, 20 * PACKED
     action, values = np.zeros(6, np.float32), np.zeros(3)

@@ -11,8 +11,7 @@ import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import STORED
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
-from fedhpo_gym.envs.trial.setup import FAIR
+from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, FAIR, LIVE_OBJECTIVES
 from fedhpo_gym.identity import Identity
 from fedhpo_gym.tables.locate import find, list_names
 from fedhpo_gym.tasks import TASKS, task_of
