@@ -37,28 +37,14 @@ def takes(record: type[Any]) -> Callable[[F], F]:
 
 
 def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Refuse values of an entry point's own arguments that are not what its signature says.
-
-    Raises:
-        InvalidArgumentError: a value has another type.
-    """
+    """Refuse values of an entry point's own arguments that are not what its signature says."""
     hints = parameter_types(entry_point)
     for name, value in values.items():
         as_typed(name, value, hints[name])
 
 
 def from_names(record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = ()) -> R:
-    """Make a dataclass of arguments from what a user wrote.
-
-    Args:
-        record: the dataclass; it checks its fields, and has one named `task`.
-        arguments: values by name.
-        others: names that the caller takes itself, for suggestions.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown, missing, or out of its range.
-        UnknownNameError: a name does not exist.
-    """
+    """Make a dataclass of arguments from what a user wrote."""
     known = {field.name for field in fields(record)}  # type: ignore[arg-type]
     for name in arguments:
         if name not in known:
@@ -76,11 +62,7 @@ def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a `reset`, none where they are None.
-
-    Raises:
-        InvalidArgumentError: they are no mapping, or hold an option that is not known here.
-    """
+    """Return the options of a `reset`, none where they are None."""
     chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
     for name in chosen:
         if name not in known:

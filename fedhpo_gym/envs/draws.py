@@ -31,14 +31,7 @@ class EpisodeDraws:
     """
 
     def __init__(self, number: int, instances: int, start: Start, *, noisy: bool) -> None:
-        """Prepare for N environments whose first `reset` is still to come.
-
-        Args:
-            number: N.
-            instances: how many an episode can be of; 0 where all are of the one problem.
-            start: returns the stream of the instances for a seed, or for None.
-            noisy: whether evaluations are.
-        """
+        """Prepare for N environments whose first `reset` is still to come."""
         self._instances, self._start, self._noisy = instances, start, noisy
         self._rngs: list[np.random.Generator | None] = [None] * number
         self._key_rngs: list[np.random.Generator | None] = [None] * number
@@ -49,19 +42,7 @@ class EpisodeDraws:
         seeds: Sequence[int | None],
         options: Sequence[Mapping[str, Any] | None],
     ) -> tuple[list[int], NDArray[np.int64] | None]:
-        """Return the instances and the keys of the next episodes of some environments.
-
-        Args:
-            where: which environments.
-            seeds: of their `reset`; None goes on with the stream there is.
-            options: of their `reset`.
-
-        Returns:
-            Indices of instances, none where there are none; and keys, None without noise.
-
-        Raises:
-            InvalidArgumentError: an option names no instance, or there is no such option.
-        """
+        """Return the instances and the keys of the next episodes of some environments."""
         keys = np.empty(len(where), dtype=np.int64)
         chosen: list[int] = []
         for row, index in enumerate(where.tolist()):

@@ -18,11 +18,7 @@ Plot = Callable[[Any], None]
 
 
 def draw(plot: Plot) -> NDArray[np.uint8]:
-    """Return (height, width, 3) pixels of what `plot` draws into a figure.
-
-    Raises:
-        MissingDependencyError: the extra `plot` is not installed.
-    """
+    """Return (height, width, 3) pixels of what `plot` draws into a figure."""
     _require()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -36,18 +32,7 @@ def draw(plot: Plot) -> NDArray[np.uint8]:
 
 
 def show(plot: Plot, window: int | None) -> int:
-    """Draw into a window that stays open between calls.
-
-    Args:
-        plot: draws into a figure.
-        window: what the last call returned; None opens a window.
-
-    Returns:
-        Number of the window, for the next call and for `close`.
-
-    Raises:
-        MissingDependencyError: the extra `plot` is not installed, or there is no display.
-    """
+    """Draw into a window that stays open between calls."""
     _require()
     import matplotlib.pyplot as plt
 

@@ -61,7 +61,7 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     """Return nested infos with a mask `_key` beside every `key`; zero where the mask is False.
 
     Args:
-        info: nested dictionaries of (n, ...) arrays; see `columns_of` for those with gaps.
+        info: nested dictionaries of (n, ...) arrays, of `columns_of` where some have gaps.
         mask: (n,) environments that say something.
     """
     out: dict[str, Any] = {}
@@ -95,7 +95,6 @@ def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str
     """Return infos, as (n,) arrays of objects, of what each environment of a mask says.
 
     Args:
-        describe: returns what an environment says, objects of its own.
         mask: (n,) environments that say something.
     """
     out: dict[str, Any] = {}
@@ -205,12 +204,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
     @abstractmethod
     def _restart(self, where: Indices, seeds: Seeds) -> None:
-        """Start the next episode of some environments: state, and rows of `_frame`.
-
-        Args:
-            where: which environments.
-            seeds: one per environment of `where`; None keeps its random numbers going.
-        """
+        """Start the next episode of some environments: state, and rows of `_frame`."""
 
     @abstractmethod
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
@@ -258,7 +252,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     def step(
         self, actions: ArrayLike
     ) -> tuple[Observations, NDArray[np.floating], Mask, Mask, dict[str, Any]]:
-        """Step all environments; see the class for what happens at the end of an episode.
+        """Step all environments; the class says what happens at the end of an episode.
 
         Args:
             actions: (N, n) actions in [-1, 1].
@@ -344,11 +338,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
 
 def checked_number(num_envs: int) -> int:
-    """Return a number of environments.
-
-    Raises:
-        InvalidArgumentError: it is no positive integer, or none could hold that many.
-    """
+    """Return a number of environments."""
     number = as_integer(num_envs)
     if number is None or not 1 <= number <= MAX_ENVS:
         raise InvalidArgumentError(

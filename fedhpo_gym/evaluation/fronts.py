@@ -78,7 +78,7 @@ def growing_volumes(
 
     Args:
         errors: (N, k) true errors, in the order of the trials.
-        reference: (k,) see `hypervolume`.
+        reference: (k,) that of `hypervolume`.
         told: (N, k) errors as they were seen; `errors` themselves without noise.
 
     Returns:
@@ -185,12 +185,7 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def pairs(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return what tau-b is made of: ordered pairs of two (n,) lists.
-
-    Returns:
-        How many more agree than disagree, and how many are not tied in each list. Sums of them over
-        groups give the correlation within groups; see `tau`.
-    """
+    """Return what tau-b is made of: ordered pairs of two (n,) lists."""
     first, second = (np.unique(values, return_inverse=True)[1] for values in (one, other))
     return _agreement(first, second), _untied(first), _untied(second)
 

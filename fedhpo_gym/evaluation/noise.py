@@ -231,11 +231,6 @@ def exchanged(
     Args:
         accuracy: (S, N) shares of right answers.
         samples: (S, N) samples.
-        share: in [0, 1].
-        rng: decides.
-
-    Raises:
-        InvalidArgumentError: an accuracy is no number of right answers over the samples.
     """
     has = samples > 0
     exact = np.where(has, accuracy, 0.0).astype(np.float64) * samples
@@ -256,11 +251,7 @@ def exchanged(
 
 
 def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
-    """Refuse noise that the answers of a backend do not determine.
-
-    Raises:
-        InvalidArgumentError: says which part of the noise, and why.
-    """
+    """Refuse noise that the answers of a backend do not determine."""
     for objective in objectives:
         if noise.private and objective.sensitivity is None:
             raise InvalidArgumentError(

@@ -67,12 +67,7 @@ class Fidelity:
 def query_columns(
     space: SearchSpace, queries: Sequence[tuple[Mapping[str, Any], Fidelity]]
 ) -> dict[str, NDArray[Any]]:
-    """Return the (B,) columns of legal queries, by name: what `Backend.look_up` takes.
-
-    Args:
-        space: of the configurations.
-        queries: configurations with a fidelity, at least one.
-    """
+    """Return the (B,) columns of legal queries, by name: what `Backend.look_up` takes."""
     found = space.columns_of([one for one, _ in queries])
     asked = [vars(fidelity) for _, fidelity in queries]
     return {**found, **{name: np.array([one[name] for one in asked]) for name in FIDELITIES}}
@@ -102,7 +97,7 @@ class _Metrics:
         return source
 
     def _means(self, splits: Sequence[Split], metric: Metric, which: Which) -> Means:
-        """Return (..., splits) means; see `Evaluation.mean`."""
+        """Return (..., splits) means (`Evaluation.mean`)."""
         column = position("metric", metric, METRICS)
         key = ("client_means", which)
         if key not in self.memo:
@@ -122,12 +117,7 @@ class _Metrics:
         return frozenset(np.flatnonzero(missing).tolist())
 
     def clients(self, split: Split, metric: Metric, which: Which = "best") -> NDArray[np.floating]:
-        """Return the (..., S, N) view of one metric in one split, client by client.
-
-        Raises:
-            UnknownNameError: ``split`` or ``metric`` does not exist.
-            InvalidArgumentError: ``which`` is unknown to this record.
-        """
+        """Return the (..., S, N) view of one metric in one split, client by client."""
         row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
         return self._metrics(which)[..., row, column]
 
@@ -302,7 +292,7 @@ class Evaluations(_Metrics):
         return np.asarray(self.diverged.any(axis=1))
 
     def mean(self, split: Split, metric: Metric, which: Which = "best") -> Means:
-        """Return (B,) numbers; see `Evaluation.mean`."""
+        """Return (B,) numbers (`Evaluation.mean`)."""
         return self._means((split,), metric, which)[:, 0]
 
     def means(self, splits: Sequence[Split], metric: Metric) -> Means:
@@ -373,11 +363,7 @@ def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) 
 
 
 def position(kind: str, name: str, known: tuple[str, ...]) -> int:
-    """Return the place of a split or a metric on its axis.
-
-    Raises:
-        UnknownNameError: there is none of this name.
-    """
+    """Return the place of a split or a metric on its axis."""
     require_known(kind, name, known)
     return known.index(name)
 
@@ -479,8 +465,6 @@ def evaluation_of(
         rounds: (R,) rounds after which the models were evaluated.
         diverged_at: (seeds,) the round in which a course left the finite numbers; 0 for never.
         num_samples: (seeds, clients, splits).
-        seeds: of the courses.
-        fidelity: what was asked for.
     """
     known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
     best = np.stack(

@@ -46,7 +46,7 @@ class Dimension:
         low: Smallest legal value; with ``values``, their first.
         high: Largest legal value; with ``values``, their last.
         kind: ``"float"`` or ``"int"``, the type of a decoded value, or ``"category"``: its values
-            are words without an order, see `of_categories`.
+            are words without an order (`of_categories`).
         log: Whether the scale is logarithmic (needs ``low > 0``).
         bins: Number of grid points an interval has once discretized.
         values: The legal values in increasing order; None for an interval. Categories in any.

@@ -27,7 +27,7 @@ class NamedSpace(gym.spaces.Dict):
         super().__init__({d.name: DimensionSpace(d) for d in space.dimensions}, seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
-        """Draw a configuration; see `DimensionSpace.sample`."""
+        """Draw a configuration (`DimensionSpace.sample`)."""
         found = super().sample(mask, probability)
         kept = self._search_space.validate(found)
         return {name: kept[name] for name in found if name in kept}
@@ -123,11 +123,7 @@ class DimensionSpace(gym.spaces.Space[Any]):
         return True
 
     def sample(self, mask: Any = None, probability: Any = None) -> Value:
-        """Draw a value as `SearchSpace.sample` does.
-
-        Raises:
-            InvalidArgumentError: a mask or a probability is given: the scale decides alone.
-        """
+        """Draw a value as `SearchSpace.sample` does."""
         if mask is not None or probability is not None:
             raise InvalidArgumentError(
                 f"`mask` and `probability` must be None for {self.dimension.name!r}, got "

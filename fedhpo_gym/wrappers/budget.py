@@ -36,12 +36,7 @@ class Budget:
         budget_trials: int | None = None,
         max_trials: int | None = None,
     ) -> None:
-        """Check the limits, which `BudgetTermination` takes.
-
-        Raises:
-            InvalidArgumentError: no budget is given, one is not positive, or a number of rounds or
-                trials is not whole.
-        """
+        """Check the limits, which `BudgetTermination` takes."""
         given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
         given["budget_trials"] = budget_trials
         self.limits = {

@@ -11,11 +11,7 @@ from fedhpo_gym.typed import shown
 
 
 def check_env(env: Any, *needed: str) -> gym.Env[Any, Any]:
-    """Return an environment that has some attributes, its own or those of its wrappers.
-
-    Raises:
-        InvalidArgumentError: it is no environment, or lacks one of them.
-    """
+    """Return an environment that has some attributes, its own or those of its wrappers."""
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
             f"`env` must be an environment, as `gymnasium.make` returns it, got {shown(env)}"

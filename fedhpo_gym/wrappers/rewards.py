@@ -125,19 +125,7 @@ class IncumbentValue:
         per_cost: bool = False,
         budget_s: float | None = None,
     ) -> None:
-        """Take the arguments of `IncumbentReward`.
-
-        Args:
-            problem: has `objectives`, the `error_scale` of the first one, and a `task`.
-            kind: one of `KINDS`.
-            discount: gamma of "improvement", in (0, 1].
-            per_cost: divide an improvement by the cost of its trial.
-            budget_s: simulated seconds that time is measured in; by default the task's budget.
-
-        Raises:
-            UnknownNameError: there is no such kind.
-            InvalidArgumentError: an argument is out of its range.
-        """
+        """Take the arguments of `IncumbentReward`."""
         check_reward(kind, discount, per_cost)
         self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
         self._problem, self._scale = problem, float(problem.error_scale)
@@ -175,7 +163,6 @@ class IncumbentValue:
             times_s: (N,) simulated seconds of the trials, or those of all.
             elapsed_s: (N,) simulated seconds since the reset, these trials included, or those of
                 all.
-            optimum: phi of the best trial that can be asked for; only "regret" looks at it.
         """
         if self.kind == "incumbent":
             return after.copy()
@@ -194,9 +181,6 @@ class IncumbentValue:
 
         Args:
             all_trials: returns (B,) values of the first objective and (B,) total violations.
-
-        Raises:
-            InvalidArgumentError: nothing stores them.
         """
         if self.kind != "regret":
             return 1.0
@@ -307,13 +291,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
 
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
-    """Refuse what no `IncumbentReward` can be.
-
-    Raises:
-        UnknownNameError: there is no such kind.
-        InvalidArgumentError: the discount is out of its range, or an option is given with a kind
-            that has none.
-    """
+    """Refuse what no `IncumbentReward` can be."""
     require_known("reward", as_typed("reward", kind, str), KINDS)
     as_typed("reward_per_cost", per_cost, bool)
     number = as_number(discount)
@@ -358,7 +336,7 @@ class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArg
         gym.Wrapper.__init__(self, env)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step; see the class."""
+        """Step, and say the regret."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         truth = self.get_wrapper_attr("full_truth")
         regret, relative = truth.regret_at([info["incumbent"]["configuration"]])

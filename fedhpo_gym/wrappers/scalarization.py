@@ -35,12 +35,7 @@ class Front:
     """
 
     def __init__(self, source: Source, truth: Any) -> None:
-        """Start an episode.
-
-        Args:
-            source: where its points come from.
-            truth: returns what can be reached in it.
-        """
+        """Start an episode."""
         self._learns = source.kind == "learned"
         size = len(source.objectives)
         self.points = np.empty((0, size))
@@ -151,11 +146,7 @@ class Episodes:
         self._fronts[index] = Front(self._rule.source, truth)
 
     def value(self, index: int, scores: Any) -> float:
-        """Return what a trial with (m,) scores is worth.
-
-        Raises:
-            InvalidArgumentError: the scores are no vector of the objectives.
-        """
+        """Return what a trial with (m,) scores is worth."""
         error = -np.asarray(scores, dtype=np.float64)
         size = len(self._rule.source.objectives)
         if error.shape != (size,):
@@ -276,12 +267,7 @@ class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
 
 
 def checked_weights(objectives: Objectives, weights: Sequence[float] | None) -> Floats:
-    """Return (m,) weights that sum to 1; equal ones by default.
-
-    Raises:
-        InvalidArgumentError: they are not as many numbers as there are objectives, none negative
-            and one positive.
-    """
+    """Return (m,) weights that sum to 1; equal ones by default."""
     size = len(objectives)
     if weights is None:
         return np.full(size, 1.0 / size)
@@ -294,11 +280,7 @@ def checked_weights(objectives: Objectives, weights: Sequence[float] | None) -> 
 
 
 def checked_numbers(name: str, values: object, size: int) -> Floats:
-    """Return (size,) finite numbers.
-
-    Raises:
-        InvalidArgumentError: they are not.
-    """
+    """Return (size,) finite numbers."""
     given = list(values) if isinstance(values, Sequence | np.ndarray) else []
     numbers = [as_number(value) for value in given]
     if len(numbers) != size or any(one is None or not np.isfinite(one) for one in numbers):
@@ -309,11 +291,7 @@ def checked_numbers(name: str, values: object, size: int) -> Floats:
 
 
 def checked_rho(rho: object) -> float:
-    """Return the weight of an augmentation.
-
-    Raises:
-        InvalidArgumentError: it is negative or not finite.
-    """
+    """Return the weight of an augmentation."""
     number = as_number(rho)
     if number is None or not 0 <= number < np.inf:
         raise InvalidArgumentError(f"`rho` must be finite and not negative, got {shown(rho)}")
@@ -321,12 +299,7 @@ def checked_rho(rho: object) -> float:
 
 
 def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float]:
-    """Return finite numbers of some objectives, by name.
-
-    Raises:
-        UnknownNameError: there is no such objective.
-        InvalidArgumentError: it is no mapping to finite numbers.
-    """
+    """Return finite numbers of some objectives, by name."""
     known = [one.name for one in objectives]
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(

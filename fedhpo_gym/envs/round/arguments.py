@@ -41,11 +41,11 @@ class RoundArguments:
             unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
         backend: what trains: "raw", our engine, or "federatedscope".
         device: torch device of our engine.
-        source: source tree of FederatedScope; as for trials, see `TrialArguments`.
+        source: source tree of FederatedScope; as for trials (`TrialArguments`).
         interpreter: Python that has its dependencies; likewise.
         time_limit_s: real seconds that one of its courses may take for a step (3,600).
         instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
-            (alpha, seed) pairs; see `make_instances`.
+            (alpha, seed) pairs (`make_instances`).
         per_client: every client has its own row in an action.
         rounds_per_step: k; 5 by default, 1 in the per-client form.
         horizon: rounds of an episode.
@@ -247,7 +247,7 @@ def make_round_env(
     Args:
         vector_reward: return reward vectors.
         render_mode: "human", "rgb_array" or None.
-        arguments: see `RoundArguments`.
+        arguments: as `RoundArguments` says.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.

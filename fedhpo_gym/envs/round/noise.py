@@ -64,14 +64,7 @@ def measurement_of(
     no accuracy, F1 or spread.
 
     Args:
-        noise: what evaluations lack.
-        task: names the bounds of metrics and values.
-        told: of `VALUES`, what is told where the rest is withheld.
-        evaluations: how many share an epsilon.
-        exact: the N evaluations, of one seed each.
         truth: (N, splits, metrics) its means.
-        rngs: the random stream of each evaluation.
-        measured: objectives that are read off the models.
     """
     bounds = np.array([metric.bounds for metric in task.metrics])
     heard = noise.apply(exact, rngs, bounds)

@@ -186,13 +186,7 @@ SHOWN = {"train": 0, "val": 1}
 
 
 def space(history: int, action_size: int, num_clients: int | None) -> gym.spaces.Dict:
-    """Return the observation space.
-
-    Args:
-        history: evaluations shown.
-        action_size: coordinates of an action.
-        num_clients: clients of the per-client form, None for the other.
-    """
+    """Return the observation space."""
     boxes: dict[str, gym.Space[Any]] = {
         **{f"{split}_loss": box(-1.0, 1.0, history) for split in SHOWN},
         **{f"{split}_accuracy": box(0.0, 1.0, history) for split in SHOWN},
@@ -220,14 +214,9 @@ def observe(
     budget_s: float,
     sampled: NDArray[np.bool_] | None,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the (N, size) entries of N observations; see `RoundEnv` for what they mean.
+    """Return the (N, size) entries of N observations, which `RoundEnv` explains.
 
     Args:
-        spaces: what `space` returned.
-        episodes: the state of N episodes.
-        chance: loss of a guess, nats.
-        horizon: rounds of an episode.
-        budget_s: simulated seconds of an episode.
         sampled: (N, clients) who trains next, in the per-client form.
     """
     norm = np.array([NORM_DECADES, NORM_DECADES])

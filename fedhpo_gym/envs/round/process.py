@@ -64,9 +64,9 @@ class EpisodeSnapshot:
     """Where an episode stands.
 
     Attributes:
-        row: its state; see `Episodes.row`.
+        row: its state (`Episodes.row`).
         course: where its course stands.
-        made: what the process was made with; see `RoundProcess.made`.
+        made: what the process was made with (`RoundProcess.made`).
     """
 
     row: Row
@@ -81,7 +81,7 @@ class RoundProcess:
         task: the task.
         controls: what actions set.
         instances: what episodes can start on.
-        settings: see `RoundSettings`.
+        settings: as `RoundSettings` says.
         episodes: the state.
         observation_space: of one episode.
         reward_space: bounds of a reward vector.
@@ -96,17 +96,7 @@ class RoundProcess:
         courses: Courses,
         number: int = 1,
     ) -> None:
-        """Put N episodes on courses, before their first reset.
-
-        Args:
-            task: the task.
-            controls: what actions set.
-            instances: what episodes can start on.
-            settings: see `RoundSettings`.
-            courses: N courses on the same instances; they report local metrics in the per-client
-                form.
-            number: N.
-        """
+        """Put N episodes on courses, before their first reset."""
         self.task = task
         self.controls = controls
         self.instances = tuple(instances)
@@ -174,13 +164,7 @@ class RoundProcess:
         instances: Sequence[int],
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        """Start some episodes on instances.
-
-        Args:
-            where: which episodes.
-            instances: what they are on.
-            keys: of the noise of their evaluations; None where there is none.
-        """
+        """Start some episodes on instances."""
         if not len(where):
             return
         self._courses.start(where.tolist(), instances)
@@ -248,11 +232,7 @@ class RoundProcess:
             state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
-        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing.
-
-        Raises:
-            InvalidArgumentError: an action is not in the action space.
-        """
+        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing."""
         settings, state = self.settings, self.episodes
         configurations = [self.controls.decode(action) for action in actions]
         rates = [float(configuration[RATE]) for configuration in configurations]
@@ -317,12 +297,7 @@ class RoundProcess:
         return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index), self.made)
 
     def restore(self, index: int, snapshot: EpisodeSnapshot) -> None:
-        """Go back to a snapshot of an episode of this process, or of one made alike.
-
-        Raises:
-            InvalidArgumentError: the snapshot is of a process made with other arguments; nothing
-                has changed then.
-        """
+        """Go back to a snapshot of an episode of this process, or of one made alike."""
         for name, value in self.made.items():
             other = snapshot.made.get(name)
             if other != value:

@@ -27,7 +27,7 @@ SHORTEST_S: Final = 1e-6
 AMOUNTS: Final = ("upload", "download", "flops", "energy")
 """What is priced by its share in the most that an episode can cost of it."""
 REWARDS: Final = ("improvement", "time", *AMOUNTS, "fairness")
-"""Entries of a reward vector, see `RoundEnv`; others are objectives that are read off the model."""
+"""Entries of a reward vector (`RoundEnv`); others are objectives that are read off the model."""
 
 DECADES = 3.0
 """Losses are told apart within a factor of 10^3 of chance level, either way."""
@@ -37,12 +37,7 @@ Numbers = NDArray[np.float64]
 
 
 def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
-    """Return log10(loss / chance), clipped to +-`DECADES`.
-
-    Args:
-        loss: in the unit of the task: nats, or squared stars of ratings.
-        chance: that of a guess: `Task.chance_loss`.
-    """
+    """Return log10(loss / chance), clipped to +-`DECADES`."""
     ratio = np.maximum(np.asarray(loss, dtype=np.float64) / chance, 1e-300)
     return np.clip(np.log10(ratio), -DECADES, DECADES)
 
@@ -82,17 +77,12 @@ class RoundSettings:
         budget_s: simulated seconds after which an episode ends earlier.
         history: evaluations that are shown.
         potential: key of `POTENTIALS`.
-        rewards: entries of the reward vector; see `rewards.measured_objectives`.
+        rewards: entries of the reward vector (`measured_objectives`).
         reward_scale: factor of the improvement.
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
         noise: what evaluations lack; None for nothing.
         report_moves: whether steps tell how the model's moves agree.
-
-    Raises:
-        UnknownNameError: a name does not exist.
-        InvalidArgumentError: a number is out of its range, or the noise needs what reports of
-            clients do not say.
     """
 
     rounds_per_step: int
@@ -167,13 +157,7 @@ class RoundSettings:
 
 
 def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple[Objective, ...]:
-    """Return the objectives among the entries of a reward vector.
-
-    Raises:
-        UnknownNameError: a name is neither one of `REWARDS` nor that of an objective of the task.
-        InvalidArgumentError: an objective has the name of another entry, or does not read the
-            clients' metrics, or a cost is asked for that the task's clock does not know.
-    """
+    """Return the objectives among the entries of a reward vector."""
     known = {name: one for name, one in task.objectives.items() if one.reads_clients}
     found = []
     for one in rewards:

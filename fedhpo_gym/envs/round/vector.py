@@ -51,12 +51,12 @@ def make_round_vector_env(
 
     Args:
         num_envs: N.
-        autoreset_mode: "NextStep", "SameStep" or "Disabled"; see `BatchedVectorEnv`.
-        copy: hand out copies of the observations; see `BatchedVectorEnv`.
-        info_keys: what `info` shall also hold; see `RoundVectorEnv`.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
+        copy: hand out copies of the observations (`BatchedVectorEnv`).
+        info_keys: what `info` shall also hold (`RoundVectorEnv`).
         vector_reward: return reward vectors.
         render_mode: None.
-        arguments: see `RoundArguments`; all environments have the same.
+        arguments: as `RoundArguments` says; all environments have the same.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.
@@ -131,8 +131,8 @@ class RoundVectorEnv(BatchedVectorEnv):
             fingerprint: digest of everything its numbers depend on.
             info_keys: what `info` shall also hold, of `INFO_KEYS`.
             vector_reward: return reward vectors.
-            autoreset_mode: see `BatchedVectorEnv`.
-            copy: see `BatchedVectorEnv`.
+            autoreset_mode: as `BatchedVectorEnv` says.
+            copy: as `BatchedVectorEnv` says.
 
         Raises:
             InvalidArgumentError: an argument is out of its range.

@@ -73,32 +73,32 @@ class TrialArguments:
             By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
             that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
             anything, "epsilon"; of these defaults, those that the surrogate answers where there is
-            one (see `fedhpo_gym.surrogates.verdicts`), with "fairness_std" or "fairness_jain" in
+            one (`fedhpo_gym.surrogates.verdicts`), with "fairness_std" or "fairness_jain" in
             the place of "fairness_p10". A named one that it does not answer is an error.
         constraints: limits of objectives. The incumbent is the best trial that keeps them;
-            scalar scores pay `weight` for each unit of excess, see `ScalarizePenalty`.
+            scalar scores pay `weight` for each unit of excess (`ScalarizePenalty`).
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
         reward_transform: how objectives without a worst bound become scores: "clip" cuts them off,
-            "squash" orders all of them; see `fedhpo_gym.objectives.transforms`.
+            "squash" orders all of them (`fedhpo_gym.objectives.transforms`).
         budget_s: simulated seconds; the task's budget if no budget is given.
         budget_rounds: communication rounds.
         budget_trials: number of trials.
         max_trials: trials after which an episode ends in any case: time alone may never pass, as
             when freeze-thaw makes a repetition free. By default `budget_trials`, and 100,000 if
-            that is not given; see `BudgetTermination`.
+            that is not given (`BudgetTermination`).
         vector_reward: leave the reward a vector.
         instances: "train" or "test": at each reset one of the variants (alpha, preprocessing) and
             seeds with stored numbers is drawn; or a list of mappings such as
-            {"alpha": 0.1, "seed": 2}. See `fedhpo_gym.envs.trial.instances.open_instances`.
+            {"alpha": 0.1, "seed": 2} (`envs.trial.instances.open_instances`).
         reward: "improvement" of the incumbent, "anytime", which values it by the time that is left,
             "score" of the trial, "incumbent" or "regret", which needs a known optimum; the task's
-            by default. See `IncumbentReward`.
+            by default (`IncumbentReward`).
         reward_discount: discount of the improvement, in (0, 1].
         reward_per_cost: divide an improvement by the simulated time of its trial.
         noise: what evaluations lack: any of `clients`, `bias`, `iid`, `epsilon` and `evaluations`;
-            see `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
+            `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
             and an episode ends when it is spent.
 
     Raises:
@@ -316,11 +316,7 @@ COSTS: Final = {"flops": "parameter_epochs", **{name: name for name in COST_NAME
 
 
 def _refuse_constants(setup: TrialSetup) -> None:
-    """Refuse objectives of costs that are the same whatever an action asks for.
-
-    Raises:
-        InvalidArgumentError: says which, and why.
-    """
+    """Refuse objectives of costs that are the same whatever an action asks for."""
     names = [name for name in setup.objective_names if name in COSTS]
     if len(setup.objective_names) < 2 or not names:
         return
@@ -344,7 +340,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
 
     Args:
         render_mode: "human", "rgb_array" or None.
-        arguments: see `TrialArguments`.
+        arguments: as `TrialArguments` says.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.

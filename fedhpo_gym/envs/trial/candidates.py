@@ -48,12 +48,7 @@ class Queries:
 
 
 def queries_of(lattice: TrialSetup, setup: TrialSetup) -> Queries:
-    """Return what a setup is asked: the grid of `lattice`, and draws where there is more.
-
-    Args:
-        lattice: the setup on its grid; `setup` itself, if nothing else can be asked for.
-        setup: the setup.
-    """
+    """Return what a setup is asked: the grid of `lattice`, and draws where there is more."""
     size = lattice.search_space.grid_size
     cells = np.arange(size)
     if size > MAX_QUERIES and not isinstance(setup.backend, StoredBackend):
@@ -112,16 +107,11 @@ def local_search(
     Each place asks `MOVES` queries around itself: half of them move one coordinate, the others all
     that differ between two places, as differential evolution does (Storn and Price, 1997), or all
     coordinates a little. It goes to the best of them where that is better. Steps shrink
-    geometrically. Feasible queries are better than others, see `evaluation.constraints`.
+    geometrically. Feasible queries are better than others (`evaluation.constraints`).
 
     Args:
-        setup: of the surrogate.
         asked: (B,) queries that are known.
         values: (B, objectives) what they answered.
-        ask: answers queries.
-
-    Returns:
-        The queries and their answers, with the places where the search ended behind them.
     """
     rng, space = stream(0, "truth_climbing"), setup.search_space
     per_place = setup.backend.num_samples.size * len(METRICS) * MOVES * ROUNDS

@@ -52,7 +52,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     `accuracy`          (2,)   accuracy on train and validation data, in [0, 1]
     `f1`                (2,)   macro-F1 on train and validation data, in [0, 1]
     `fairness`          (6,)   `FAIRNESS_NAMES` of the clients' validation accuracy
-    `privacy`           (5,)   `PRIVACY_NAMES` spent, see `fedhpo_gym.tasks.privacy`
+    `privacy`           (5,)   `PRIVACY_NAMES` spent (`fedhpo_gym.tasks.privacy`)
     `elapsed_time`      (1,)   simulated seconds since reset
     `trials`            (1,)   trials since reset
     `incumbent`         (n,)   action coordinates of the best trial so far; zeros before the first
@@ -60,8 +60,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     ==================  =====  =================================================================
 
     `BudgetTermination` adds `remaining_budget` (1,). Where episodes are of several instances,
-    `instance` (7,) says what may be known of one before its first trial; see `statistics` of
-    `fedhpo_gym.envs.trial.instances`. Test data never enter an observation; they are in
+    `instance` (7,) says what may be known of one before its first trial (`statistics` of
+    `fedhpo_gym.envs.trial.instances`). Test data never enter an observation; they are in
     `info["test"]`.
 
     **Incumbent**: the best trial in the first objective of those that keep all `constraints`, and
@@ -159,7 +159,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     @property
     def error_scale(self) -> float:
-        """Error of a guess in the first objective; see `TrialSetup.error_scale`."""
+        """Error of a guess in the first objective (`TrialSetup.error_scale`)."""
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -184,7 +184,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         No observation and no `info` shows it.
 
         Raises:
-            InvalidArgumentError: see `truth_of`.
+            InvalidArgumentError: the backend trains.
         """
         return truth_of(self._process.part(0))
 
@@ -193,7 +193,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """What can be reached at full fidelity: what regret is measured against.
 
         Raises:
-            InvalidArgumentError: see `truth_of`.
+            InvalidArgumentError: the backend trains.
         """
         return truth_of(self._process.part(0).at_full_fidelity)
 
@@ -341,13 +341,13 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
 
     def begin_trial(self, action: NDArray[np.floating], paid_rounds: int = 0) -> None:
-        """Let a trial begin that a later `step` ends; see `fedhpo_gym.parallel`.
+        """Let a trial begin that a later `step` ends (`fedhpo_gym.parallel`).
 
         What it spends of privacy counts from now on, in full. Nothing else is known of it yet.
 
         Args:
             action: (n,) what it tries.
-            paid_rounds: see `cost_of`.
+            paid_rounds: as `cost_of` says.
 
         Raises:
             InvalidArgumentError: the action is not in the action space.
@@ -363,7 +363,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return query, rounds
 
     def end_next_at(self, time_s: float) -> None:
-        """Let the next trial end at a time; see `fedhpo_gym.parallel`.
+        """Let the next trial end at a time (`fedhpo_gym.parallel`).
 
         Args:
             time_s: simulated seconds since reset, not before the end of the last trial.

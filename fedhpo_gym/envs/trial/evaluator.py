@@ -36,7 +36,7 @@ class ScoredRows:
 
     Attributes:
         seen: (B, size) their part of the observations.
-        numbers: (B, columns) all other numbers; see `Scorer`.
+        numbers: (B, columns) all other numbers (`Scorer`).
     """
 
     seen: NDArray[np.float32]
@@ -95,11 +95,7 @@ class Scorer:
         """Return the rows of B evaluations, bit for bit those of each alone.
 
         Args:
-            evaluations: the evaluations.
-            spent: what they spend.
             times_s: (B,) simulated seconds of all their rounds.
-            rngs: the random stream of each, where evaluations are noisy; without them rows tell
-                the truth.
             truth: (B, objectives) what the values truly are, where it is known.
         """
         objectives = self._setup.objectives
@@ -165,12 +161,7 @@ class Evaluator:
     """
 
     def __init__(self, setup: TrialSetup, scorer: Scorer) -> None:
-        """Take what decides the rows.
-
-        Raises:
-            OffGridError: the backend does not store all cells of the setup's grid.
-            InvalidArgumentError: likewise.
-        """
+        """Take what decides the rows."""
         self._setup, self.scorer = setup, scorer
         self.prices = Prices(setup.task)
         backend = setup.backend
@@ -265,18 +256,7 @@ class TrialSource:
     def __init__(
         self, setup: TrialSetup, layout: Layout, number: int, draws: TrialStreams | None = None
     ) -> None:
-        """Put all N episodes on the first instance.
-
-        Args:
-            setup: what is asked of whom.
-            layout: where the entries of an observation lie.
-            number: N environments.
-            draws: the random streams of their trials, where evaluations are noisy.
-
-        Raises:
-            OffGridError: see `Evaluator`.
-            InvalidArgumentError: likewise.
-        """
+        """Put all N episodes on the first instance."""
         self.instance = np.zeros(number, dtype=np.intp)
         self._parts = [Evaluator(part, Scorer(part, layout)) for part in setup.parts]
         self._setup, self._draws = setup.parts[0], draws
@@ -298,7 +278,7 @@ class TrialSource:
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return (N,) handles of the queries and (N, columns) numbers; see `Scorer`.
+        """Return (N,) handles of the queries and (N, columns) numbers (`Scorer`).
 
         Args:
             actions: (N, n) actions.

@@ -28,7 +28,7 @@ NAMES = (
     "balance",
     "smallest_client",
 )
-"""Entries of what an observation says of an instance; see `statistics`."""
+"""Entries of what an observation says of an instance (`statistics`)."""
 DECADES = 6.0
 """Counts are shown as logarithms, in units of so many decades."""
 
@@ -65,19 +65,6 @@ def open_instances(
     The last of the task's seeds is that of all test instances, the others are those of the train
     instances. So no two of them share a split, a partition or an initialisation, whatever their
     concentration and preprocessing. All search the space of the first.
-
-    Args:
-        task: the problem, with the algorithm and the settings that are asked for.
-        name: of the backend; it has stored numbers.
-        wanted: "train", "test", or a list of mappings with a `seed` and, where it is not the
-            task's, `alpha` or `preprocessing`.
-        fixed: `alpha` or `preprocessing` that all instances of a named set have.
-
-    Raises:
-        UnknownNameError: there is no such set or field.
-        InvalidArgumentError: there are too few stored variants and seeds to tell the sets apart,
-            or an entry of the list is malformed.
-        MissingDataError: an entry of the list has no stored numbers.
     """
     if not isinstance(wanted, str):
         opened = [_open(task, name, entry) for entry in wanted]

@@ -34,11 +34,7 @@ MAX_PRICES = 4096
 def charge(
     task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
 ) -> Cost:
-    """Return what some rounds of a configuration's course cost, by the rule of the task's system.
-
-    Raises:
-        InvalidArgumentError: the rule counts samples, which no trial knows before it is made.
-    """
+    """Return what some rounds of a course cost, by the rule of the task's system."""
     return task.system.cost(work_of(task, configuration, rounds, client_sample_rate))
 
 
@@ -46,11 +42,7 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     """Return the (B,) simulated seconds of `charge`, bit for bit.
 
     Args:
-        task: the task.
         columns: (B,) values of every dimension of the search space and the fidelity, by name.
-
-    Raises:
-        InvalidArgumentError: see `charge`.
     """
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
@@ -64,12 +56,7 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
 
 
 def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
-    """Return what B queries spend if nothing of them was paid for before.
-
-    Args:
-        task: the task.
-        columns: see `times_s`.
-    """
+    """Return what B queries spend if nothing of them was paid for before."""
     return Spending(privacy_spent(task, columns), lambda: _costs(task, columns))
 
 
@@ -200,7 +187,7 @@ class TuningLedger:
         self._sum[where] = self._worst[where] = self.vectors[where] = 0.0
 
     def begin(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
-        """Take a trial of an episode that ends later; see `end`."""
+        """Take a trial of an episode that ends later (`end`)."""
         self._add(index, task, query, rounds)
         self._ahead[index] += 1
 

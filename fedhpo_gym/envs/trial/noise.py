@@ -28,19 +28,13 @@ class TrialStreams:
 
         Args:
             trials: (N,) trials since reset, which somebody else counts.
-            freeze_thaw: whether a repeated query costs nothing.
         """
         self._trials, self._freeze_thaw = trials, freeze_thaw
         self._keys = np.zeros(len(trials), dtype=np.int64)
         self._asked: list[dict[Hashable, int]] = [{} for _ in trials]
 
     def restart(self, where: Indices | slice, keys: NDArray[np.int64]) -> None:
-        """Begin some episodes.
-
-        Args:
-            where: which ones.
-            keys: their keys, of `EpisodeDraws`.
-        """
+        """Begin some episodes."""
         self._keys[where] = keys
         for index in np.arange(len(self._asked))[where].tolist():
             self._asked[index] = {}
@@ -50,7 +44,6 @@ class TrialStreams:
 
         Args:
             where: (n,) which episodes.
-            queries: what each of them asks; equal ones are equal questions.
         """
         numbers = self._trials[where].tolist()
         if self._freeze_thaw:
@@ -76,11 +69,7 @@ def noisy_values(
     What reads no client is told exactly: privacy that training spent, time, bytes, computation.
 
     Args:
-        setup: names the noise and the objectives.
-        evaluations: the truth of B trials.
         truth: (B, objectives) their values.
-        spent: what they spend.
-        rngs: the random stream of each trial.
 
     Returns:
         (B, objectives) values, and the entries of `observation.measure`.

@@ -37,15 +37,7 @@ def space(
     statistics: int = 0,
     tuning: bool = False,
 ) -> gym.spaces.Dict:
-    """Return the observation space of a problem.
-
-    Args:
-        problem: the problem.
-        action_size: coordinates of an action.
-        objective: the first objective.
-        statistics: numbers that say what instance it is; 0 where there are none.
-        tuning: whether the privacy that all trials spend together is shown.
-    """
+    """Return the observation space of a problem."""
     splits = len(problem.seen_splits)
     return gym.spaces.Dict(
         {

@@ -49,8 +49,8 @@ class Episodes:
         trials: (N,) trials since reset.
         rounds: (N,) communication rounds paid for since reset, whole numbers.
         elapsed_s: (N,) simulated seconds since reset.
-        handles: (N,) handles of the last queries; see `TrialSource`.
-        numbers: (N, columns) what the last trials brought; see `Scorer`.
+        handles: (N,) handles of the last queries (`TrialSource`).
+        numbers: (N, columns) what the last trials brought (`Scorer`).
         best: (N,) handles of the incumbents' queries.
         best_trial: (N,) numbers of the incumbents.
         best_numbers: (N, columns) what the incumbents brought; NaN before the first trial.
@@ -133,8 +133,6 @@ class TrialProcess:
         """Start N episodes.
 
         Args:
-            setup: what they have in common.
-            layout: where the entries of an observation lie.
             frame: (N, layout.size) where observations go.
         """
         self.setup = setup
@@ -172,13 +170,7 @@ class TrialProcess:
         instances: Sequence[int] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        """Forget all trials of some episodes and set their clocks to zero.
-
-        Args:
-            where: which episodes.
-            instances: the instances that they are of from now on; none where there are none.
-            keys: of the noise of their evaluations; None where there is none.
-        """
+        """Forget all trials of some episodes and set their clocks to zero."""
         if self._draws is not None and keys is not None:
             self._draws.restart(where, keys)
         self.episodes.restart(where)
@@ -229,7 +221,6 @@ class TrialProcess:
         Args:
             actions: (N, n) actions in [-1, 1].
             active: (N,) episodes that step; what happens to the others does not matter.
-            ends_s: when the trials end, where workers run several at once.
         """
         state, frame = self.episodes, self.frame
         handles, numbers = self._source.answer(actions, active, frame)
@@ -265,9 +256,6 @@ class TrialProcess:
 
         Returns:
             (B,) values of the first objective, and (B,) total violations of constraints.
-
-        Raises:
-            InvalidArgumentError: nothing stores them.
         """
         part = self.part(index)
         if not isinstance(part.backend, StoredBackend) or not part.is_grid:
@@ -350,11 +338,7 @@ class TrialProcess:
         return {TUNING: self._tuning.info(index)}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.
-
-        Args:
-            names: of `INFO_KEYS`, those to say, too.
-        """
+        """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries."""
         state = self.episodes
         values = self.values(state.numbers)
         info: dict[str, Any] = {

@@ -48,15 +48,9 @@ class TrialSetup:
             all episodes are of the one problem.
         own: objectives of the user, beside those of the task.
         noise: what evaluations lack; None for nothing.
-        constraints: limits that the incumbent keeps, see `evaluation.constraints`.
+        constraints: limits that the incumbent keeps (`evaluation.constraints`).
         leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
             The first, and those with a limit, are needed in any case.
-
-    Raises:
-        UnknownNameError: an objective or a fidelity dimension does not exist.
-        InvalidArgumentError: an argument is out of its range, the backend does not answer an
-            objective, or its answers do not say what the noise needs.
-        OffGridError: a fixed fidelity is not on the grid.
     """
 
     task: Task
@@ -82,19 +76,7 @@ class TrialSetup:
         fidelity: Mapping[str, Value] | None = None,
         **others: Any,
     ) -> TrialSetup:
-        """Return the setup of objectives, the user's own among them.
-
-        Args:
-            task: the task.
-            backend: where numbers come from.
-            objectives: names of the objectives, or objectives of your own; the first ranks trials.
-            fidelity: fidelity dimensions that are fixed; they leave the action.
-            others: further attributes.
-
-        Raises:
-            InvalidArgumentError: they are no list of objectives with different names, at least one,
-                or one of the user's has the name of another.
-        """
+        """Return the setup of objectives, the user's own among them."""
         given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
         own = tuple(one for one in given if isinstance(one, Objective))
         names = tuple(one.name if isinstance(one, Objective) else one for one in given)
@@ -131,11 +113,7 @@ class TrialSetup:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _answered(self) -> tuple[str, ...]:
-        """Return the names of the objectives, less those that are left out.
-
-        Raises:
-            InvalidArgumentError: the backend does not answer one that is needed.
-        """
+        """Return the names of the objectives, less those that are left out."""
         needed = {self.objective_names[0], *(self.constraints or {})}
         kept = []
         for name in self.objective_names:
@@ -230,7 +208,7 @@ class TrialSetup:
 
     @cached_property
     def observation_space(self) -> gym.spaces.Dict:
-        """What one environment shows; see `TrialEnv`."""
+        """What one environment shows (`TrialEnv`)."""
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
         counted = observation.is_counted(self.task)
@@ -251,11 +229,7 @@ class TrialSetup:
         return guess - best if objective.open_ended else (worst - best) / 2
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
-        """Return the configuration and the fidelity that an (n,) action asks for.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Return the configuration and the fidelity that an (n,) action asks for."""
         return self.query(self.search_space.decode(action))
 
     def query(self, values: Mapping[str, Value]) -> CheckedQuery:

@@ -88,7 +88,7 @@ class Truth:
 
     @property
     def search_space(self) -> SearchSpace:
-        """What an action is decoded to; see `regret_of`."""
+        """What an action of `regret_of` is decoded to."""
         return self._setup.search_space
 
     def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -163,7 +163,7 @@ class Truth:
     def regret_at(
         self, configurations: Sequence[Mapping[str, Value]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return regret and relative regret of configurations, (n,) each; see `values_at`.
+        """Return regret and relative regret of configurations, (n,) each (`values_at`).
 
         A configuration that does not keep the constraints here, at this fidelity, has the regret
         infinity and the relative regret 1.
@@ -194,7 +194,7 @@ class Truth:
         trials are worth the same, they have 0.
 
         Args:
-            values: see `regret`.
+            values: as `regret` says.
         """
         regret = self.regret(values)
         if self._medians[0] <= self.errors[self.optimum, 0]:
@@ -203,7 +203,7 @@ class Truth:
 
     @property
     def typical(self) -> float:
-        """The reference of relative regret, a value of the first objective; see `scale`."""
+        """The reference of relative regret, a value of the first objective (`scale`)."""
         return float(self._medians[0]) * (1.0 if self.objectives[0].minimize else -1.0)
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
@@ -221,11 +221,11 @@ class Truth:
     def ideal(
         self, names: Sequence[str] | None = None, constraints: Constraints | None = None
     ) -> NDArray[np.float64]:
-        """Return the best value of each objective; see `front`.
+        """Return the best value of each objective (`front`).
 
         Args:
-            names: see `front`.
-            constraints: limits in the place of the environment's, see `under`.
+            names: as `front` says.
+            constraints: limits in the place of the environment's (`under`).
         """
         if constraints is not None:
             return self.under(constraints).ideal(names)
@@ -233,12 +233,12 @@ class Truth:
         return self._as_values(errors, names)
 
     def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the worst value of each objective on the front; see `front`."""
+        """Return the worst value of each objective on the front (`front`)."""
         errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
         return self._as_values(errors, names)
 
     def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the point at which volumes end that are compared; see `front`.
+        """Return the point at which volumes end that are compared (`front`).
 
         In each objective it is the worse of two values: the median of the lattice's feasible rows,
         and the nadir point moved by `BEYOND` of its distance from the ideal one. So a random trial
@@ -262,15 +262,15 @@ class Truth:
         names: Sequence[str] | None = None,
         values: ArrayLike | None = None,
     ) -> float:
-        """Return the volume between a front and a reference point; see `evaluation.fronts`.
+        """Return the volume between a front and a reference point (`evaluation.fronts`).
 
         Args:
             reference: values of the objectives that bound the volume.
-            names: see `front`.
+            names: as `front` says.
             values: (n, objectives) values found by somebody; the true front by default.
 
         Raises:
-            UnknownNameError: see `front`.
+            UnknownNameError: as `front` says.
             InvalidArgumentError: the arrays do not fit together.
         """
         columns = self._columns(names)
@@ -295,7 +295,7 @@ class Truth:
         Args:
             values: (T, objectives) what trials brought, in their order and in the objectives'
                 units; NaN is worse than any number.
-            names: see `front`.
+            names: as `front` says.
             told: (T, objectives) noisy values that an agent saw; it presents the trials that are
                 not dominated by these. `values` by default.
 
@@ -304,7 +304,7 @@ class Truth:
             lattice that is not exact, they may fall below 0.
 
         Raises:
-            UnknownNameError: see `front`.
+            UnknownNameError: as `front` says.
             InvalidArgumentError: the arrays do not fit together.
             MissingDependencyError: the extra `fronts` is not installed.
         """
@@ -360,11 +360,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def truth_of(setup: TrialSetup) -> Truth:
-    """Return the truth of a setup; those asked for last are kept.
-
-    Raises:
-        InvalidArgumentError: the backend trains.
-    """
+    """Return the truth of a setup; those asked for last are kept."""
     if setup.backend.name == "raw":
         raise InvalidArgumentError(
             "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "

@@ -49,12 +49,12 @@ def make_trial_vector_env(
 
     Args:
         num_envs: N.
-        autoreset_mode: "NextStep", "SameStep" or "Disabled"; see `BatchedVectorEnv`.
-        copy: hand out copies of the observations; see `BatchedVectorEnv`.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
+        copy: hand out copies of the observations (`BatchedVectorEnv`).
         info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
             hyperparameter or fidelity dimension.
         render_mode: None.
-        arguments: see `TrialArguments`; all environments have the same.
+        arguments: as `TrialArguments` says; all environments have the same.
 
     Raises:
         InvalidArgumentError: an argument is unknown or out of its range.
@@ -121,8 +121,8 @@ class TrialVectorEnv(BatchedVectorEnv):
             budget: what an episode may spend.
             penalty: what makes rewards one number; None leaves them vectors.
             incumbent: what rewards the incumbent in the place of the trial.
-            autoreset_mode: see `BatchedVectorEnv`.
-            copy: see `BatchedVectorEnv`.
+            autoreset_mode: as `BatchedVectorEnv` says.
+            copy: as `BatchedVectorEnv` says.
             info_keys: of `INFO_KEYS`, what infos say, too.
 
         Raises:
@@ -158,7 +158,7 @@ class TrialVectorEnv(BatchedVectorEnv):
 
     @property
     def search_space(self) -> SearchSpace:
-        """What an action is decoded to; see `TrialEnv.search_space`."""
+        """What an action is decoded to (`TrialEnv.search_space`)."""
         return self.setup.search_space
 
     def trial_info(self, index: int) -> dict[str, Any]:
@@ -186,10 +186,10 @@ class TrialVectorEnv(BatchedVectorEnv):
         return info
 
     def truth(self, index: int) -> Truth:
-        """Return what can be reached in the episode of environment `index`; see `TrialEnv.truth`.
+        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`).
 
         Raises:
-            InvalidArgumentError: see `truth_of`.
+            InvalidArgumentError: the backend trains.
         """
         return truth_of(self._process.part(index))
 
