@@ -91,6 +91,14 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return as plain data what nested infos of arrays say of their first environment."""
+    return {
+        key: first_row(value) if isinstance(value, Mapping) else value[0].tolist()
+        for key, value in info.items()
+    }
+
+
 def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:
     """Return infos, as (n,) arrays of objects, of what each environment of a mask says.
 

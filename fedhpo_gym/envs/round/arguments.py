@@ -145,11 +145,8 @@ class RoundArguments:
             per_client=self.per_client,
         )
 
-    def open(self, number: int = 1) -> tuple[RoundProcess, str]:
-        """Return the process of some episodes, and the fingerprint of what its numbers depend on.
-
-        Args:
-            number: episodes that run together.
+    def open(self, number: int = 1) -> RoundProcess:
+        """Return the process of as many episodes, which run together.
 
         Raises:
             InvalidArgumentError: torch cannot use the device.
@@ -169,7 +166,7 @@ class RoundArguments:
             report_moves=self.report_moves,
             **self.backend_options,
         )
-        return self.process(courses, number), courses.fingerprint
+        return self.process(courses, number)
 
     @property
     def backend_options(self) -> dict[str, Any]:
@@ -256,5 +253,5 @@ def make_round_env(
         MissingDependencyError: torch is not installed.
     """
     check_own(make_round_env, {"vector_reward": vector_reward, "render_mode": render_mode})
-    process, fingerprint = from_names(RoundArguments, arguments, OF_FORM).open()
-    return RoundEnv(process, fingerprint, vector_reward=vector_reward, render_mode=render_mode)
+    process = from_names(RoundArguments, arguments, OF_FORM).open()
+    return RoundEnv(process, vector_reward=vector_reward, render_mode=render_mode)

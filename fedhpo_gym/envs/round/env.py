@@ -5,7 +5,7 @@ A step sets the hyperparameters of the next communication rounds of one course, 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
 from fedhpo_gym.typed import as_reals, as_typed, shown
@@ -133,7 +132,6 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
     def __init__(
         self,
         process: RoundProcess,
-        fingerprint: str,
         *,
         vector_reward: bool = False,
         render_mode: str | None = None,
@@ -142,7 +140,6 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
         Args:
             process: a process of one episode.
-            fingerprint: digest of everything its numbers depend on.
             vector_reward: return the reward vector.
             render_mode: "human", "rgb_array" or None.
 
@@ -160,7 +157,6 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.observation_space = process.observation_space  # type: ignore[assignment]
         self.reward_space = process.reward_space
         self.reward_dim = process.reward_space.shape[0]
-        self._fingerprint = fingerprint
         self.vector_reward = vector_reward
         self._draws = process.draws()
         self._trace: list[Point] = []
@@ -208,7 +204,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def describe(self) -> Info:
         """Return what `reset` says: which course this is, and what its numbers depend on."""
-        return describe_episode(self.process, 0, self._fingerprint)
+        return self.process.describe(0)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, bool, bool, Info]:
         """Train for `rounds_per_step` rounds with some hyperparameters.
@@ -225,7 +221,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         if self.render_mode == "human":
             self.render()
         over = bool(outcome.terminated[0])
-        return self._observation(), reward, over, False, describe_step(self.process, 0)
+        return self._observation(), reward, over, False, self.process.info(0)
 
     def snapshot(self) -> Snapshot:
         """Return where the episode stands; `restore` goes back to it any number of times.
@@ -294,88 +290,3 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
         rows = state.action[0].reshape(-1, len(self.search_space))
         return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
-
-
-def describe_instance(process: RoundProcess, index: int) -> Info:
-    """Return the instance of an episode as plain data."""
-    number = int(process.episodes.instance[index])
-    return {"index": number, **asdict(process.instances[number])}
-
-
-def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Info:
-    """Return what `reset` says of an episode."""
-    instance = describe_instance(process, index)
-    found = {
-        "task": process.task.name,
-        **process.origin(),
-        "fingerprint": fingerprint,
-        "seeds": [instance["seed"]],
-        "instance": instance,
-        "objective_names": list(process.settings.names),
-    }
-    if (noise := process.settings.noise) is not None:
-        shared = {"evaluations": process.settings.evaluations} if noise.private else {}
-        found["noise"] = {**noise.describe(), **shared}
-    return found
-
-
-def measured_of(process: RoundProcess, values: NDArray[np.float64]) -> dict[str, float]:
-    """Return (objectives,) values of what the reward reads off the model, by name."""
-    names = [one.name for one in process.measured]
-    return dict(zip(names, values.tolist(), strict=True))
-
-
-def describe_step(process: RoundProcess, index: int) -> Info:
-    """Return the `info` of a step of an episode as plain data; losses in nats.
-
-    Lists count clients: `num_train_samples`, `num_val_samples`, and in the per-client form
-    `val_loss_before` and `val_loss_after`, are 0 for clients that did not train.
-    """
-    state = process.episodes
-    row = state.row(index)
-    loss, accuracy = np.minimum(row["loss"][-1], MAX_NATS).tolist(), row["accuracy"][-1].tolist()
-    trained = row["trained"]
-    info: Info = {
-        "step": int(row["steps"]),
-        "configuration": dict(row["configuration"]),
-        "fidelity": {
-            "round": int(row["rounds"]),
-            "client_sample_rate": row["configuration"]["client_sample_rate"],
-        },
-        "objectives": {
-            "val_loss": loss[1],
-            "val_error": 1.0 - accuracy[1],
-            **measured_of(process, row["measured"]),
-        },
-        "cost": dict(row["cost"]),
-        "elapsed_s": float(row["elapsed_s"]),
-        "incumbent": {
-            "step": int(row["best_step"]),
-            "configuration": dict(row["best_configuration"]),
-            "val_loss": float(row["best_loss"]),
-        },
-        "test": dict(zip(METRICS, np.minimum(row["test"], MAX_NATS).tolist(), strict=True)),
-        "train_loss": loss[0],
-        "val_loss": loss[1],
-        "train_accuracy": accuracy[0],
-        "val_accuracy": accuracy[1],
-        "diverged": bool(row["diverged"]),
-        "instance": describe_instance(process, index),
-        "num_train_samples": np.where(trained, row["num_samples"][:, 0], 0).tolist(),
-        "num_val_samples": np.where(trained, row["num_samples"][:, 1], 0).tolist(),
-    }
-    if process.settings.noise is not None:
-        info["truth"] = {
-            "objectives": {
-                "val_loss": min(float(row["true_loss"]), MAX_NATS),
-                "val_error": 1.0 - float(row["true_accuracy"]),
-                **measured_of(process, row["true_measured"]),
-            },
-            "incumbent": {"val_loss": float(row["best_true_loss"])},
-        }
-    if process.settings.report_moves:
-        info["move_product"] = float(row["move_product"])
-    if process.controls.num_rows is not None:
-        info["val_loss_before"] = row["val_loss_before"].tolist()
-        info["val_loss_after"] = row["val_loss_after"].tolist()
-    return info

@@ -139,6 +139,12 @@ class Episodes:
                 getattr(state, name)[index] = {}
         return state
 
+    def view(self, where: slice) -> Self:
+        """Return some episodes, whose arrays are views."""
+        return type(self)(
+            **{field.name: getattr(self, field.name)[where] for field in fields(self)}
+        )
+
     def row(self, index: int) -> Row:
         """Return a copy of one episode."""
         return {field.name: getattr(self, field.name)[index].copy() for field in fields(self)}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -31,6 +31,7 @@ from fedhpo_gym.envs.round.settings import (
     fall_of,
     measured_objectives,
 )
+from fedhpo_gym.envs.vector import columns_of, first_row
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
@@ -42,6 +43,7 @@ from fedhpo_gym.typed import shown
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
+_ALL: Final = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ class RoundProcess:
         self.controls = controls
         self.instances = tuple(instances)
         self.settings = settings
-        self._courses = courses
+        self._courses, self._fingerprint = courses, courses.fingerprint
         # The rules that count samples must know all instances; the others spare their making.
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
@@ -284,9 +286,95 @@ class RoundProcess:
             sampled=sampled,
         )
 
-    def origin(self) -> dict[str, object]:
-        """Return what trains the courses, as plain data."""
-        return {"backend": self._courses.name, **self._courses.describe()}
+    def describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an episode: its course, and what its numbers depend on."""
+        instance, noise = self._instance(index), self.settings.noise
+        found = {
+            "task": self.task.name,
+            "backend": self._courses.name,
+            **self._courses.describe(),
+            "fingerprint": self._fingerprint,
+            "seeds": [instance["seed"]],
+            "instance": instance,
+            "objective_names": list(self.settings.names),
+        }
+        if noise is not None:
+            shared = {"evaluations": self.settings.evaluations} if noise.private else {}
+            found["noise"] = {**noise.describe(), **shared}
+        return found
+
+    def _instance(self, index: int) -> dict[str, Any]:
+        number = int(self.episodes.instance[index])
+        return {"index": number, **asdict(self.instances[number])}
+
+    def infos(self, names: Collection[str] = (), where: slice = _ALL) -> dict[str, Any]:
+        """Return the infos of some episodes' last steps, (N, ...) arrays in nested dictionaries.
+
+        Losses are in nats, and numbers of clients that did not train are 0. `names` may ask for the
+        "configuration" and for the whole "fidelity".
+        """
+        state = self.episodes.view(where)
+        loss, accuracy = np.minimum(state.loss[:, -1], MAX_NATS), state.accuracy[:, -1]
+        test = np.minimum(state.test, MAX_NATS)
+        alphas, seeds = np.array([(one.alpha, one.seed) for one in self.instances]).T
+        info: dict[str, Any] = {
+            "step": state.steps,
+            "fidelity": {"round": state.rounds},
+            "objectives": {
+                "val_loss": loss[:, 1],
+                "val_error": 1.0 - accuracy[:, 1],
+                **self._named(state.measured),
+            },
+            "cost": {
+                key: np.array([cost[key] for cost in state.cost]) for key in ("time_s", "rounds")
+            },
+            "elapsed_s": state.elapsed_s,
+            "incumbent": {"step": state.best_step, "val_loss": state.best_loss},
+            "test": {metric: test[:, column] for column, metric in enumerate(METRICS)},
+            "train_loss": loss[:, 0],
+            "val_loss": loss[:, 1],
+            "train_accuracy": accuracy[:, 0],
+            "val_accuracy": accuracy[:, 1],
+            "diverged": state.diverged,
+            "instance": {
+                "index": state.instance,
+                "alpha": alphas[state.instance],
+                "seed": seeds[state.instance].astype(np.int64),
+            },
+            "num_train_samples": np.where(state.trained, state.num_samples[:, :, 0], 0),
+            "num_val_samples": np.where(state.trained, state.num_samples[:, :, 1], 0),
+        }
+        if self.settings.noise is not None:
+            info["truth"] = {
+                "objectives": {
+                    "val_loss": np.minimum(state.true_loss, MAX_NATS),
+                    "val_error": 1.0 - state.true_accuracy,
+                    **self._named(state.true_measured),
+                },
+                "incumbent": {"val_loss": state.best_true_loss},
+            }
+        if self.settings.report_moves:
+            info["move_product"] = state.move_product
+        if self.controls.num_rows is not None:
+            info["val_loss_before"] = state.val_loss_before
+            info["val_loss_after"] = state.val_loss_after
+        if "configuration" in names:
+            info["configuration"] = columns_of(state.configuration.tolist())
+        if "fidelity" in names:
+            rates = [configuration[RATE] for configuration in state.configuration]
+            info["fidelity"][RATE] = np.array(rates, dtype=np.float64)
+        return info
+
+    def _named(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        return {one.name: values[:, column] for column, one in enumerate(self.measured)}
+
+    def info(self, index: int) -> dict[str, Any]:
+        """Return the `info` of an episode's last step as plain data."""
+        state = self.episodes
+        found = first_row(self.infos(("fidelity",), slice(index, index + 1)))
+        found["incumbent"]["configuration"] = dict(state.best_configuration[index])
+        known = {"cost": dict(state.cost[index]), "instance": self._instance(index)}
+        return {**found, **known, "configuration": dict(state.configuration[index])}
 
     def close(self) -> None:
         """End what the courses started."""

@@ -7,14 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.arguments import check_own, from_names, takes
 from fedhpo_gym.envs.round.arguments import OF_FORM, RoundArguments
-from fedhpo_gym.envs.round.controls import RATE
-from fedhpo_gym.envs.round.env import describe_episode, describe_step
-from fedhpo_gym.envs.round.process import MAX_NATS, RoundProcess
+from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.vector import (
     Actions,
     BatchedVectorEnv,
@@ -23,10 +20,8 @@ from fedhpo_gym.envs.vector import (
     Seeds,
     StepOutcome,
     checked_number,
-    columns_of,
 )
 from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.records import METRICS
 from fedhpo_gym.typed import as_typed, shown
 
 INFO_KEYS: Final = ("configuration", "fidelity")
@@ -75,12 +70,9 @@ def make_round_vector_env(
         {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
     )
     _check_info_keys(info_keys)
-    process, fingerprint = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS)).open(
-        count
-    )
+    asked = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
     return RoundVectorEnv(
-        process,
-        fingerprint,
+        asked.open(count),
         info_keys=info_keys,
         vector_reward=vector_reward,
         autoreset_mode=autoreset_mode,
@@ -117,7 +109,6 @@ class RoundVectorEnv(BatchedVectorEnv):
     def __init__(
         self,
         process: RoundProcess,
-        fingerprint: str,
         *,
         info_keys: Sequence[str] = (),
         vector_reward: bool = False,
@@ -128,7 +119,6 @@ class RoundVectorEnv(BatchedVectorEnv):
 
         Args:
             process: a process of N episodes.
-            fingerprint: digest of everything its numbers depend on.
             info_keys: what `info` shall also hold, of `INFO_KEYS`.
             vector_reward: return reward vectors.
             autoreset_mode: as `BatchedVectorEnv` says.
@@ -148,7 +138,6 @@ class RoundVectorEnv(BatchedVectorEnv):
         )
         self.process = process
         self.reward_space = process.reward_space
-        self._fingerprint = fingerprint
         self._info_keys = frozenset(info_keys)
         self._vector_reward = vector_reward
         self._no_rewards = np.zeros(self.num_envs)
@@ -169,7 +158,7 @@ class RoundVectorEnv(BatchedVectorEnv):
                 f"`index` must name one of {self.num_envs} environments that has stepped since its "
                 f"reset, got {shown(index)}"
             )
-        return describe_step(self.process, index)
+        return self.process.info(index)
 
     @property
     def _options(self) -> tuple[str, ...]:
@@ -183,72 +172,18 @@ class RoundVectorEnv(BatchedVectorEnv):
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         never = np.zeros(self.num_envs, dtype=np.bool_)
         if not active.any():  # all are about to be reset: nothing is trained
-            return StepOutcome(self._no_rewards.copy(), never, never.copy(), self._info())
+            return StepOutcome(
+                self._no_rewards.copy(), never, never.copy(), self.process.infos(self._info_keys)
+            )
         outcome = self.process.step(actions)
         self._show()
         rewards = outcome.vectors if self._vector_reward else outcome.scalars
-        return StepOutcome(rewards.copy(), outcome.terminated.copy(), never, self._info())
+        return StepOutcome(
+            rewards.copy(), outcome.terminated.copy(), never, self.process.infos(self._info_keys)
+        )
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())
 
     def _describe(self, index: int) -> dict[str, Any]:
-        return describe_episode(self.process, index, self._fingerprint)
-
-    def _info(self) -> dict[str, Any]:
-        state = self.process.episodes
-        loss = np.minimum(state.loss[:, -1], MAX_NATS)
-        accuracy = state.accuracy[:, -1].copy()
-        test = np.minimum(state.test, MAX_NATS)
-        alphas, seeds = np.array([(i.alpha, i.seed) for i in self.process.instances]).T
-        info: dict[str, Any] = {
-            "step": state.steps.copy(),
-            "elapsed_s": state.elapsed_s.copy(),
-            "objectives": {
-                "val_loss": loss[:, 1].copy(),
-                "val_error": 1.0 - accuracy[:, 1],
-                **self._measured(state.measured),
-            },
-            "fidelity": {"round": state.rounds.copy()},
-            "cost": {
-                key: np.array([cost[key] for cost in state.cost]) for key in ("time_s", "rounds")
-            },
-            "incumbent": {"step": state.best_step.copy(), "val_loss": state.best_loss.copy()},
-            "test": {metric: test[:, i].copy() for i, metric in enumerate(METRICS)},
-            "train_loss": loss[:, 0].copy(),
-            "val_loss": loss[:, 1].copy(),
-            "train_accuracy": accuracy[:, 0].copy(),
-            "val_accuracy": accuracy[:, 1].copy(),
-            "diverged": state.diverged.copy(),
-            "instance": {
-                "index": state.instance.copy(),
-                "alpha": alphas[state.instance],
-                "seed": seeds[state.instance].astype(np.int64),
-            },
-            "num_train_samples": np.where(state.trained, state.num_samples[:, :, 0], 0),
-            "num_val_samples": np.where(state.trained, state.num_samples[:, :, 1], 0),
-        }
-        if self.process.settings.noise is not None:
-            info["truth"] = {
-                "objectives": {
-                    "val_loss": np.minimum(state.true_loss, MAX_NATS),
-                    "val_error": 1.0 - state.true_accuracy,
-                    **self._measured(state.true_measured),
-                },
-                "incumbent": {"val_loss": state.best_true_loss.copy()},
-            }
-        if self.process.settings.report_moves:
-            info["move_product"] = state.move_product.copy()
-        if self.process.controls.num_rows is not None:
-            info["val_loss_before"] = state.val_loss_before.copy()
-            info["val_loss_after"] = state.val_loss_after.copy()
-        if "configuration" in self._info_keys:
-            info["configuration"] = columns_of(state.configuration.tolist())
-        if "fidelity" in self._info_keys:
-            rates = [configuration[RATE] for configuration in state.configuration]
-            info["fidelity"][RATE] = np.array(rates, dtype=np.float64)
-        return info
-
-    def _measured(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        objectives = self.process.measured
-        return {one.name: values[:, column].copy() for column, one in enumerate(objectives)}
+        return self.process.describe(index)
