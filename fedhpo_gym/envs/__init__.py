@@ -8,9 +8,9 @@ from typing import Any, Final
 HOMES: Final = {
     "TrialEnv": "fedhpo_gym.envs.trial.env",
     "make_trial_env": "fedhpo_gym.envs.trial.arguments",
-    "make_trial_vector_env": "fedhpo_gym.envs.trial.vector",
+    "make_trial_vector_env": "fedhpo_gym.envs.trial.arguments",
     "make_round_env": "fedhpo_gym.envs.round.arguments",
-    "make_round_vector_env": "fedhpo_gym.envs.round.vector",
+    "make_round_vector_env": "fedhpo_gym.envs.round.arguments",
 }
 """Names -> their modules, which are imported when somebody asks: an id needs those of its kind."""
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.checks import as_integer
 from fedhpo_gym.envs.arguments import read_options
-from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.typed import as_reals, as_typed, shown
 
@@ -353,6 +353,14 @@ def checked_number(num_envs: int) -> int:
             f"`num_envs` must be an integer >= 1, at most {MAX_ENVS}, got {shown(num_envs)}"
         )
     return number
+
+
+def checked_keys(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return what infos say on request, of the keys that are known."""
+    keys = tuple(as_typed("info_keys", names, Sequence[str]))
+    for name in keys:
+        require_known("info key", name, known)
+    return keys
 
 
 def _mode(mode: str | AutoresetMode) -> AutoresetMode:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from gymnasium.vector import AutoresetMode
+
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
@@ -14,6 +16,11 @@ from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
+from fedhpo_gym.envs.round.vector import INFO_KEYS, RoundVectorEnv
+from fedhpo_gym.envs.vector import (
+    checked_keys,
+    checked_number,
+)
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.objectives import Objective
@@ -233,6 +240,8 @@ class RoundArguments:
 
 OF_FORM: Final = ("vector_reward", "render_mode")
 """Arguments that say what an environment looks like, not what it is about."""
+OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
+"""Arguments of the vector form alone, for suggestions."""
 
 
 @takes(RoundArguments)
@@ -255,3 +264,52 @@ def make_round_env(
     check_own(make_round_env, {"vector_reward": vector_reward, "render_mode": render_mode})
     process = from_names(RoundArguments, arguments, OF_FORM).open()
     return RoundEnv(process, vector_reward=vector_reward, render_mode=render_mode)
+
+
+@takes(RoundArguments)
+def make_round_vector_env(
+    num_envs: int = 1,
+    *,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    info_keys: Sequence[str] = (),
+    vector_reward: bool = False,
+    render_mode: str | None = None,
+    **arguments: Any,
+) -> RoundVectorEnv:
+    """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
+        copy: hand out copies of the observations (`BatchedVectorEnv`).
+        info_keys: what `info` shall also hold (`RoundVectorEnv`).
+        vector_reward: return reward vectors.
+        render_mode: None.
+        arguments: as `RoundArguments` says; all environments have the same.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the data set is not on this machine; says what to do.
+        MissingDependencyError: torch is not installed.
+    """
+    if render_mode is not None:
+        raise InvalidArgumentError(
+            "`render_mode` must be None for a vector environment, got "
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
+        )
+    count = checked_number(num_envs)
+    check_own(
+        make_round_vector_env,
+        {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
+    )
+    checked_keys(info_keys, INFO_KEYS)
+    asked = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
+    return RoundVectorEnv(
+        asked.open(count),
+        info_keys=info_keys,
+        vector_reward=vector_reward,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
+    )

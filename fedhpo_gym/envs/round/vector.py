@@ -9,8 +9,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import check_own, from_names, takes
-from fedhpo_gym.envs.round.arguments import OF_FORM, RoundArguments
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -19,70 +17,13 @@ from fedhpo_gym.envs.vector import (
     Mask,
     Seeds,
     StepOutcome,
-    checked_number,
+    checked_keys,
 )
-from fedhpo_gym.errors import InvalidArgumentError, require_known
-from fedhpo_gym.typed import as_typed, shown
+from fedhpo_gym.errors import InvalidArgumentError
+from fedhpo_gym.typed import shown
 
 INFO_KEYS: Final = ("configuration", "fidelity")
 """What `info` holds only on request."""
-
-OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
-"""Arguments of the vector form alone, for suggestions."""
-
-
-@takes(RoundArguments)
-def make_round_vector_env(
-    num_envs: int = 1,
-    *,
-    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-    copy: bool = True,
-    info_keys: Sequence[str] = (),
-    vector_reward: bool = False,
-    render_mode: str | None = None,
-    **arguments: Any,
-) -> RoundVectorEnv:
-    """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id.
-
-    Args:
-        num_envs: N.
-        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
-        copy: hand out copies of the observations (`BatchedVectorEnv`).
-        info_keys: what `info` shall also hold (`RoundVectorEnv`).
-        vector_reward: return reward vectors.
-        render_mode: None.
-        arguments: as `RoundArguments` says; all environments have the same.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown or out of its range.
-        UnknownNameError: a name does not exist.
-        MissingDataError: the data set is not on this machine; says what to do.
-        MissingDependencyError: torch is not installed.
-    """
-    if render_mode is not None:
-        raise InvalidArgumentError(
-            "`render_mode` must be None for a vector environment, got "
-            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
-        )
-    count = checked_number(num_envs)
-    check_own(
-        make_round_vector_env,
-        {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
-    )
-    _check_info_keys(info_keys)
-    asked = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
-    return RoundVectorEnv(
-        asked.open(count),
-        info_keys=info_keys,
-        vector_reward=vector_reward,
-        autoreset_mode=autoreset_mode,
-        copy=copy,
-    )
-
-
-def _check_info_keys(info_keys: Sequence[str]) -> None:
-    for key in as_typed("info_keys", info_keys, Sequence[str]):
-        require_known("info key", key, INFO_KEYS)
 
 
 class RoundVectorEnv(BatchedVectorEnv):
@@ -128,7 +69,7 @@ class RoundVectorEnv(BatchedVectorEnv):
             InvalidArgumentError: an argument is out of its range.
             UnknownNameError: there is no such info key.
         """
-        _check_info_keys(info_keys)
+        checked_keys(info_keys, INFO_KEYS)
         super().__init__(
             len(process.episodes.over),
             process.observation_space,

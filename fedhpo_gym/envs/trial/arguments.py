@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.backends import (
     OPTIONS,
@@ -23,6 +24,10 @@ from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
+from fedhpo_gym.envs.trial.vector import TrialVectorEnv
+from fedhpo_gym.envs.vector import (
+    checked_number,
+)
 from fedhpo_gym.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
@@ -34,7 +39,8 @@ from fedhpo_gym.tasks import REWARDS, Task, get_task
 from fedhpo_gym.tasks.privacy import MECHANISMS
 from fedhpo_gym.typed import check_fields, shown
 from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
-from fedhpo_gym.wrappers.rewards import check_reward
+from fedhpo_gym.wrappers.budget import Budget
+from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty, check_reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,3 +363,51 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
     if asked.reward_kind == "score":
         return env
     return IncumbentReward(env, **asked.incumbent_reward)
+
+
+@takes(TrialArguments)
+def make_trial_vector_env(
+    num_envs: int = 1,
+    *,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    info_keys: Sequence[str] = (),
+    render_mode: str | None = None,
+    **arguments: Any,
+) -> TrialVectorEnv:
+    """Build N trial environments as one; the vector entry point of every `FedHPO-*` id.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
+        copy: hand out copies of the observations (`BatchedVectorEnv`).
+        info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
+            hyperparameter or fidelity dimension.
+        render_mode: None.
+        arguments: as `TrialArguments` says; all environments have the same.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the backend has nothing to answer from; says what to do.
+    """
+    if render_mode is not None:
+        raise InvalidArgumentError(
+            "`render_mode` must be None for a vector environment, got "
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
+        )
+    checked_number(num_envs)
+    asked = from_names(TrialArguments, arguments, ("render_mode",))
+    setup, reward = asked.open(), not asked.vector_reward
+    return TrialVectorEnv(
+        num_envs,
+        setup,
+        Budget(**asked.budgets),  # type: ignore[arg-type]
+        Penalty(setup.objectives, asked.constraints) if reward else None,
+        IncumbentValue(setup, **asked.incumbent_reward)
+        if reward and asked.reward_kind != "score"
+        else None,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
+        info_keys=info_keys,
+    )

@@ -11,9 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.checks import as_integer
-from fedhpo_gym.envs.arguments import from_names, takes
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
@@ -25,62 +23,14 @@ from fedhpo_gym.envs.vector import (
     Mask,
     Seeds,
     StepOutcome,
-    checked_number,
+    checked_keys,
 )
-from fedhpo_gym.errors import InvalidArgumentError, require_known
+from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.typed import as_typed, shown
+from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers.budget import Budget, with_remaining
 from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
-
-
-@takes(TrialArguments)
-def make_trial_vector_env(
-    num_envs: int = 1,
-    *,
-    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-    copy: bool = True,
-    info_keys: Sequence[str] = (),
-    render_mode: str | None = None,
-    **arguments: Any,
-) -> TrialVectorEnv:
-    """Build N trial environments as one; the vector entry point of every `FedHPO-*` id.
-
-    Args:
-        num_envs: N.
-        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
-        copy: hand out copies of the observations (`BatchedVectorEnv`).
-        info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
-            hyperparameter or fidelity dimension.
-        render_mode: None.
-        arguments: as `TrialArguments` says; all environments have the same.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown or out of its range.
-        UnknownNameError: a name does not exist.
-        MissingDataError: the backend has nothing to answer from; says what to do.
-    """
-    if render_mode is not None:
-        raise InvalidArgumentError(
-            "`render_mode` must be None for a vector environment, got "
-            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
-        )
-    checked_number(num_envs)
-    asked = from_names(TrialArguments, arguments, ("render_mode",))
-    setup, reward = asked.open(), not asked.vector_reward
-    return TrialVectorEnv(
-        num_envs,
-        setup,
-        Budget(**asked.budgets),  # type: ignore[arg-type]
-        Penalty(setup.objectives, asked.constraints) if reward else None,
-        IncumbentValue(setup, **asked.incumbent_reward)
-        if reward and asked.reward_kind != "score"
-        else None,
-        autoreset_mode=autoreset_mode,
-        copy=copy,
-        info_keys=info_keys,
-    )
 
 
 class TrialVectorEnv(BatchedVectorEnv):
@@ -135,7 +85,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         )
         self.setup, self.reward_space = setup, setup.reward_space
         self._budget, self._penalty, self._incumbent = budget, penalty, incumbent
-        self._info_keys = _checked_keys(info_keys)
+        self._info_keys = checked_keys(info_keys, INFO_KEYS)
         self._process = TrialProcess(setup, self.layout, self._frame)
         self._draws = self._process.draws()
         self._potentials = np.zeros(self.num_envs)
@@ -241,10 +191,3 @@ class TrialVectorEnv(BatchedVectorEnv):
         elapsed_s = self._process.episodes.elapsed_s
         times_s = numbers[:, TIME_S]
         return kind.rewards(before, self._potentials, times_s, elapsed_s, self._optima)
-
-
-def _checked_keys(names: Sequence[str]) -> tuple[str, ...]:
-    keys = tuple(as_typed("info_keys", names, Sequence[str]))
-    for name in keys:
-        require_known("info key", name, INFO_KEYS)
-    return keys
