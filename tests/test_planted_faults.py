@@ -14,8 +14,8 @@ from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
 from fedhpo_gym.datasets.records import make_dataset
+from fedhpo_gym.envs.trial.evaluator import TrialStreams
 from fedhpo_gym.envs.trial.ledger import TuningLedger
-from fedhpo_gym.envs.trial.noise import TrialStreams
 from fedhpo_gym.evaluation import best_rounds
 from fedhpo_gym.evaluation.noise import exchanged
 from fedhpo_gym.evaluation.records import Fidelity

@@ -17,7 +17,6 @@ from fedhpo_gym.errors import (
     require_known,
     suggest,
 )
-from fedhpo_gym.surrogates import has_surrogate
 from fedhpo_gym.tables.locate import find
 from fedhpo_gym.tasks import TASKS, Task
 from fedhpo_gym.typed import as_arguments, as_typed, checked_types
@@ -61,6 +60,8 @@ def _has_table(task: Task) -> bool:
 def _has_surrogate(task: Task) -> bool:
     if task.tuned:
         return len(stored_values("surrogate", task, _has_surrogate)) >= FEWEST
+    from fedhpo_gym.surrogates import has_surrogate  # a table needs none of them
+
     return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
 
 

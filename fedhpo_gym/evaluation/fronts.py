@@ -23,9 +23,6 @@ def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
 
     Returns:
         (n,) marks.
-
-    Raises:
-        InvalidArgumentError: the array has another number of axes, or holds what is no number.
     """
     points = _checked("errors", errors)
     distinct, inverse = np.unique(points, axis=0, return_inverse=True)
@@ -46,10 +43,6 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
         errors: (n, objectives) numbers; points that are not better than the reference in every
             objective add nothing.
         reference: (objectives,) finite numbers.
-
-    Raises:
-        InvalidArgumentError: the arrays do not fit together, or hold what is no number.
-        MissingDependencyError: the extra `fronts` is not installed.
     """
     points = _checked("errors", errors)
     corner = as_reals("reference", reference).astype(np.float64)
@@ -83,10 +76,6 @@ def growing_volumes(
 
     Returns:
         (N,) volumes.
-
-    Raises:
-        InvalidArgumentError: the arrays do not fit together, or hold what is no number.
-        MissingDependencyError: the extra `fronts` is not installed.
     """
     points, believed = _checked("errors", errors), _checked("told", told)
     if believed.shape != points.shape:
@@ -116,12 +105,6 @@ def attained(
 
     Args:
         runs: (N, k) errors of each run, k = 2 or 3.
-        shares: in (0, 1].
-
-    Raises:
-        InvalidArgumentError: there is no run, one has no trial or another number of objectives, or
-            a share is out of its range.
-        MissingDependencyError: the extra `fronts` is not installed.
     """
     trials = [as_reals("runs", run).astype(np.float64) for run in runs]
     shapes = [run.shape for run in trials]
@@ -168,12 +151,6 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
     Args:
         one: (n,) numbers; infinity is larger than all others, and equal to itself.
         other: (n,) numbers.
-
-    Returns:
-        A number in [-1, 1]; NaN where all values of a list are equal, which ranks nothing.
-
-    Raises:
-        InvalidArgumentError: the lists are not of one length, or hold NaN.
     """
     lists = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if lists[0].ndim != 1 or lists[0].shape != lists[1].shape or np.isnan(lists).any():

@@ -51,9 +51,6 @@ class Noise:
             none.
         evaluations: trials that share it, after which an episode ends; by default as many as the
             budget of trials allows, or 16.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
     clients: float = 1.0
@@ -88,11 +85,7 @@ class Noise:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Noise:
-        """Return the noise that a user wrote as a mapping.
-
-        Raises:
-            InvalidArgumentError: a name does not exist, or a number is out of its range.
-        """
+        """Return the noise that a user wrote as a mapping."""
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
@@ -132,12 +125,7 @@ class Noise:
         client then changes a mean of n by at most the width of the bounds over n.
 
         Args:
-            evaluations: the truth.
-            rngs: the random stream of each.
             bounds: (metrics, 2) of every metric.
-
-        Raises:
-            InvalidArgumentError: `iid` needs counts of right answers, and accuracies are none.
         """
         if not (self.private or self.iid or self.clients < 1):
             return evaluations
@@ -171,7 +159,6 @@ class Noise:
         Args:
             accuracy: (B, S, N) validation accuracy.
             samples: (B, S, N, splits) samples.
-            rngs: the random stream of each of the B.
         """
         able = (samples[..., TRAIN] > 0) & (samples[..., VAL] > 0)
         waits = np.array([rng.standard_exponential(able.shape[1:]) for rng in rngs])
@@ -201,8 +188,6 @@ class Noise:
 
         Args:
             sensitivities: (B, R, S) how much one client can change each number.
-            evaluations: M.
-            rngs: the random stream of each of the B.
         """
         drawn = np.stack([rng.laplace(size=sensitivities.shape[1:]) for rng in rngs])
         scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)

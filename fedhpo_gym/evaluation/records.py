@@ -36,9 +36,6 @@ class Fidelity:
     Attributes:
         round: Number of communication rounds, 0 or more (0: the untrained model).
         client_sample_rate: Share of the clients drawn in each round, in (0, 1].
-
-    Raises:
-        InvalidArgumentError: A field is of the wrong type or out of its range.
     """
 
     round: int
@@ -137,9 +134,6 @@ class Evaluation(_Metrics):
         diverged: (S,) whether training of that seed diverged by the requested round.
         seeds: The S seeds, in the order of the first axis.
         fidelity: What was asked for.
-
-    Raises:
-        InvalidArgumentError: An array has the wrong shape.
     """
 
     best: NDArray[np.floating]
@@ -177,11 +171,6 @@ class Evaluation(_Metrics):
 
         The weighting is the ``weighted_avg`` of FederatedScope that FedHPO-Bench reports.
         A client without samples in the split has no say, whatever its entry holds.
-
-        Raises:
-            UnknownNameError: ``split`` or ``metric`` does not exist.
-            InvalidArgumentError: ``which`` is unknown to this record, or a seed has no sample
-                in the split.
         """
         return float(self._means((split,), metric, which)[0])
 
@@ -204,9 +193,6 @@ class Evaluations(_Metrics):
             It may hold more.
         find_current: returns `current`, which is computed when somebody asks for it; None where the
             backend does not know it.
-
-    Raises:
-        InvalidArgumentError: the shapes do not fit together.
     """
 
     best: NDArray[np.floating]
@@ -234,11 +220,7 @@ class Evaluations(_Metrics):
 
     @classmethod
     def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
-        """Put evaluations with the same seeds and samples side by side.
-
-        Raises:
-            InvalidArgumentError: there is none, or their samples differ.
-        """
+        """Put evaluations with the same seeds and samples side by side."""
         if not evaluations:
             raise InvalidArgumentError("`evaluations` must hold at least one, got none.")
         first = evaluations[0]
@@ -381,9 +363,6 @@ class MetricSpec:
         complement: name of the objective 1 - value, which takes the metric's place among the
             objectives; None where the objective is the metric itself.
         open_ended: whether there are worse values than the bounds say, as of a loss.
-
-    Raises:
-        InvalidArgumentError: the bounds are not finite or not in order.
     """
 
     name: str

@@ -54,9 +54,6 @@ class Dimension:
         scope: Who uses it: every client, the server, or the evaluation itself.
         active: Name of another dimension, and those of its values under which this one means
             anything; None for always. Under others, configurations have no value of it.
-
-    Raises:
-        InvalidArgumentError: The fields contradict each other.
     """
 
     name: str
@@ -79,11 +76,7 @@ class Dimension:
         scope: Scope = "client",
         active: tuple[str, tuple[Value, ...]] | None = None,
     ) -> "Dimension":
-        """Return a dimension of words; see the attributes of the class.
-
-        Raises:
-            InvalidArgumentError: The values are not different words.
-        """
+        """Return a dimension of words; see the attributes of the class."""
         last = len(as_typed("values", tuple(values), tuple[str, ...])) - 1
         return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
@@ -111,11 +104,7 @@ class Dimension:
 
     @cached_property
     def grid(self) -> tuple[Value, ...]:
-        """The grid points in increasing order: ``values``, or ``bins`` evenly spaced points.
-
-        Raises:
-            InvalidArgumentError: The dimension is an interval without ``bins``.
-        """
+        """The grid points in increasing order: ``values``, or ``bins`` evenly spaced points."""
         if self.values is not None:
             return self.values
         if self.bins is None:
@@ -131,11 +120,7 @@ class Dimension:
         return (self.low, *inner, self.high)
 
     def discretized(self) -> "Dimension":
-        """Return the same dimension with only its grid points legal.
-
-        Raises:
-            InvalidArgumentError: The dimension is an interval without ``bins``.
-        """
+        """Return the same dimension with only its grid points legal."""
         return replace(self, values=self.grid)
 
     def contains(self, value: object) -> bool:
@@ -147,12 +132,7 @@ class Dimension:
         return True
 
     def validate(self, value: object, what: str = "configuration") -> Value:
-        """Return ``value`` as the legal built-in number it equals.
-
-        Raises:
-            InvalidArgumentError: The value has the wrong type or is out of range.
-            OffGridError: The value is in range but not on the grid.
-        """
+        """Return ``value`` as the legal built-in number it equals."""
         if self.kind == "category":
             return self._category(value, what)
         number = self._cast(value, f"{what}[{self.name!r}]")
@@ -167,12 +147,7 @@ class Dimension:
         return number
 
     def index(self, value: object, what: str = "configuration") -> int:
-        """Return the position of ``value`` in ``grid``.
-
-        Raises:
-            InvalidArgumentError: The value has the wrong type or is out of range.
-            OffGridError: The value is in range but not on the grid.
-        """
+        """Return the position of ``value`` in ``grid``."""
         if self.kind == "category":
             return self.grid.index(self._category(value, what))
         number = self._cast(self.validate(value, what), what)
@@ -182,11 +157,7 @@ class Dimension:
         return index
 
     def decode(self, u: float) -> Value:
-        """Return the value at coordinate ``u``.
-
-        Raises:
-            InvalidArgumentError: ``u`` is not in [-1, 1].
-        """
+        """Return the value at coordinate ``u``."""
         if not abs(u) <= 1.0 + ACTION_SLACK:
             raise self._bad("u", "in [-1, 1]", u)
         share = min(max((float(u) + 1.0) / 2.0, 0.0), 1.0)
@@ -201,12 +172,7 @@ class Dimension:
         return min(max(number, self.low), self.high)
 
     def encode(self, value: object) -> float:
-        """Return the coordinate of ``value``: the cell centre on a grid.
-
-        Raises:
-            InvalidArgumentError: The value has the wrong type or is out of range.
-            OffGridError: The value is in range but not on the grid.
-        """
+        """Return the coordinate of ``value``: the cell centre on a grid."""
         if self.values is not None:
             return (2 * self.index(value) + 1) / len(self.values) - 1.0
         number = self._cast(self.validate(value), self.name)
@@ -264,11 +230,7 @@ class Dimension:
         return float(self.grid.index(value) if self.kind == "category" else value)
 
     def from_number(self, number: float, what: str = "configuration") -> Value:
-        """Return the value that `number` gave a number.
-
-        Raises:
-            InvalidArgumentError: There is none.
-        """
+        """Return the value that `number` gave a number."""
         if self.kind != "category":
             return self.validate(number, what)
         if number not in range(len(self.grid)):

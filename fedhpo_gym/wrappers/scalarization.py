@@ -68,21 +68,7 @@ class Source:
     """
 
     def __init__(self, objectives: Objectives, points: Points, end: str = "nadir") -> None:
-        """Check what was asked for.
-
-        Args:
-            objectives: the objectives.
-            points: "learned" (of the front found so far in the episode, so the reward of a trial
-                depends on those before it), "truth" (of the true front, where stored numbers know
-                it), "bounds" (of each objective's values), or
-                `{"ideal": [...], "nadir": [...]}` in the objectives' units.
-            end: the point of the truth that stands for the nadir point.
-
-        Raises:
-            UnknownNameError: there is no such source.
-            InvalidArgumentError: the points are not as many finite numbers as there are
-                objectives, or the nadir point is better than the ideal one somewhere.
-        """
+        """Check what was asked for."""
         self.objectives = tuple(objectives)
         self.kind, self._end = points if isinstance(points, str) else "given", end
         if isinstance(points, str):
@@ -108,11 +94,7 @@ class Source:
         return np.array([o.error(float(v)) for o, v in zip(self.objectives, values, strict=True)])
 
     def find(self, truth: Any) -> tuple[Floats, Floats]:
-        """Return the (m,) errors of the ideal and the nadir point of a new episode.
-
-        Args:
-            truth: returns what can be reached in it.
-        """
+        """Return the (m,) errors of the ideal and the nadir point of a new episode."""
         if self.kind == "truth":
             known = truth()
             return self.errors(known.ideal()), self.errors(getattr(known, self._end)())

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.envs.rendering import Drawing, plot_trials
+from fedhpo_gym.envs.rendering import plot_course, plot_trials
 from fedhpo_gym.envs.round.env import Point
 from fedhpo_gym.envs.trial.process import Trial
 from fedhpo_gym.errors import MissingDependencyError
@@ -109,7 +109,7 @@ def picture(*values: tuple[int, float, float]) -> tuple[Any, Any]:
     trace = tuple(Point(rounds, loss, (action,)) for rounds, loss, action in values)
     figure = Figure()
     FigureCanvasAgg(figure)
-    Drawing("LR-Made", trace, ("learning_rate",), 8, "action").plot(figure)
+    plot_course(figure, trace, "LR-Made", ("learning_rate",), 8, "action")
     return figure.axes  # type: ignore[return-value]
 
 

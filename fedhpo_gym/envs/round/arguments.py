@@ -13,10 +13,9 @@ from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.courses.base import Courses
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
 from fedhpo_gym.envs.round.controls import RATE, Controls
-from fedhpo_gym.envs.round.env import RoundEnv
+from fedhpo_gym.envs.round.env import INFO_KEYS, RoundEnv, RoundVectorEnv
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
-from fedhpo_gym.envs.round.vector import INFO_KEYS, RoundVectorEnv
 from fedhpo_gym.envs.vector import (
     checked_keys,
     checked_number,

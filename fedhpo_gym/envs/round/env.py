@@ -5,14 +5,27 @@ A step sets the hyperparameters of the next communication rounds of one course, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from fedhpo_gym.checks import as_integer
+from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
+from fedhpo_gym.envs.vector import (
+    Actions,
+    BatchedVectorEnv,
+    Indices,
+    Mask,
+    Seeds,
+    StepOutcome,
+    checked_keys,
+)
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
@@ -45,7 +58,7 @@ class Snapshot:
     trace: tuple[Point, ...]
 
 
-class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
+class RoundEnv(DrawnEnv):
     """Dynamic configuration of one federated course, k rounds per step.
 
     **Action**: Box [-1, 1]^n, float32, one coordinate per dynamic hyperparameter, decoded by
@@ -123,12 +136,6 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     step_kind = "round"
 
-    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
-    metadata: dict[str, Any] = {  # noqa: RUF012
-        "render_modes": ["human", "rgb_array"],
-        "render_fps": 4,
-    }
-
     def __init__(
         self,
         process: RoundProcess,
@@ -146,13 +153,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: there is no such render mode.
         """
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, "
-                f"got {shown(render_mode)}"
-            )
+        super().__init__(render_mode)
         self.process = process
-        self.render_mode = render_mode
         self.action_space = process.controls.action_space
         self.observation_space = process.observation_space  # type: ignore[assignment]
         self.reward_space = process.reward_space
@@ -160,7 +162,6 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self.vector_reward = vector_reward
         self._draws = process.draws()
         self._trace: list[Point] = []
-        self._window: int | None = None
 
     @property
     def search_space(self) -> SearchSpace:
@@ -246,41 +247,20 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._trace = list(snapshot.trace)
         return self._observation()
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """Draw the validation loss and the actions against the rounds.
-
-        Returns:
-            (height, width, 3) uint8 pixels in mode "rgb_array", else None.
-
-        Raises:
-            MissingDependencyError: the extra `plot` is not installed, or "human" has no display.
-        """
-        if self.render_mode is None:
-            return None
-        from fedhpo_gym.envs import rendering
-        from fedhpo_gym.envs import rendering as round_drawing
-
-        per_client = self.process.controls.num_rows is not None
-        drawing = round_drawing.Drawing(
+    def _plot(self, figure: Any) -> None:
+        plot_course(
+            figure,
+            self._trace,
             self.process.task.name,
-            tuple(self._trace),
             self.search_space.names,
             self.process.settings.horizon,
-            "action, client mean" if per_client else "action",
+            "action" if self.process.controls.num_rows is None else "action, client mean",
         )
-        if self.render_mode == "human":
-            self._window = rendering.show(drawing.plot, self._window)
-            return None
-        return rendering.draw(drawing.plot)
 
     def close(self) -> None:
         """Close the window, if there is one, and end what the courses started."""
         self.process.close()
-        if self._window is not None:
-            from fedhpo_gym.envs import rendering
-
-            rendering.close(self._window)
-            self._window = None
+        super().close()
 
     def _observation(self) -> Observation:
         return {name: rows[0].copy() for name, rows in self.process.observe().items()}
@@ -290,3 +270,111 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
         rows = state.action[0].reshape(-1, len(self.search_space))
         return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
+
+
+INFO_KEYS: Final = ("configuration", "fidelity")
+"""What `info` holds only on request."""
+
+
+class RoundVectorEnv(BatchedVectorEnv):
+    """N round environments, bit for bit those of `gymnasium.make`, trained as one batch.
+
+    Courses are trained as one tensor program, whatever their instances and rounds. Those that share
+    minibatches also share matrix products: those on the same instance, at the same round, with the
+    same batch size, epochs and number of clients. `reset(options={"instance": i})` takes one index
+    for all environments, or N of them.
+
+    **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
+    numbers as in `RoundEnv`, and the lists over clients as (N, clients) arrays. `step_info(i)`
+    gives all that a single environment says. What a single environment says at `reset` comes with
+    `reset` only, not with an autoreset. On request (`info_keys`), at some cost per environment:
+    "configuration", with an array and a mask for every hyperparameter, and the whole "fidelity",
+    of which only `round` is there otherwise.
+
+    Attributes:
+        process: the decision process.
+        reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
+            (N, rewards) float32 on `MO-` ids.
+    """
+
+    def __init__(
+        self,
+        process: RoundProcess,
+        *,
+        info_keys: Sequence[str] = (),
+        vector_reward: bool = False,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+    ) -> None:
+        """Create the vector form of a process.
+
+        Args:
+            process: a process of N episodes.
+            info_keys: what `info` shall also hold, of `INFO_KEYS`.
+            vector_reward: return reward vectors.
+            autoreset_mode: as `BatchedVectorEnv` says.
+            copy: as `BatchedVectorEnv` says.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range.
+            UnknownNameError: there is no such info key.
+        """
+        checked_keys(info_keys, INFO_KEYS)
+        super().__init__(
+            len(process.episodes.over),
+            process.observation_space,
+            process.controls.action_space,
+            autoreset_mode=autoreset_mode,
+            copy=copy,
+        )
+        self.process = process
+        self.reward_space = process.reward_space
+        self._info_keys = frozenset(info_keys)
+        self._vector_reward = vector_reward
+        self._no_rewards = np.zeros(self.num_envs)
+        if vector_reward:
+            self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
+        self._draws = process.draws()
+
+    def step_info(self, index: int) -> dict[str, Any]:
+        """Return the `info` that a single environment returns with its last step.
+
+        Raises:
+            InvalidArgumentError: there is no such environment, or it has not stepped yet.
+        """
+        number = as_integer(index)
+        known = number is not None and 0 <= number < self.num_envs
+        if not known or not self.process.episodes.steps[number]:
+            raise InvalidArgumentError(
+                f"`index` must name one of {self.num_envs} environments that has stepped since its "
+                f"reset, got {shown(index)}"
+            )
+        return self.process.info(index)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",)
+
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        options = [self._chosen(index) for index in where.tolist()]
+        self.process.start(where, *self._draws.draw(where, seeds, options))
+        self._show()
+
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        if not active.any():  # all are about to be reset: nothing is trained
+            return StepOutcome(
+                self._no_rewards.copy(), never, never.copy(), self.process.infos(self._info_keys)
+            )
+        outcome = self.process.step(actions)
+        self._show()
+        rewards = outcome.vectors if self._vector_reward else outcome.scalars
+        return StepOutcome(
+            rewards.copy(), outcome.terminated.copy(), never, self.process.infos(self._info_keys)
+        )
+
+    def _show(self) -> None:
+        self.layout.fill(self._frame, self.process.observe())
+
+    def _describe(self, index: int) -> dict[str, Any]:
+        return self.process.describe(index)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,12 +13,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.checks import as_number
+from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
 from fedhpo_gym.envs.trial.process import Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import Constraints
@@ -30,11 +29,14 @@ from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_reals, as_typed, shown
 
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.trial.truth import Truth
+
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
+class TrialEnv(DrawnEnv):
     """Federated hyperparameter optimisation, one evaluation per step.
 
     **Action**: Box [-1, 1]^n, float32. One coordinate per dimension of the search space, then one
@@ -86,12 +88,6 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     step_kind = "trial"
 
-    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
-    metadata: dict[str, Any] = {  # noqa: RUF012
-        "render_modes": ["human", "rgb_array"],
-        "render_fps": 4,
-    }
-
     def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
         """Create the environment.
 
@@ -103,13 +99,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: there is no such render mode.
             OffGridError: the backend does not store all cells of the setup's grid.
         """
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, "
-                f"got {shown(render_mode)}"
-            )
-        self.render_mode = render_mode
-        self._window: int | None = None
+        super().__init__(render_mode)
         self._use(setup)
         self._draws = self._process.draws()
 
@@ -186,7 +176,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: the backend trains.
         """
-        return truth_of(self._process.part(0))
+        return self._process.part(0).truth
 
     @property
     def full_truth(self) -> Truth:
@@ -195,7 +185,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         Raises:
             InvalidArgumentError: the backend trains.
         """
-        return truth_of(self._process.part(0).at_full_fidelity)
+        return self._process.part(0).at_full_fidelity.truth
 
     @property
     def search_space(self) -> SearchSpace:
@@ -378,40 +368,14 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             )
         self._ends_s = float(number)
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """Draw the incumbent against simulated time.
-
-        Returns:
-            (height, width, 3) uint8 pixels in mode "rgb_array", else None.
-
-        Raises:
-            MissingDependencyError: the extra `plot` is not installed, or "human" has no display.
-        """
-        if self.render_mode is None:
-            return None
-        from fedhpo_gym.envs import rendering
-        from fedhpo_gym.envs.rendering import plot_trials
-
-        plot = functools.partial(
-            plot_trials,
-            trials=self.trials,
-            title=self.task.name,
-            objective=self.setup.objective_names[0],
-        )
-        if self.render_mode == "human":
-            self._window = rendering.show(plot, self._window)
-            return None
-        return rendering.draw(plot)
+    def _plot(self, figure: Any) -> None:
+        plot_trials(figure, self.trials, self.task.name, self.setup.objective_names[0])
 
     def close(self) -> None:
         """Close the window, if there is one, and end what the backend started."""
         for part in self.setup.parts:
             part.backend.close()
-        if self._window is not None:
-            from fedhpo_gym.envs import rendering
-
-            rendering.close(self._window)
-            self._window = None
+        super().close()
 
 
 _ALL = np.ones(1, dtype=np.bool_)

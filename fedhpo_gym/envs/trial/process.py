@@ -20,13 +20,12 @@ from fedhpo_gym.envs.trial.evaluator import (
     VIOLATION,
     Scorer,
     TrialSource,
+    TrialStreams,
 )
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
-from fedhpo_gym.envs.trial.noise import TrialStreams
 from fedhpo_gym.envs.trial.observation import TUNING, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.truth import truth_of
 from fedhpo_gym.envs.vector import Indices, Layout, Mask, columns_of
 from fedhpo_gym.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.constraints import is_better
@@ -264,7 +263,7 @@ class TrialProcess:
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        truth = truth_of(part)
+        truth = part.truth
         return truth.values[:, 0], truth.violations
 
     def query_of(self, handle: Any) -> CheckedQuery:

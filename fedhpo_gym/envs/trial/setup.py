@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -21,6 +21,9 @@ from fedhpo_gym.objectives import ENERGY, Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.typed import as_typed, shown
+
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.trial.truth import Truth
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_std", "epsilon")
 LIVE_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
@@ -195,6 +198,13 @@ class TrialSetup:
         """The same problem with all fidelities at their highest, and without noise."""
         full = {dimension.name: dimension.high for dimension in self._fidelities.dimensions}
         return replace(self, fixed=full, noise=None, freeze_thaw=False, instances=())
+
+    @property
+    def truth(self) -> Truth:
+        """What can be reached, which few ask for: its module is imported when somebody does."""
+        from fedhpo_gym.envs.trial.truth import truth_of
+
+        return truth_of(self)
 
     @property
     def is_grid(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -15,7 +15,6 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.truth import Truth, truth_of
 from fedhpo_gym.envs.vector import (
     Actions,
     BatchedVectorEnv,
@@ -31,6 +30,9 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.typed import shown
 from fedhpo_gym.wrappers.budget import Budget, with_remaining
 from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
+
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.trial.truth import Truth
 
 
 class TrialVectorEnv(BatchedVectorEnv):
@@ -141,7 +143,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         Raises:
             InvalidArgumentError: the backend trains.
         """
-        return truth_of(self._process.part(index))
+        return self._process.part(index).truth
 
     def _describe(self, index: int) -> dict[str, Any]:
         return self._process.describe(index)

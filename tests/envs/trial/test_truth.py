@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.envs.trial import candidates
 from fedhpo_gym.envs.trial import truth as module
-from fedhpo_gym.envs.trial.candidates import Queries
+from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.trial.ledger import spending
-from fedhpo_gym.envs.trial.truth import Truth
+from fedhpo_gym.envs.trial.truth import Queries, Truth
 from fedhpo_gym.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.tables import open_table
@@ -160,11 +159,11 @@ def test_maximized_objectives_keep_their_sign() -> None:
 
 def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments: Any = {"algorithm": "nbafl", "objectives": ("val_loss", "epsilon")}
-    monkeypatch.setattr(candidates, "MAX_QUERIES", 300)
-    monkeypatch.setattr(candidates, "DRAWS", 200)
+    monkeypatch.setattr(truths, "MAX_QUERIES", 300)
+    monkeypatch.setattr(truths, "DRAWS", 200)
     found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
     assert not found.exact
-    assert (found.on_lattice, len(found.values)) == (300, 800 + candidates.STARTS)
+    assert (found.on_lattice, len(found.values)) == (300, 800 + truths.STARTS)
     env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
     for row in (0, 299, 300, 499, found.optimum):
         configuration, fidelity = found.query(row)
@@ -281,9 +280,9 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     id_ = "FedHPO-GNN-Cora-v1"
-    monkeypatch.setattr(candidates, "MAX_QUERIES", 2_000)
-    monkeypatch.setattr(candidates, "DRAWS", 500)
-    monkeypatch.setattr(candidates, "ROUNDS", 3)
+    monkeypatch.setattr(truths, "MAX_QUERIES", 2_000)
+    monkeypatch.setattr(truths, "DRAWS", 500)
+    monkeypatch.setattr(truths, "ROUNDS", 3)
     monkeypatch.setattr(module, "_known", type(module._known)())
     arguments: Any = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
     queries = fedhpo_gym.truth(id_, **arguments)
@@ -304,9 +303,9 @@ def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.Monke
     known = backend.task.objectives
     names = [n for n in known if known[n].reads_clients and not backend.why_refused(n)]
     for name, number in (("MAX_QUERIES", 20), ("DRAWS", 5)):
-        monkeypatch.setattr(candidates, name, number)
+        monkeypatch.setattr(truths, name, number)
     for name in ("ROUNDS", "STARTS"):
-        monkeypatch.setattr(candidates, name, 2)
+        monkeypatch.setattr(truths, name, 2)
     monkeypatch.setattr(module, "_known", type(module._known)())
     alone, every = (fedhpo_gym.truth(id_, objectives=chosen) for chosen in (names[:1], names))
     np.testing.assert_array_equal(every.values[:, 0], alone.values[:, 0])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
-from fedhpo_gym.envs.trial import candidates, truth
+from fedhpo_gym.envs.trial import truth
+from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.testing.truths import TOLERANCE, lowest_regret
 
 SMALL = "FedHPO-LR-CreditG-v1"
@@ -33,15 +34,15 @@ def test_no_query_beats_the_truth_of_a_wide_space() -> None:
 
 @pytest.mark.slow
 def test_a_truth_without_the_search_is_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "STARTS", 1)
-    monkeypatch.setattr(candidates, "ROUNDS", 1)
+    monkeypatch.setattr(truths, "STARTS", 1)
+    monkeypatch.setattr(truths, "ROUNDS", 1)
     monkeypatch.setattr(truth, "_known", type(truth._known)())
     assert lowest_regret("FedHPO-MLP-Digits-v1", 20_000) < -TOLERANCE
 
 
 def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "MAX_QUERIES", 300)
-    monkeypatch.setattr(candidates, "ROUNDS", 5)
+    monkeypatch.setattr(truths, "MAX_QUERIES", 300)
+    monkeypatch.setattr(truths, "ROUNDS", 5)
     found = []
     for _ in range(2):
         monkeypatch.setattr(truth, "_known", type(truth._known)())
@@ -49,13 +50,13 @@ def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert np.array_equal(*found)
 
 
-@pytest.mark.parametrize(("most", "places"), [(candidates.MOST_METRICS, 64), (1, 8)])
+@pytest.mark.parametrize(("most", "places"), [(truths.MOST_METRICS, 64), (1, 8)])
 def test_a_search_starts_from_fewer_places_where_answers_are_large(
     most: int, places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "MOST_METRICS", most)
-    monkeypatch.setattr(candidates, "ROUNDS", 1)
-    monkeypatch.setattr(candidates, "DRAWS", 100)
+    monkeypatch.setattr(truths, "MOST_METRICS", most)
+    monkeypatch.setattr(truths, "ROUNDS", 1)
+    monkeypatch.setattr(truths, "DRAWS", 100)
     monkeypatch.setattr(truth, "_known", type(truth._known)())
     found = fedhpo_gym.truth(SMALL, backend="surrogate", fidelity={"round": 27})
     assert len(found.values) == found.on_lattice + 100 + places
