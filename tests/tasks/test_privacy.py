@@ -13,8 +13,8 @@ import pytest
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.objectives import (
     NO_PRIVACY,
     ORDERS,

@@ -372,9 +372,15 @@ class RoundProcess:
         """Return the `info` of an episode's last step as plain data."""
         state = self.episodes
         found = first_row(self.infos(("fidelity",), slice(index, index + 1)))
-        found["incumbent"]["configuration"] = dict(state.best_configuration[index])
-        known = {"cost": dict(state.cost[index]), "instance": self._instance(index)}
-        return {**found, **known, "configuration": dict(state.configuration[index])}
+        best = found["incumbent"]
+        configuration = dict(state.best_configuration[index])
+        return {
+            **found,
+            "configuration": dict(state.configuration[index]),
+            "cost": dict(state.cost[index]),
+            "incumbent": {"step": best["step"], "configuration": configuration, **best},
+            "instance": self._instance(index),
+        }
 
     def close(self) -> None:
         """End what the courses started."""

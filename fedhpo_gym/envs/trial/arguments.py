@@ -20,11 +20,10 @@ from fedhpo_gym.backends import (
     make_backend,
 )
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
-from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.envs.vector import (
     checked_number,
 )

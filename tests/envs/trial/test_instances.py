@@ -13,8 +13,8 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from fedhpo_gym.datasets import SOURCES, load_dataset
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import NAMES, TrialInstance
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.labels import LABEL_ENTROPY

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.errors import InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.space import ACTION_SLACK, SearchSpace
