@@ -22,12 +22,7 @@ NEEDED: Final = frozenset({"cost", "elapsed_s", "trial"})
 
 
 class Budget:
-    """What an episode may spend; whichever limit is reached first ends it.
-
-    Attributes:
-        limits: of "budget_s", "budget_rounds" and "budget_trials", those that are given.
-        max_trials: trials after which an episode ends in any case.
-    """
+    """What an episode may spend; whichever limit is reached first ends it."""
 
     def __init__(
         self,

@@ -60,12 +60,7 @@ class Front:
 
 
 class Source:
-    """Where ideal and nadir point come from.
-
-    Attributes:
-        kind: one of `SOURCES`, or "given".
-        objectives: the objectives, in the order of the rewards.
-    """
+    """Where ideal and nadir point come from."""
 
     def __init__(self, objectives: Objectives, points: Points, end: str = "nadir") -> None:
         """Check what was asked for."""

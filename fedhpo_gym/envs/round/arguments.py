@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -199,22 +199,11 @@ class RoundArguments:
         return self.variant.system.ample_s(self.controls.largest_work(self.horizon, samples))
 
     def _round_settings(self, budget_s: float) -> RoundSettings:
-        rounds = self.rounds_per_step
-        if rounds is None:
-            rounds = 1 if self.per_client else 5
-        return RoundSettings(
-            rounds_per_step=rounds,
-            horizon=self.horizon,
-            budget_s=budget_s,
-            history=self.history,
-            potential=self.potential,
-            rewards=tuple(self.rewards),
-            reward_scale=self.reward_scale,
-            time_price=self.time_price,
-            divergence_penalty=self.divergence_penalty,
-            noise=self.evaluation_noise,
-            report_moves=self.report_moves,
-        )
+        usual = 1 if self.per_client else 5
+        rounds = usual if self.rounds_per_step is None else self.rounds_per_step
+        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(RoundSettings)}
+        given.update(budget_s=budget_s, rounds_per_step=rounds, rewards=tuple(self.rewards))
+        return RoundSettings(**{**given, "noise": self.evaluation_noise})
 
     @cached_property
     def evaluation_noise(self) -> Noise | None:

@@ -22,9 +22,6 @@ class Controls:
     """The hyperparameters of a course: those an action sets, and those that are fixed.
 
     Attributes:
-        space: what an action, or in the per-client form a row of it, sets.
-        fixed: value of everything else, `client_sample_rate` included.
-        num_rows: clients in the per-client form, else None.
         action_space: Box [-1, 1]^n or [-1, 1]^(clients, n).
     """
 

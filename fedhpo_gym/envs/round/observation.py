@@ -118,21 +118,11 @@ class Episodes:
             "true_measured": (measured,),
             "amounts": (len(AMOUNTS),),
         }
-        kinds: dict[str, Any] = {
-            **dict.fromkeys(("instance", "steps", "rounds", "best_step", "num_samples"), np.int64),
-            "noise_key": np.int64,
-            **dict.fromkeys(("diverged", "over", "trained"), np.bool_),
-            **dict.fromkeys(_RECORDS, np.object_),
-            "action": np.float32,
-        }
-        state = cls(
-            **{
-                field.name: np.zeros(
-                    (number, *shapes.get(field.name, ())), kinds.get(field.name, np.float64)
-                )
-                for field in fields(cls)
-            }
-        )
+        arrays = {}
+        for field in fields(cls):
+            kind = getattr(np, str(field.type).removeprefix("NDArray[np.").removesuffix("]"))
+            arrays[field.name] = np.zeros((number, *shapes.get(field.name, ())), kind)
+        state = cls(**arrays)
         state.over[:] = True
         for name in _RECORDS:
             for index in range(number):

@@ -77,17 +77,7 @@ class EpisodeSnapshot:
 
 
 class RoundProcess:
-    """N episodes on N courses that take their rounds together.
-
-    Attributes:
-        task: the task.
-        controls: what actions set.
-        instances: what episodes can start on.
-        settings: as `RoundSettings` says.
-        episodes: the state.
-        observation_space: of one episode.
-        reward_space: bounds of a reward vector.
-    """
+    """N episodes on N courses that take their rounds together."""
 
     def __init__(
         self,

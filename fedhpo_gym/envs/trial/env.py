@@ -20,7 +20,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
-from fedhpo_gym.envs.trial.process import INFO_KEYS, Numbers, Trial, TrialProcess
+from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Numbers, Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -126,7 +126,7 @@ class TrialEnv(DrawnEnv):
         self._layout = Layout(setup.observation_space)
         frame = np.zeros((1, self._layout.size), dtype=np.float32)
         self._process = TrialProcess(setup, self._layout, frame)
-        self._steps = self._process.new_history()
+        self._steps = History()
         self._trials: list[Trial] = []
         self._ends_s: float | None = None
         self._ready = False
@@ -266,7 +266,7 @@ class TrialEnv(DrawnEnv):
         super().reset(seed=seed, options=options)
         alone = np.array([0])
         self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
-        self._steps, self._trials, self._ends_s = self._process.new_history(), [], None
+        self._steps, self._trials, self._ends_s = History(), [], None
         self._ready = True
         if self.render_mode == "human":
             self.render()

@@ -155,9 +155,6 @@ class Evaluator:
     environments that ask alike. A function of a user's own is asked when it is needed.
 
     Attributes:
-        scorer: computes their rows.
-        prices: what they cost.
-        scored: the rows of all cells, once they are there.
         has_cells: whether queries are (B,) cells of the flattened grid; else (B, n) actions.
     """
 
@@ -251,7 +248,6 @@ class TrialSource:
 
     Attributes:
         instance: (N,) numbers of the instances that the episodes are of.
-        handle_type: an array of handles has this type.
     """
 
     def __init__(

@@ -122,10 +122,7 @@ class TrialProcess:
     """N episodes of trials of one setup.
 
     Attributes:
-        setup: what they have in common.
-        episodes: where they stand.
         frame: (N, layout.size) the observations; every step writes into it.
-        scores: columns of the scores in what `step` returns.
     """
 
     def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
@@ -270,10 +267,6 @@ class TrialProcess:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
         return self._source.query(handle)
 
-    def new_history(self) -> History:
-        """Return the steps of an episode that begins."""
-        return History()
-
     def values(self, numbers: Numbers) -> Numbers:
         """Return the (..., objectives) values in (..., columns) numbers."""
         return numbers[..., self._scorer.values]
@@ -322,7 +315,7 @@ class TrialProcess:
             "test": dict(zip(names, found[: len(names)], strict=True)),
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
-            **self._named_tuning(index),
+            **({TUNING: self._tuning.info(index)} if self._tuning is not None else {}),
             **self._named_instance(index),
             **(_floats(self._truth(numbers, state.best_numbers[index])) if noisy else {}),
         }
@@ -330,11 +323,6 @@ class TrialProcess:
     def _violation(self, numbers: Numbers) -> dict[str, float]:
         found = {"violation": float(numbers[VIOLATION])}
         return found if self.setup.constraints else {}
-
-    def _named_tuning(self, index: int) -> dict[str, Any]:
-        if self._tuning is None:
-            return {}
-        return {TUNING: self._tuning.info(index)}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries."""
@@ -366,21 +354,17 @@ class TrialProcess:
                 "seed": np.array([one.seed for one in known])[self._source.instance],
             }
         if names:
-            said = {**self._asked(), **self._detailed()}
+            said = self._details()
             info.update({name: said[name] for name in names})
         return info
 
-    def _asked(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
+        """Return what `INFO_KEYS` name."""
         pairs = [self._source.query(handle) for handle in self.episodes.handles]
+        details, names = self.episodes.numbers[:, self._scorer.details], self._metric_names
         return {
             "configuration": columns_of([configuration for configuration, _ in pairs]),
             "fidelity": columns_of([vars(fidelity) for _, fidelity in pairs]),
-        }
-
-    def _detailed(self) -> dict[str, Any]:
-        names = self.setup.task.metric_names
-        details = self.episodes.numbers[:, self._scorer.details]
-        return {
             "test": {name: details[:, column] for column, name in enumerate(names)},
             "diverged": details[:, len(names)] > 0,
             "best_round": details[:, len(names) + 1 :].astype(np.int64),
