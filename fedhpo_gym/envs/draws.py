@@ -47,10 +47,10 @@ class EpisodeDraws:
         chosen: list[int] = []
         for row, index in enumerate(where.tolist()):
             if self._noisy:
-                rng = _going_on(self._key_rngs, index, seeds[row], partial(named_stream, STREAM))
+                rng = _stream_of(self._key_rngs, index, seeds[row], partial(named_stream, STREAM))
                 keys[row] = rng.integers(KEYS)
             if self._instances:
-                rng = _going_on(self._rngs, index, seeds[row], self._start)
+                rng = _stream_of(self._rngs, index, seeds[row], self._start)
                 chosen.append(choose_instance(rng, self._instances, options[row]))
             else:
                 read_options(options[row], ())
@@ -67,7 +67,7 @@ def unnamed_stream(seed: int | None) -> np.random.Generator:
     return seeding.np_random(seed)[0]
 
 
-def _going_on(
+def _stream_of(
     rngs: list[np.random.Generator | None], index: int, seed: int | None, start: Start
 ) -> np.random.Generator:
     rng = rngs[index]

@@ -312,8 +312,6 @@ class RoundVectorEnv(BatchedVectorEnv):
             process: a process of N episodes.
             info_keys: what `info` shall also hold, of `INFO_KEYS`.
             vector_reward: return reward vectors.
-            autoreset_mode: as `BatchedVectorEnv` says.
-            copy: as `BatchedVectorEnv` says.
 
         Raises:
             InvalidArgumentError: an argument is out of its range.

@@ -351,7 +351,6 @@ class TrialEnv(DrawnEnv):
 
         Args:
             action: (n,) what it tries.
-            paid_rounds: as `cost_of` says.
 
         Raises:
             InvalidArgumentError: the action is not in the action space.
@@ -433,8 +432,6 @@ class TrialVectorEnv(BatchedVectorEnv):
             budget: what an episode may spend.
             penalty: what makes rewards one number; None leaves them vectors.
             incumbent: what rewards the incumbent in the place of the trial.
-            autoreset_mode: as `BatchedVectorEnv` says.
-            copy: as `BatchedVectorEnv` says.
             info_keys: of `INFO_KEYS`, what infos say, too.
 
         Raises:

@@ -1,4 +1,7 @@
-"""Where the rows of trials come from: a backend, which is asked all queries of a step together."""
+"""From queries to rows of numbers: a backend is asked all queries of a step together.
+
+Rows are all that a step says and that does not depend on the past; noise is a part of them.
+"""
 
 from __future__ import annotations
 

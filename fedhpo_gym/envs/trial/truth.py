@@ -192,9 +192,6 @@ class Truth:
         That is the regret of the median feasible row of the lattice, which no diverged trial moves
         far. So 1 is luck without any search, and everything worse counts as 1. Where all feasible
         trials are worth the same, they have 0.
-
-        Args:
-            values: as `regret` says.
         """
         regret = self.regret(values)
         if self._medians[0] <= self.errors[self.optimum, 0]:
@@ -224,7 +221,6 @@ class Truth:
         """Return the best value of each objective (`front`).
 
         Args:
-            names: as `front` says.
             constraints: limits in the place of the environment's (`under`).
         """
         if constraints is not None:
@@ -266,11 +262,10 @@ class Truth:
 
         Args:
             reference: values of the objectives that bound the volume.
-            names: as `front` says.
             values: (n, objectives) values found by somebody; the true front by default.
 
         Raises:
-            UnknownNameError: as `front` says.
+            UnknownNameError: the environment has no such objective.
             InvalidArgumentError: the arrays do not fit together.
         """
         columns = self._columns(names)
@@ -295,7 +290,6 @@ class Truth:
         Args:
             values: (T, objectives) what trials brought, in their order and in the objectives'
                 units; NaN is worse than any number.
-            names: as `front` says.
             told: (T, objectives) noisy values that an agent saw; it presents the trials that are
                 not dominated by these. `values` by default.
 
@@ -304,7 +298,7 @@ class Truth:
             lattice that is not exact, they may fall below 0.
 
         Raises:
-            UnknownNameError: as `front` says.
+            UnknownNameError: the environment has no such objective.
             InvalidArgumentError: the arrays do not fit together.
             MissingDependencyError: the extra `fronts` is not installed.
         """
