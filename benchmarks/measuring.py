@@ -97,7 +97,7 @@ def gemm_peak(precision: str = "float32") -> float:
     # Here, because importing torch is part of what other benchmarks measure.
     import torch
 
-    from fedhpo_gym.fl.lockstep_batch import one_thread
+    from fedhpo_gym.fl.torch_trainer import one_thread
 
     generator = torch.Generator().manual_seed(0)
     matrices = torch.rand((2, PEAK_SIZE, PEAK_SIZE), generator=generator)

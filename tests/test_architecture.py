@@ -100,7 +100,7 @@ PLANTED: list[tuple[Check, str, str, str]] = [
     (UNSAFE, "fl.engine", "torch.load(path)", "a pickle"),
     (UNSAFE, "data.x", "pd.read_pickle(path)", "a pickle"),
     (contract.assert_faults, "space.space", "assert x is not None", "1 asserts, more than"),
-    (contract.assert_faults, "fl.laws", "assert x > 0", "does more than narrow a type"),
+    (contract.assert_faults, "fl.self_check", "assert x > 0", "does more than narrow a type"),
     (contract.size_faults, "space.space", "x = 1\n" * 601, "601 lines, more than 600"),
 ]
 
@@ -113,15 +113,14 @@ def test_a_planted_fault_is_found(check: Check, module: str, source: str, messag
 
 
 LEGAL: list[tuple[str, str]] = [
-    ("", "from fedhpo_gym.envs.trial.make import register_all"),
+    ("", "from fedhpo_gym.envs.trial.arguments import register_all"),
     (
         "evaluation.records",
         "import numpy as np\nimport zlib\nfrom fedhpo_gym.core.errors import FedHPOError",
     ),
     ("tasks.lr", "from fedhpo_gym.systems import SystemModel\nfrom fedhpo_gym.tasks.base import T"),
     ("backends.training", "def f() -> None:\n    from fedhpo_gym.fl import engine"),
-    ("wrappers.tabular_backend", "from fedhpo_gym.backends import tabular\nimport gymnasium"),
-    ("envs.trial.make", "from fedhpo_gym.wrappers import ScalarizePenalty"),
+    ("envs.trial.arguments", "from fedhpo_gym.wrappers import ScalarizePenalty"),
     ("agents.sb3", "import stable_baselines3"),
     ("agents.optuna_agents", "import optuna\nfrom fedhpo_gym.agents.base import Agent"),
     ("fl.models.cnn", "import torch\nimport torch.nn as nn\nmodel.eval()\ntorch.compile(model)"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedhpo_gym.core.checks import as_integer, as_number
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.envs.round.env import choose_instance
+from fedhpo_gym.envs.draws import choose_instance
 from fedhpo_gym.envs.round.settings import RoundSettings
 from fedhpo_gym.evaluation import Fidelity
 from fedhpo_gym.records.record import StepRecord

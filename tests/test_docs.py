@@ -103,7 +103,7 @@ def test_examples_print_what_they_say(guide: Path) -> None:
 
 def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     guide = tmp_path / "guide.md"
-    lines = ["[gone](gone.md) `agents/gone.py` `fl/algorithms/<name>.py` `gone.py` `a / b`"]
+    lines = ["[gone](gone.md) `agents/gone.py` `agents/<name>.py` `gone.py` `a / b`"]
     lines += ["x" * 101, f"| {'x' * 101} |", f"[{'x' * 101}](y)", "", ">>> 1 + 1", "3", ""]
     guide.write_text("\n".join(lines), encoding="utf-8")
     assert missing_links(guide) == ["gone.md", "y"]

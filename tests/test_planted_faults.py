@@ -15,8 +15,8 @@ from fedhpo_gym.agents.base import Step
 from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
 from fedhpo_gym.data.federation import make_user_federation
 from fedhpo_gym.data.records import make_dataset
-from fedhpo_gym.envs.trial.draws import TrialDraws
-from fedhpo_gym.envs.trial.tuning import TuningLedger
+from fedhpo_gym.envs.trial.evaluator import TrialStreams
+from fedhpo_gym.envs.trial.ledger import TuningLedger
 from fedhpo_gym.evaluation import best_rounds
 from fedhpo_gym.evaluation.noise import exchanged
 from fedhpo_gym.evaluation.records import Fidelity
@@ -35,7 +35,7 @@ from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.wrappers import IncumbentReward
-from fedhpo_gym.wrappers.hypervolume_improvement import _volume
+from fedhpo_gym.wrappers.scalarization import volume
 from problems import box_problem
 
 
@@ -128,7 +128,7 @@ def test_clients_exchange_just_their_share(share: float) -> None:
 
 def test_repeated_questions_are_remembered_by_episode() -> None:
     trials = np.array([0, 5])
-    draws = TrialDraws(trials, freeze_thaw=True)
+    draws = TrialStreams(trials, freeze_thaw=True)
     draws.restart(slice(None), np.array([7, 7]))
     together = [rng.random() for rng in draws.of(np.array([0, 1]), ["q", "q"])]
     assert together[0] != together[1]
@@ -149,7 +149,7 @@ def test_of_equal_losses_the_first_round_is_best() -> None:
 
 def test_nothing_is_earned_after_the_budget() -> None:
     reward = IncumbentReward(make_env(), kind="anytime", budget_s=100.0)
-    gained = reward.rewards(np.zeros(3), np.ones(3), 1.0, np.array([50.0, 100.0, 250.0]), 1.0)
+    gained = reward.value.rewards(np.zeros(3), np.ones(3), 1.0, np.array([50.0, 100.0, 250.0]), 1.0)
     assert gained.tolist() == [0.5, 0.0, 0.0]
 
 
@@ -192,8 +192,8 @@ def test_no_more_than_the_best_third_is_promoted() -> None:
 
 def test_nothing_is_worth_more_than_the_ideal_point() -> None:
     seen: Any = SimpleNamespace(ideal=np.zeros(2), nadir=np.ones(2), normalised=lambda error: error)
-    assert _volume(np.array([[-0.5, 0.5]]), seen) == pytest.approx(0.5)
-    assert _volume(np.array([[-1.0, -1.0]]), seen) == pytest.approx(1.0)
+    assert volume(np.array([[-0.5, 0.5]]), seen) == pytest.approx(0.5)
+    assert volume(np.array([[-1.0, -1.0]]), seen) == pytest.approx(1.0)
 
 
 def test_users_split_their_samples_anew_under_every_seed() -> None:

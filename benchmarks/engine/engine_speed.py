@@ -34,8 +34,8 @@ from plain_loop import STEPS, PlainCourse, TorchDraws
 
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.building.grid import GridDesign
-from fedhpo_gym.fl.lockstep_batch import one_thread
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.torch_trainer import one_thread
 from fedhpo_gym.tasks import Task, get_task
 
 WARM_UP, MANY = 2, 24

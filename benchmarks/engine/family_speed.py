@@ -34,8 +34,8 @@ from plain_module import PlainModuleCourse
 
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.lockstep_batch import one_thread
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.torch_trainer import one_thread
 from fedhpo_gym.tasks import get_task
 
 SEED = 1

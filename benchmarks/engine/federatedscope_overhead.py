@@ -31,7 +31,7 @@ from fedhpo_gym.backends.federatedscope.remote_course import RemoteCourse
 from fedhpo_gym.backends.training import task_federation
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import get_task
 

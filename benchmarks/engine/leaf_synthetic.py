@@ -20,12 +20,12 @@ import measuring
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import get_task
 
 RATES = tuple(10.0**k for k in range(-3, 4))

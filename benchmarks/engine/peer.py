@@ -17,7 +17,7 @@ import numpy as np
 from fedhpo_gym.backends.federatedscope.remote_course import arrays_of, graph_arrays
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.graph_federations import GraphFederation
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 
 SCRIPT = Path(__file__).with_name("federatedscope_course.py")
 

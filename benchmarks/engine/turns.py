@@ -28,8 +28,8 @@ from measuring import number
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.minibatches import client_orders
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.tasks import Task
 
 SCRIPT = Path(__file__).with_name("pfl_course.py")
@@ -151,7 +151,8 @@ def cohorts(federation: Federation, course: Course, rounds: int) -> list[list[in
     """Return the clients that our engine samples in every round of a course."""
     count = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
     names = [(federation.seed, index) for index in range(rounds)]
-    found: list[list[int]] = client_orders(names, federation.num_clients)[:, :count].tolist()
+    orders = client_orders(names, federation.num_clients)
+    found: list[list[int]] = [order[:count].tolist() for order in orders]
     return found
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from measuring import number
 
 import fedhpo_gym  # noqa: F401 - registers the environments
-from fedhpo_gym.envs.trial.sources import PATIENCE
+from fedhpo_gym.envs.trial.evaluator import PATIENCE
 
 TARGET = 2_000_000
 SINGLES = 64

@@ -3,7 +3,8 @@
 - Journeys: files, calls and crossings between files that `gym.make`, steps and a comparison take.
   A call is one of a function of the package; it crosses where the nearest frame of the package
   below it lies in another file.
-- A warm step on a table, beside a step of CartPole in the same process, in turns.
+- A warm step on a table, whose cells are all scored after the first hundreds, beside a step of
+  CartPole in the same process, in turns.
 - Lines by kind, by Python's own parser.
 - Files of the package that one other file imports: some are parts that were not worth a file.
 - Files of the package that name one thing of each kind: how many places know of it.
@@ -71,12 +72,15 @@ def traced(journey: Journey) -> tuple[int, int, int]:
     return len(files), *counts
 
 
-def stepping(env_id: str, **arguments: Any) -> Journey:
-    """Return the journey of a step, after a reset and a step that have warmed everything."""
+def stepping(env_id: str, steps: int = 1, **arguments: Any) -> Journey:
+    """Return the journey of a step, after a reset and some steps that have warmed everything."""
     env = gym.make(env_id, **arguments)
     env.action_space.seed(0)
     env.reset(seed=0)
-    env.step(env.action_space.sample())
+    for _ in range(steps):
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            env.reset()
     action = env.action_space.sample()
     return lambda: env.step(action)
 
@@ -86,7 +90,8 @@ def many(number: int) -> Journey:
     env = gym.make_vec(TASK, number, backend="tabular")
     env.reset(seed=0)
     actions = np.zeros((number, *env.single_action_space.shape), dtype=np.float32)  # type: ignore[misc]
-    env.step(actions)
+    for _ in range(200 // number):
+        env.step(actions)
     return lambda: env.step(actions)
 
 
@@ -96,7 +101,7 @@ def comparing() -> Journey:
     from fedhpo_gym.studies import comparison as module
     from workers import CrewHere
 
-    module.WorkerPool = CrewHere  # type: ignore[misc,assignment]
+    module.Crew = CrewHere  # type: ignore[misc,assignment]
     words = ["compare", TASK, "--agents", "random", "--seeds", "1", "--out"]
 
     def journey() -> None:
@@ -113,7 +118,8 @@ def journeys() -> Iterator[list[str]]:
     still = {"fidelity": {"round": 9}, "seed": 0}
     prepared: dict[str, Callable[[], Journey]] = {
         "`gym.make`, table": lambda: lambda: gym.make(TASK, backend="tabular"),
-        "table step": lambda: stepping(TASK, backend="tabular"),
+        "table step that scores a cell": lambda: stepping(TASK, backend="tabular"),
+        "table step": lambda: stepping(TASK, steps=200, backend="tabular"),
         "table step of 64": lambda: many(64),
         "surrogate step": lambda: stepping(TASK, backend="surrogate"),
         "raw trial of nine rounds": lambda: stepping(TRAINED, backend="raw", **still),

@@ -36,7 +36,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "space": ("tests/space",),
         "stored": ("tests/tables", "tests/surrogates"),
         "envs/trial": ("tests/envs/trial", "tests/envs/test_rendering.py"),
-        "envs/batched": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
+        "envs/vector.py": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "fl/algorithms": ("tests/fl/test_algorithms.py",),
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),

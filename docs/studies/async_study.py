@@ -23,15 +23,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.records import make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.systems import ClientWork, CourseHistory, DeviceModel, JobClock, Work
 
 PATH = Path(__file__).resolve().parents[1] / "docs" / "studies" / "async.png"

@@ -19,7 +19,6 @@ from fedhpo_gym.core.errors import (
     suggest,
 )
 from fedhpo_gym.stored.catalogue import find
-from fedhpo_gym.stored.surrogate import has_surrogate
 from fedhpo_gym.tasks import TASKS, Task
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -61,6 +60,8 @@ def _has_table(task: Task) -> bool:
 def _has_surrogate(task: Task) -> bool:
     if task.tuned:
         return len(stored_values("surrogate", task, _has_surrogate)) >= FEWEST
+    from fedhpo_gym.stored.surrogate import has_surrogate  # a table needs none of them
+
     return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Backend, CheckedQuery
 from fedhpo_gym.backends.training import CourseState, Curves
-from fedhpo_gym.evaluation.best import evaluation_of
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     METRICS,
@@ -22,6 +21,7 @@ from fedhpo_gym.evaluation.records import (
     Evaluation,
     Evaluations,
     Fidelity,
+    evaluation_of,
 )
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task

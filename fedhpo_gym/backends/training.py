@@ -9,17 +9,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.partitions import get_partition
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.models import Model, get_model
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.fl.records import CourseState as CourseState
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, job_clock

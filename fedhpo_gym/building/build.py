@@ -20,7 +20,7 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.core.processes import require_scheduler
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.tasks import Task
 

@@ -18,8 +18,8 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLa
 from fedhpo_gym.core.files import max_bytes, new_file
 from fedhpo_gym.core.npz import read_npz
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.evaluation.best import best_rounds
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.evaluation.records import best_rounds
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.tasks import Task

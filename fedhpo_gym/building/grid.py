@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, encode_curves, shared_axes
 from fedhpo_gym.building.provenance import client_samples, provenance
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.health_cards import write_health

@@ -19,7 +19,7 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, encode_curves, shar
 from fedhpo_gym.building.provenance import client_samples, provenance
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, write_sample

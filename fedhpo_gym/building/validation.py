@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.building.candidates import Candidate
 from fedhpo_gym.building.surrogate_data import FittingRows, prepare
 from fedhpo_gym.building.surrogate_sources import MEASURES
-from fedhpo_gym.evaluation.ranks import pairs, tau
+from fedhpo_gym.evaluation.fronts import pairs, tau
 from fedhpo_gym.stored.surrogate_curves import DIVERGED, CurveModel, running_best
 from fedhpo_gym.stored.surrogate_outputs import VALIDATION, objectives
 

@@ -20,8 +20,8 @@ from fedhpo_gym.backends.training import make_batch
 from fedhpo_gym.building.design import Design, U, write_unit
 from fedhpo_gym.building.provenance import this_machine
 from fedhpo_gym.core.processes import WorkerPool, each_on_cluster
-from fedhpo_gym.fl.laws import require_equal_bits
 from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.self_check import require_equal_bits
 from fedhpo_gym.tasks import Task
 
 WAIT_S = 1.0

@@ -56,26 +56,26 @@ def _truths_hold(words: Sequence[str]) -> bool:
 def _engine_holds() -> bool:
     """Print which laws of the engine hold on this processor, a line per family of models."""
     with needing("training", "torch", "torch", "torch"):
-        from fedhpo_gym.fl import laws
+        from fedhpo_gym.fl import self_check
     for name, value in this_platform().items():
         say(f"{name + ':':<11}{value}")
-    verdicts = laws.check_engine()
+    verdicts = self_check.check_engine()
     words = {True: "yes", False: "NO", None: "not tried"}
     rows = []
     for family in dict.fromkeys(one.family for one in verdicts):
         found = {one.law: words[one.holds] for one in verdicts if one.family == family}
-        rows.append([family, *(found.get(law, "–") for law in laws.LAWS)])
+        rows.append([family, *(found.get(law, "–") for law in self_check.LAWS)])
     say("")
-    say_table(["family", *laws.LAWS], rows)
+    say_table(["family", *self_check.LAWS], rows)
     say("")
-    for law, meaning in laws.LAWS.items():
+    for law, meaning in self_check.LAWS.items():
         say(f"{law}: {meaning}")
     for one in verdicts:
         if not one.holds:
             say(f"\n{one.family}, {one.law}: {one.words}")
     broken = [one for one in verdicts if one.holds is False]
-    if any(one.law != laws.GRADIENT for one in broken):
-        say(f"\n{laws.advice()}")
+    if any(one.law != self_check.GRADIENT for one in broken):
+        say(f"\n{self_check.advice()}")
     return not broken
 
 

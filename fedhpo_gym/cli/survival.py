@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.training import CourseState, make_batch, make_course, task_federation
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.best import evaluation_of
-from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.health import SMALLEST_LOSS, SURVIVAL, SURVIVES
 from fedhpo_gym.stored.lattice import Landscape, landscape_of

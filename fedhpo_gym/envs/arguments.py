@@ -7,16 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-import numpy as np
-
-from fedhpo_gym.core.checks import as_integer, as_typed, parameter_types, shown
+from fedhpo_gym.core.checks import as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def taking(record: type[Any]) -> Callable[[F], F]:
+def takes(record: type[Any]) -> Callable[[F], F]:
     """Give an entry point the signature that it has: its own arguments, and those of a record.
 
     `help` then shows them all, and whoever parses words by type finds the types.
@@ -39,28 +37,14 @@ def taking(record: type[Any]) -> Callable[[F], F]:
 
 
 def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Refuse values of an entry point's own arguments that are not what its signature says.
-
-    Raises:
-        InvalidArgumentError: a value has another type.
-    """
+    """Refuse values of an entry point's own arguments that are not what its signature says."""
     hints = parameter_types(entry_point)
     for name, value in values.items():
         as_typed(name, value, hints[name])
 
 
 def from_names(record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = ()) -> R:
-    """Make a dataclass of arguments from what a user wrote.
-
-    Args:
-        record: the dataclass; it checks its fields, and has one named `task`.
-        arguments: values by name.
-        others: names that the caller takes itself, for suggestions.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown, missing, or out of its range.
-        UnknownNameError: a name does not exist.
-    """
+    """Make a dataclass of arguments from what a user wrote."""
     known = {field.name for field in fields(record)}  # type: ignore[arg-type]
     for name in arguments:
         if name not in known:
@@ -78,11 +62,7 @@ def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
-    """Return the options of a `reset`, none where they are None.
-
-    Raises:
-        InvalidArgumentError: they are no mapping, or hold an option that is not known here.
-    """
+    """Return the options of a `reset`, none where they are None."""
     chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
     for name in chosen:
         if name not in known:
@@ -91,21 +71,3 @@ def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
                 f"{shown(name)}"
             )
     return dict(chosen)
-
-
-def choose_instance(rng: np.random.Generator, number: int, options: dict[str, Any] | None) -> int:
-    """Return the instance of the next episode.
-
-    Raises:
-        InvalidArgumentError: `options` names none of the `number` there are, or something else.
-    """
-    chosen = read_options(options, ("instance",))
-    if "instance" not in chosen:
-        return int(rng.integers(number))
-    index = as_integer(chosen["instance"])
-    if index is None or not 0 <= index < number:
-        raise InvalidArgumentError(
-            f"`options['instance']` must be an integer in [0, {number}), "
-            f"got {shown(chosen['instance'])}"
-        )
-    return index

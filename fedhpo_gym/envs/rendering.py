@@ -2,25 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import MissingDependencyError, needing
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, needing
+
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.round.env import Point
+    from fedhpo_gym.envs.trial.process import Trial
 
 Plot = Callable[[Any], None]
 """Draws into a matplotlib figure."""
+BLUE, GREY = "#0b5394", "#8a8f98"
 
 
-def draw(plot: Plot) -> NDArray[np.uint8]:
-    """Return (height, width, 3) pixels of what `plot` draws into a figure.
+class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
+    """An environment whose episodes can be drawn, into a window of its own or as pixels."""
 
-    Raises:
-        MissingDependencyError: the extra `plot` is not installed.
-    """
-    _require()
+    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
+    metadata: dict[str, Any] = {  # noqa: RUF012
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": 4,
+    }
+
+    def __init__(self, render_mode: str | None) -> None:
+        """Take the render mode."""
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise InvalidArgumentError(
+                f"`render_mode` must be one of {self.metadata['render_modes']}, "
+                f"got {shown(render_mode)}"
+            )
+        self.render_mode = render_mode
+        self._window: int | None = None
+
+    @abstractmethod
+    def _plot(self, figure: Any) -> None:
+        """Draw the episode into a matplotlib figure."""
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Draw the episode: trials over simulated time, or the loss and the actions over rounds."""
+        if self.render_mode is None:
+            return None
+        with needing("rendering", "matplotlib", "plot", "matplotlib"):
+            import matplotlib  # noqa: F401
+        if self.render_mode == "rgb_array":
+            return _pixels(self._plot)
+        self._window = _show(self._plot, self._window)
+        return None
+
+    def close(self) -> None:
+        """Close the window, if there is one; nothing happens when the user closed it before."""
+        if self._window is not None:
+            import matplotlib.pyplot as plt
+
+            plt.close(self._window)
+            self._window = None
+
+
+def _pixels(plot: Plot) -> NDArray[np.uint8]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -32,20 +78,8 @@ def draw(plot: Plot) -> NDArray[np.uint8]:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def show(plot: Plot, window: int | None) -> int:
-    """Draw into a window that stays open between calls.
-
-    Args:
-        plot: draws into a figure.
-        window: what the last call returned; None opens a window.
-
-    Returns:
-        Number of the window, for the next call and for `close`.
-
-    Raises:
-        MissingDependencyError: the extra `plot` is not installed, or there is no display.
-    """
-    _require()
+def _show(plot: Plot, window: int | None) -> int:
+    """Draw into a window that stays open between calls, and return its number."""
     import matplotlib.pyplot as plt
 
     # What matplotlib falls back to without a display or a toolkit: it would draw to nowhere.
@@ -63,13 +97,54 @@ def show(plot: Plot, window: int | None) -> int:
     return int(figure.number)
 
 
-def close(window: int) -> None:
-    """Close a window of `show`; nothing happens when the user closed it before."""
-    import matplotlib.pyplot as plt
+def plot_trials(figure: Any, trials: Sequence[Trial], title: str, objective: str) -> None:
+    """Draw all trials, and the incumbent over simulated time."""
+    axes = figure.add_subplot()
+    times = [trial.elapsed_s for trial in trials]
+    values = [trial.values[objective] for trial in trials]
+    best = [values[trial.incumbent - 1] for trial in trials]
+    axes.scatter(times, values, s=14, color=GREY, label="trials")
+    axes.step(times, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    _scale(axes, times, values, GREY)
+    axes.set_xlabel("simulated time (s)")
+    axes.set_ylabel(objective)
+    axes.set_title(f"{title}: {len(trials)} trials", loc="left")
+    # Above the axes: trials lie anywhere inside them.
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
-    plt.close(window)
+
+def plot_course(
+    figure: Any, trace: Sequence[Point], title: str, names: Sequence[str], horizon: int, action: str
+) -> None:
+    """Draw the validation loss, and below it the actions, against the rounds they ruled."""
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    rounds, losses = [point.round for point in trace], [point.val_loss for point in trace]
+    above.plot(rounds, losses, color=BLUE, marker=".")
+    above.set_ylabel("validation loss")
+    above.set_title(f"{title}: round {rounds[-1]}", loc="left")
+    _scale(above, rounds, losses, BLUE)
+    for column, name in enumerate(names):
+        values = [point.action[column] for point in trace[1:]]
+        # An action rules the rounds before the point that it led to.
+        drawn = [*values[:1], *values]
+        below.step(rounds[: len(drawn)], drawn, where="pre", label=name)
+    below.set_xlim(0, horizon)
+    below.xaxis.get_major_locator().set_params(integer=True)
+    below.set_ylim(-1.05, 1.05)
+    below.set_ylabel(action)
+    below.set_xlabel("round")
+    # Beside the axes: actions lie anywhere inside them.
+    below.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="x-small", frameon=False)
 
 
-def _require() -> None:
-    with needing("rendering", "matplotlib", "plot", "matplotlib"):
-        import matplotlib  # noqa: F401
+def _scale(axes: Any, places: Sequence[float], values: Sequence[float], color: str) -> None:
+    """Fit the vertical axis to usual values; a course that diverged is a mark at the rim."""
+    usual = [value for value in values if value < 100 * max(median(values), 1e-12)]
+    if 0 < len(usual) < len(values):
+        axes.set_ylim(0.95 * min(usual), 1.05 * max(usual))
+        gone = [at for at, value in zip(places, values, strict=True) if value > max(usual)]
+        rim = {"transform": axes.get_xaxis_transform(), "clip_on": False, "color": color}
+        axes.plot(gone, [1.0] * len(gone), ls="", marker="^", **rim)
+        values = usual
+    if values and 0 < 20 * min(values) < max(values):
+        axes.set_yscale("log")

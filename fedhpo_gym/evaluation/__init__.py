@@ -1,6 +1,5 @@
 """What an evaluation says: frozen records, nothing aggregated."""
 
-from fedhpo_gym.evaluation.best import best_rounds
 from fedhpo_gym.evaluation.records import (
     METRICS,
     SPLITS,
@@ -10,6 +9,7 @@ from fedhpo_gym.evaluation.records import (
     Fidelity,
     Metric,
     Split,
+    best_rounds,
 )
 
 __all__ = [

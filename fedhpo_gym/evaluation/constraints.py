@@ -19,18 +19,7 @@ Numbers = NDArray[np.float64]
 def read_constraints(
     objectives: Sequence[Any], constraints: Constraints | None
 ) -> dict[int, tuple[float, float]]:
-    """Return limit and weight of each constraint, by the position of its objective.
-
-    Args:
-        objectives: the objectives of an environment.
-        constraints: by objective, a limit in its unit, or `{"limit": limit, "weight": weight}`;
-            the weight is 1 if not given.
-
-    Raises:
-        UnknownNameError: a constraint names no objective of the environment.
-        InvalidArgumentError: `constraints` is no mapping, a limit is not finite or beyond the best
-            value that its objective can have, or a weight is negative.
-    """
+    """Return limit and weight of each constraint, by the position of its objective."""
     names = [objective.name for objective in objectives]
     found = {}
     for name, constraint in _checked(constraints).items():
@@ -69,11 +58,6 @@ def is_better(violation: Numbers, error: Numbers, than: tuple[Numbers, Numbers])
 
     Feasible trials come first, by their error; then the others, by their total violation (the rule
     of Deb, 2000). The first of equals stays; any trial is better than NaN, which is none.
-
-    Args:
-        violation: total violation of the trials.
-        error: their error in the first objective.
-        than: violation and error of the incumbents.
     """
     nearer, further = violation < than[0], violation > than[0]
     # Not "lower": the first trial is better than NaN, whatever its error.

@@ -22,9 +22,6 @@ def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
 
     Returns:
         (n,) marks.
-
-    Raises:
-        InvalidArgumentError: the array has another number of axes, or holds what is no number.
     """
     points = _checked("errors", errors)
     distinct, inverse = np.unique(points, axis=0, return_inverse=True)
@@ -45,10 +42,6 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
         errors: (n, objectives) numbers; points that are not better than the reference in every
             objective add nothing.
         reference: (objectives,) finite numbers.
-
-    Raises:
-        InvalidArgumentError: the arrays do not fit together, or hold what is no number.
-        MissingDependencyError: the extra `fronts` is not installed.
     """
     points = _checked("errors", errors)
     corner = as_reals("reference", reference).astype(np.float64)
@@ -77,15 +70,11 @@ def growing_volumes(
 
     Args:
         errors: (N, k) true errors, in the order of the trials.
-        reference: (k,) see `hypervolume`.
+        reference: (k,) that of `hypervolume`.
         told: (N, k) errors as they were seen; `errors` themselves without noise.
 
     Returns:
         (N,) volumes.
-
-    Raises:
-        InvalidArgumentError: the arrays do not fit together, or hold what is no number.
-        MissingDependencyError: the extra `fronts` is not installed.
     """
     points, believed = _checked("errors", errors), _checked("told", told)
     if believed.shape != points.shape:
@@ -115,12 +104,6 @@ def attained(
 
     Args:
         runs: (N, k) errors of each run, k = 2 or 3.
-        shares: in (0, 1].
-
-    Raises:
-        InvalidArgumentError: there is no run, one has no trial or another number of objectives, or
-            a share is out of its range.
-        MissingDependencyError: the extra `fronts` is not installed.
     """
     trials = [as_reals("runs", run).astype(np.float64) for run in runs]
     shapes = [run.shape for run in trials]
@@ -153,3 +136,54 @@ def _checked(name: str, values: ArrayLike) -> NDArray[np.float64]:
             f"{points.shape}"
         )
     return points
+
+
+_PAIRS_AT_ONCE = 1 << 22
+
+
+def kendall(one: ArrayLike, other: ArrayLike) -> float:
+    """Return Kendall's rank correlation of two lists of values, tau-b: ties are corrected for.
+
+    tau-b = (C - D) / sqrt((P - T) (P - U)) of P pairs, of which C are in the same order in both
+    lists, D in opposite order, T tied in one list and U in the other (Kendall, 1945).
+
+    Args:
+        one: (n,) numbers; infinity is larger than all others, and equal to itself.
+        other: (n,) numbers.
+    """
+    lists = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    if lists[0].ndim != 1 or lists[0].shape != lists[1].shape or np.isnan(lists).any():
+        raise InvalidArgumentError(
+            "`one` and `other` must be lists of numbers of one length, got the shapes "
+            f"{lists[0].shape} and {lists[1].shape}"
+        )
+    return tau([pairs(*lists)])
+
+
+def pairs(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return what tau-b is made of: ordered pairs of two (n,) lists."""
+    first, second = (np.unique(values, return_inverse=True)[1] for values in (one, other))
+    return _agreement(first, second), _untied(first), _untied(second)
+
+
+def tau(groups: Sequence[tuple[float, float, float]]) -> float:
+    """Return tau-b within groups of `pairs`; NaN where one of the lists is tied everywhere."""
+    agree, *untied = (sum(counts) for counts in zip(*groups, strict=True)) if groups else (0, 0, 0)
+    product = untied[0] * untied[1]
+    return float(agree / product**0.5) if product else float("nan")
+
+
+def _agreement(first: NDArray[np.intp], second: NDArray[np.intp]) -> float:
+    """Return how many more ordered pairs agree than disagree."""
+    rows = max(_PAIRS_AT_ONCE // max(len(first), 1), 1)
+    total = 0
+    for start in range(0, len(first), rows):
+        part = slice(start, start + rows)
+        signs = (np.sign(ranks[part, None] - ranks, dtype=np.float32) for ranks in (first, second))
+        total += int(np.vdot(*signs))
+    return float(total)
+
+
+def _untied(ranks: NDArray[np.intp]) -> float:
+    """Return how many ordered pairs are not tied."""
+    return float(len(ranks) ** 2 - (np.bincount(ranks).astype(np.float64) ** 2).sum())

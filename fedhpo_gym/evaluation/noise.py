@@ -50,9 +50,6 @@ class Noise:
             none.
         evaluations: trials that share it, after which an episode ends; by default as many as the
             budget of trials allows, or 16.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
     clients: float = 1.0
@@ -87,11 +84,7 @@ class Noise:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Noise:
-        """Return the noise that a user wrote as a mapping.
-
-        Raises:
-            InvalidArgumentError: a name does not exist, or a number is out of its range.
-        """
+        """Return the noise that a user wrote as a mapping."""
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
@@ -121,7 +114,7 @@ class Noise:
             if value is not None and value != math.inf
         }
 
-    def hear(
+    def apply(
         self, evaluations: Evaluations, rngs: Generators, bounds: NDArray[np.float64]
     ) -> Evaluations:
         """Return what the server hears of B evaluations.
@@ -131,12 +124,7 @@ class Noise:
         client then changes a mean of n by at most the width of the bounds over n.
 
         Args:
-            evaluations: the truth.
-            rngs: the random stream of each.
             bounds: (metrics, 2) of every metric.
-
-        Raises:
-            InvalidArgumentError: `iid` needs counts of right answers, and accuracies are none.
         """
         if not (self.private or self.iid or self.clients < 1):
             return evaluations
@@ -170,7 +158,6 @@ class Noise:
         Args:
             accuracy: (B, S, N) validation accuracy.
             samples: (B, S, N, splits) samples.
-            rngs: the random stream of each of the B.
         """
         able = (samples[..., TRAIN] > 0) & (samples[..., VAL] > 0)
         waits = np.array([rng.standard_exponential(able.shape[1:]) for rng in rngs])
@@ -200,15 +187,13 @@ class Noise:
 
         Args:
             sensitivities: (B, R, S) how much one client can change each number.
-            evaluations: M.
-            rngs: the random stream of each of the B.
         """
         drawn = np.stack([rng.laplace(size=sensitivities.shape[1:]) for rng in rngs])
         scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)
         return np.asarray((drawn * scales).mean(axis=-1))
 
 
-def heard_clients(evaluations: Evaluations) -> NDArray[np.float64]:
+def clients_evaluated(evaluations: Evaluations) -> NDArray[np.float64]:
     """Return how many clients are heard in each of the B evaluations and S seeds: (B, S)."""
     present = evaluations.num_samples[..., VAL] > 0
     found = present.sum(axis=-1, dtype=np.float64)
@@ -230,11 +215,6 @@ def exchanged(
     Args:
         accuracy: (S, N) shares of right answers.
         samples: (S, N) samples.
-        share: in [0, 1].
-        rng: decides.
-
-    Raises:
-        InvalidArgumentError: an accuracy is no number of right answers over the samples.
     """
     has = samples > 0
     exact = np.where(has, accuracy, 0.0).astype(np.float64) * samples
@@ -252,6 +232,33 @@ def exchanged(
     ]
     now = right - given_right + np.stack(dealt)
     return np.where(has, now / np.maximum(samples, 1), accuracy)
+
+
+def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
+    """Refuse noise that the answers of a backend do not determine."""
+    for objective in objectives:
+        if noise.private and objective.sensitivity is None:
+            raise InvalidArgumentError(
+                "`noise['epsilon']` needs to know how much one client can change an objective, but "
+                f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
+                "or state the `sensitivity` of an objective of your own"
+            )
+        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
+            raise InvalidArgumentError(
+                "`noise['iid']` deals out validation samples anew. Answers say of each client how "
+                "many of its samples are right, but not the loss or the class of a sample, so "
+                f"{objective.name!r} would not be known; use objectives=['val_error']"
+            )
+    if noise.iid and backend == "surrogate":
+        raise InvalidArgumentError(
+            "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
+            "number of right answers; use a table or backend='raw'"
+        )
+
+
+def _of_counts(name: str) -> bool:
+    """Return whether an objective reads nothing of clients but their validation accuracy."""
+    return name == "val_error" or name.startswith("fairness_")
 
 
 def _whole(number: object) -> object:

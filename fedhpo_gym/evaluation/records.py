@@ -1,16 +1,18 @@
 """Frozen records that cross the borders between layers."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number
+from fedhpo_gym.core.checks import Axes, as_integer, as_number, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
 
@@ -33,9 +35,6 @@ class Fidelity:
     Attributes:
         round: Number of communication rounds, 0 or more (0: the untrained model).
         client_sample_rate: Share of the clients drawn in each round, in (0, 1].
-
-    Raises:
-        InvalidArgumentError: A field is of the wrong type or out of its range.
     """
 
     round: int
@@ -64,12 +63,7 @@ class Fidelity:
 def query_columns(
     space: SearchSpace, queries: Sequence[tuple[Mapping[str, Any], Fidelity]]
 ) -> dict[str, NDArray[Any]]:
-    """Return the (B,) columns of legal queries, by name: what `Backend.look_up` takes.
-
-    Args:
-        space: of the configurations.
-        queries: configurations with a fidelity, at least one.
-    """
+    """Return the (B,) columns of legal queries, by name: what `Backend.look_up` takes."""
     found = space.columns_of([one for one, _ in queries])
     asked = [vars(fidelity) for _, fidelity in queries]
     return {**found, **{name: np.array([one[name] for one in asked]) for name in FIDELITIES}}
@@ -99,7 +93,7 @@ class _Metrics:
         return source
 
     def _means(self, splits: Sequence[Split], metric: Metric, which: Which) -> Means:
-        """Return (..., splits) means; see `Evaluation.mean`."""
+        """Return (..., splits) means (`Evaluation.mean`)."""
         column = position("metric", metric, METRICS)
         key = ("client_means", which)
         if key not in self.memo:
@@ -119,12 +113,7 @@ class _Metrics:
         return frozenset(np.flatnonzero(missing).tolist())
 
     def clients(self, split: Split, metric: Metric, which: Which = "best") -> NDArray[np.floating]:
-        """Return the (..., S, N) view of one metric in one split, client by client.
-
-        Raises:
-            UnknownNameError: ``split`` or ``metric`` does not exist.
-            InvalidArgumentError: ``which`` is unknown to this record.
-        """
+        """Return the (..., S, N) view of one metric in one split, client by client."""
         row, column = position("split", split, SPLITS), position("metric", metric, METRICS)
         return self._metrics(which)[..., row, column]
 
@@ -144,9 +133,6 @@ class Evaluation(_Metrics):
         diverged: (S,) whether training of that seed diverged by the requested round.
         seeds: The S seeds, in the order of the first axis.
         fidelity: What was asked for.
-
-    Raises:
-        InvalidArgumentError: An array has the wrong shape.
     """
 
     best: NDArray[np.floating]
@@ -184,11 +170,6 @@ class Evaluation(_Metrics):
 
         The weighting is the ``weighted_avg`` of FederatedScope that FedHPO-Bench reports.
         A client without samples in the split has no say, whatever its entry holds.
-
-        Raises:
-            UnknownNameError: ``split`` or ``metric`` does not exist.
-            InvalidArgumentError: ``which`` is unknown to this record, or a seed has no sample
-                in the split.
         """
         return float(self._means((split,), metric, which)[0])
 
@@ -211,9 +192,6 @@ class Evaluations(_Metrics):
             It may hold more.
         find_current: returns `current`, which is computed when somebody asks for it; None where the
             backend does not know it.
-
-    Raises:
-        InvalidArgumentError: the shapes do not fit together.
     """
 
     best: NDArray[np.floating]
@@ -240,12 +218,8 @@ class Evaluations(_Metrics):
         _check_shape("seeds", self.seeds, shape[2 - self.seeds.ndim :])
 
     @classmethod
-    def stack(cls, evaluations: Sequence[Evaluation]) -> "Evaluations":
-        """Put evaluations with the same seeds and samples side by side.
-
-        Raises:
-            InvalidArgumentError: there is none, or their samples differ.
-        """
+    def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
+        """Put evaluations with the same seeds and samples side by side."""
         if not evaluations:
             raise InvalidArgumentError("`evaluations` must hold at least one, got none.")
         first = evaluations[0]
@@ -299,7 +273,7 @@ class Evaluations(_Metrics):
         return np.asarray(self.diverged.any(axis=1))
 
     def mean(self, split: Split, metric: Metric, which: Which = "best") -> Means:
-        """Return (B,) numbers; see `Evaluation.mean`."""
+        """Return (B,) numbers (`Evaluation.mean`)."""
         return self._means((split,), metric, which)[:, 0]
 
     def means(self, splits: Sequence[Split], metric: Metric) -> Means:
@@ -370,10 +344,116 @@ def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) 
 
 
 def position(kind: str, name: str, known: tuple[str, ...]) -> int:
-    """Return the place of a split or a metric on its axis.
-
-    Raises:
-        UnknownNameError: there is none of this name.
-    """
+    """Return the place of a split or a metric on its axis."""
     require_known(kind, name, known)
     return known.index(name)
+
+
+@dataclass(frozen=True)
+class MetricSpec:
+    """One quantity that an evaluation holds of every seed, client and split.
+
+    Attributes:
+        name: name on the metrics axis of an `Evaluation`.
+        unit: unit of the values; "1" for a pure number.
+        minimize: whether lower values are better.
+        bounds: finite lowest and highest value that counts; what lies beyond is clipped where it
+            is shown or scored.
+        complement: name of the objective 1 - value, which takes the metric's place among the
+            objectives; None where the objective is the metric itself.
+        open_ended: whether there are worse values than the bounds say, as of a loss.
+    """
+
+    name: str
+    unit: str
+    minimize: bool
+    bounds: tuple[float, float]
+    complement: str | None = None
+    open_ended: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        low, high = self.bounds
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise InvalidArgumentError(
+                f"metric {self.name!r}: `bounds` must be finite and increasing, got {self.bounds!r}"
+            )
+
+    @property
+    def objective(self) -> str:
+        """Name of its objective, behind the name of a split: `val_loss`."""
+        return self.complement or self.name
+
+    @property
+    def worst(self) -> float:
+        """The bound on the bad side."""
+        return self.bounds[1] if self.minimize else self.bounds[0]
+
+
+MAX_LOSS: Final = 10.0
+"""Upper bound of a loss, in nats: a model with a larger one is as useless as this one."""
+
+CLASSIFICATION: Final = (
+    MetricSpec("loss", "nats", True, (0.0, MAX_LOSS), open_ended=True),
+    MetricSpec("accuracy", "1", False, (0.0, 1.0), complement="error"),
+    MetricSpec("f1", "1", False, (0.0, 1.0)),
+)
+"""What the engine measures of every model, in the order of the axis."""
+
+
+@checked_types
+def best_rounds(
+    metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
+    num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],
+) -> NDArray[np.int64]:
+    """Return the index of the round with the lowest validation loss so far, for every round.
+
+    The validation loss of a round is the sample-weighted mean over clients; the first of equal
+    losses counts.
+
+    Args:
+        metrics: (courses, rounds, clients, splits, metrics).
+        num_samples: (clients, splits).
+
+    Returns:
+        (courses, rounds) indices into the rounds axis.
+    """
+    weights = num_samples[:, 1] / num_samples[:, 1].sum()
+    # A sum in a fixed order: a matrix product may round differently for another number of courses.
+    loss = sum(metrics[:, :, i, 1, 0].astype(np.float64) * w for i, w in enumerate(weights))
+    lowest = np.minimum.accumulate(loss, axis=1)
+    improved = np.ones(loss.shape, dtype=bool)
+    improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
+    rounds = np.arange(loss.shape[1])
+    return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)
+
+
+def evaluation_of(
+    metrics: NDArray[np.floating],
+    rounds: NDArray[np.integer],
+    diverged_at: NDArray[np.integer],
+    num_samples: NDArray[np.integer],
+    seeds: tuple[int, ...],
+    fidelity: Fidelity,
+) -> Evaluation:
+    """Return what learning curves answer at a fidelity.
+
+    Args:
+        metrics: (seeds, R, clients, splits, metrics) curves that reach the fidelity's round.
+        rounds: (R,) rounds after which the models were evaluated.
+        diverged_at: (seeds,) the round in which a course left the finite numbers; 0 for never.
+        num_samples: (seeds, clients, splits).
+    """
+    known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
+    best = np.stack(
+        [best_rounds(known[[row]], num_samples[row])[0, -1] for row in range(len(seeds))]
+    )
+    return Evaluation(
+        best=known[np.arange(len(best)), best],
+        current=known[:, -1].copy(),  # the curve is kept: nobody may write into it
+        num_samples=num_samples,
+        best_round=rounds[best],
+        diverged=(diverged_at > 0) & (diverged_at <= fidelity.round),
+        seeds=seeds,
+        fidelity=fidelity,
+    )

@@ -1,38 +1,144 @@
-"""One group of courses that are trained asynchronously: a round is an aggregation."""
+"""Courses whose clients do not wait for each other: a round is an aggregation in virtual time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
+from fedhpo_gym.algorithms.base import Array, fit
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.fl.algorithms import Asynchronous
-from fedhpo_gym.fl.algorithms.asynchronous import BUFFER
-from fedhpo_gym.fl.draws import Names
-from fedhpo_gym.fl.feedback import Observer
-from fedhpo_gym.fl.flights import Even, Flying, Job, Queue, until_aggregation
-from fedhpo_gym.fl.items import Items, split_items
-from fedhpo_gym.fl.lockstep import Lockstep
-from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
-from fedhpo_gym.fl.packing import Course
-from fedhpo_gym.fl.records import MAX_LOCAL_BYTES, CourseState, Feedback
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.fl.course import Course, JobClock, Needs
+from fedhpo_gym.fl.group import Group
+from fedhpo_gym.fl.participants import Items, Names
+from fedhpo_gym.fl.records import CourseState, Feedback
+from fedhpo_gym.fl.trainer import LocalResult, Values
 
 
-class Made(NamedTuple):
-    """What a client received, and what it made of it: parameters, without items."""
+class Job(NamedTuple):
+    """What a client was sent to do; the earliest is done first.
 
-    received: Parameters
-    local: Parameters
+    Attributes:
+        done_s: when it is done.
+        number: jobs of the course that were begun before.
+        client: who does it.
+        version: aggregations that the model had which the client received.
+        reports: whether the report arrives; it is lost where a client drops out.
+    """
+
+    done_s: float
+    number: int
+    client: int
+    version: int
+    reports: bool
 
 
-class AsynchronousLockstep(Lockstep):
+class OneSecondEach:
+    """The clock of clients that all take one second."""
+
+    server_s = 0.0
+
+    def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
+        del seed, number, client, start_s
+        return 1.0, True
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Where a course stands in virtual time.
+
+    Attributes:
+        now_s: seconds since its beginning.
+        begun: number of jobs begun so far.
+        in_flight: jobs that are not done.
+    """
+
+    now_s: float = 0.0
+    begun: int = 0
+    in_flight: tuple[Job, ...] = ()
+
+
+class LocalModel(NamedTuple):
+    """What a client received, and what it made of it: one row each."""
+
+    received: Values
+    local: Values
+
+
+@dataclass(frozen=True, eq=False)
+class InFlight:
+    """What a course has begun: part of its state.
+
+    Attributes:
+        queue: the jobs, in virtual time.
+        models: what will be reported, by number of the job.
+    """
+
+    queue: Queue
+    models: Mapping[int, LocalModel]
+
+
+def until_aggregation(
+    queue: Queue,
+    version: int,
+    *,
+    reports: int,
+    at_once: int,
+    num_clients: int,
+    clock: JobClock,
+    seed: int,
+) -> tuple[Queue, Sequence[Job], Sequence[Job]]:
+    """Let clients train until there are enough reports for an aggregation.
+
+    Whenever fewer than `at_once` clients train, an idle one begins, drawn uniformly. Reports of the
+    same instant are collected before anybody begins. While the server aggregates, everything waits.
+
+    Args:
+        queue: where the course stands.
+        version: aggregations that it has had.
+        reports: that the aggregation waits for.
+        at_once: clients that train at once.
+        num_clients: clients of the federation.
+        clock: how long they take.
+        seed: what is drawn.
+
+    Returns:
+        where the course stands after the aggregation; the jobs that were begun; those that have
+        reported, in the order of their arrival.
+    """
+    now_s, begun, in_flight = queue.now_s, queue.begun, list(queue.in_flight)
+    started: list[Job] = []
+    arrived: list[Job] = []
+    while len(arrived) < reports:
+        together = bool(in_flight) and min(in_flight).done_s <= now_s
+        while len(in_flight) < at_once and not together:
+            busy = {job.client for job in in_flight}
+            idle = [client for client in range(num_clients) if client not in busy]
+            drawn = stream(seed, "asynchronous clients", begun).integers(len(idle))
+            client = idle[int(drawn)]
+            seconds, survives = clock.job(seed, begun, client, now_s)
+            started.append(Job(now_s + seconds, begun, client, version, survives))
+            in_flight.append(started[-1])
+            begun += 1
+        job = min(in_flight)
+        in_flight.remove(job)
+        now_s = job.done_s
+        if job.reports:
+            arrived.append(job)
+    later = tuple(job._replace(done_s=job.done_s + clock.server_s) for job in in_flight)
+    return (
+        replace(queue, now_s=now_s + clock.server_s, begun=begun, in_flight=later),
+        started,
+        arrived,
+    )
+
+
+class AsynchronousGroup(Group):
     """Trains courses of an `Asynchronous` algorithm.
 
     A client's training is computed when it begins, with the hyperparameters of that moment, and
@@ -42,114 +148,111 @@ class AsynchronousLockstep(Lockstep):
     _algorithm: Asynchronous
 
     def __init__(self, positions: Sequence[int], *others: Any) -> None:
-        """See `Lockstep.__init__`.
+        """Begin in the same way, with nothing in flight.
 
         Raises:
             InvalidArgumentError: a part of the model stays with the clients.
         """
-        super().__init__(positions, *others)
-        self._flying = [Flying(Queue(), {}) for _ in positions]
+        self._flights = [InFlight(Queue(), {}) for _ in positions]
         self._numbers: list[int] = []
-        if self.personal_names:
+        super().__init__(positions, *others)
+        if personal := self._trainer.personal:
             raise InvalidArgumentError(
                 f"`algorithm` must not be {self._algorithm.name!r} for a model of which a part "
-                f"stays with the clients, such as {min(self.personal_names)!r}; use a synchronous "
-                "one"
+                f"stays with the clients, such as {min(personal)!r}; use a synchronous one"
             )
 
-    def configure(self, courses: Sequence[Course]) -> None:
-        """See `Lockstep.configure`; what clients have begun they finish as they began it."""
-        super().configure(courses)
-        self._clocks = [course.clock or Even() for course in courses]
+    def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
+        """Do the same; what clients have begun they finish as they began it."""
+        super().configure(courses, needed)
+        self._clocks = [course.clock or OneSecondEach() for course in courses]
         self._reports = [int(course.configuration.get(BUFFER, 1)) for course in courses]
 
     def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
-        """Train until every course has had one more aggregation; see `Group.step`."""
-        observer = self._observer(feedback, index, metrics)
-        self._settings.begin_round(self._started + self.elapsed, self._horizon)
-        took, started, arrived = np.zeros(len(self._flying)), [], []
-        for course, flying in enumerate(self._flying):
+        """Train until every course has had one more aggregation."""
+        self._begin_round()
+        took, started, arrived = np.zeros(len(self._flights)), [], []
+        for row, flight in enumerate(self._flights):
             queue, new, done = until_aggregation(
-                flying.queue,
-                self._version(course),
-                reports=self._reports[course],
-                at_once=int(self.roster.num_sampled[course]),
-                num_clients=self.prepared.num_clients,
-                clock=self._clocks[course],
-                seed=self.prepared.federation.seed,
+                flight.queue,
+                int(self._finished[row]),
+                reports=self._reports[row],
+                at_once=int(self.roster.num_sampled[row]),
+                num_clients=self._clients,
+                clock=self._clocks[row],
+                seed=self._trainer.federation.seed,
             )
-            took[course] = queue.now_s - flying.queue.now_s
-            started += [(course, job) for job in new]
-            arrived += [(course, job) for job in done]
-            self._flying[course] = Flying(queue, flying.made)
+            took[row] = queue.now_s - flight.queue.now_s
+            started += [(row, job) for job in new]
+            arrived += [(row, job) for job in done]
+            self._flights[row] = replace(flight, queue=queue)
         self.seconds = took
         self._begin(started)
-        if observer is not None:
-            self._report(arrived, observer)
-        average = self._mean(arrived)
-        self.elapsed += 1
-        self._commit(self.parameters, average)
-        for course, flying in enumerate(self._flying):
-            kept = {job.number: flying.made[job.number] for job in flying.queue.flying}
-            self._flying[course] = replace(flying, made=kept)
+        if feedback is not None:
+            self._report(arrived, feedback, index, metrics)
+        self._end_round(self._parameters, self._mean(arrived), {})
+        for row, flight in enumerate(self._flights):
+            kept = {job.number: flight.models[job.number] for job in flight.queue.in_flight}
+            self._flights[row] = replace(flight, models=kept)
 
     def _begin(self, started: Sequence[tuple[int, Job]]) -> None:
         """Train what clients begin, all of them from the models as they are."""
         if not started:
             return
-        items = self._items(started)
-        items = items.take(np.lexsort((-items.steps, items.width)))
-        size = sum(value.numel() * value.element_size() for value in self.parameters.values())
-        made: list[dict[int, Made]] = [dict(flying.made) for flying in self._flying]
-        for part in split_items(items, size // len(self._flying), MAX_LOCAL_BYTES):
-            local = self._train(part, self.parameters)
-            for index, course in enumerate(part.course.tolist()):
-                made[course][self._numbers[part.batch_key[index]]] = Made(
-                    {name: value[:, course].clone() for name, value in self.parameters.items()},
-                    {name: value[:, index].clone() for name, value in local.items()},
+        models = [dict(flight.models) for flight in self._flights]
+        take, items = self._trainer.take, self.roster.sorted(self._items(started))
+        for part in self._trainer.portions(items, self.roster):
+            local = self._train(part, self._parameters, kept=False).local
+            for index, row in enumerate(part.course.tolist()):
+                models[row][self._numbers[part.batch_key[index]]] = LocalModel(
+                    take(self._parameters, np.array([row])), take(local, np.array([index]))
                 )
-        for course, flying in enumerate(self._flying):
-            self._flying[course] = replace(flying, made=made[course])
+        self._flights = [
+            replace(flight, models=own) for flight, own in zip(self._flights, models, strict=True)
+        ]
 
-    def _mean(self, arrived: Sequence[tuple[int, Job]]) -> Parameters:
+    def _model(self, row: int, job: Job) -> LocalModel:
+        return self._flights[row].models[job.number]
+
+    def _mean(self, arrived: Sequence[tuple[int, Job]]) -> Values:
         """Return the mean of discounted updates; of running statistics, what they become."""
-        weights = self._discounts(arrived)
-        total = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
-        for (course, job), weight in zip(arrived, weights, strict=True):
-            made = self._flying[course].made[job.number]
-            for name, local in made.local.items():
-                current = self.parameters[name][:, course]
-                follows = self._algorithm.from_current or name in self._model.buffers
-                before = current if follows else made.received[name]
-                total[name][:, course] += weight / self._reports[course] * (local - before)
-        rate = self._algorithm.rate(self._context()).clamp(max=1.0)
-        for name in self._model.buffers:
-            total[name] = self.parameters[name] + fit(rate, total[name]) * total[name]
+        trainer, buffers = self._trainer, self._trainer.model.buffers
+        total = trainer.zeros(len(self.positions))
+        current, means = trainer.views(self._parameters), trainer.views(total)
+        for (row, job), weight in zip(arrived, self._discounts(arrived), strict=True):
+            received, local = (trainer.views(one) for one in self._model(row, job))
+            share = weight / self._reports[row]
+            for name, value in local.items():
+                follows = self._algorithm.from_current or name in buffers
+                before = current[name][:, row] if follows else received[name][:, 0]
+                means[name][:, row] += share * (value[:, 0] - before)
+        rate = self._algorithm.rate(self._context()).clip(max=1.0)
+        for name in buffers:
+            means[name][:] = current[name] + fit(rate, means[name]) * means[name]
         return total
 
-    def _discounts(self, arrived: Sequence[tuple[int, Job]]) -> Tensor:
+    def _discounts(self, arrived: Sequence[tuple[int, Job]]) -> Array:
         """Return (reports,): how much each counts, by how old it is."""
-        ages = [float(self._version(course) - job.version) for course, job in arrived]
+        ages = np.array([float(self._finished[row] - job.version) for row, job in arrived])
         context = self._context(self._items(arrived))
-        found: Tensor = self._algorithm.discount(torch.tensor(ages, device=self._device), context)
-        return found
+        return self._algorithm.discount(self._trainer.array(ages), context)
 
-    def _report(self, arrived: Sequence[tuple[int, Job]], observer: Observer) -> None:
-        """Let the observer see reports when they arrive."""
-        items = self._items(arrived)
-        made = [self._flying[course].made[job.number] for course, job in arrived]
-        received, local = (
-            {name: torch.stack([one[i][name] for one in made], dim=1) for name in self.parameters}
-            for i in range(2)
-        )
-        observer.add(items, received, local)
-        observer.see(items, received, local)
+    def _report(
+        self, arrived: Sequence[tuple[int, Job]], feedback: Feedback, index: int, metrics: bool
+    ) -> None:
+        """Note reports when they arrive."""
+        models = [self._model(row, job) for row, job in arrived]
+        received, local = map(self._trainer.concatenated, zip(*models, strict=True))
+        result = LocalResult(self._items(arrived), received, local, {})
+        mean = self._trainer.no_updates(len(self.positions))
+        self._add_updates(result, self._parameters, mean)
+        self._observe(result, self._parameters, mean, feedback, index, metrics)
 
     def _items(self, jobs: Sequence[tuple[int, Job]]) -> Items:
         """Return the items of jobs; random numbers are named by a job, as by a round elsewhere."""
         self._numbers = [job.number for _, job in jobs]
         return self.roster.items_of(
-            np.array([course for course, _ in jobs]),
+            np.array([row for row, _ in jobs]),
             np.array([job.client for _, job in jobs]),
             np.arange(len(jobs)),
         )
@@ -157,10 +260,7 @@ class AsynchronousLockstep(Lockstep):
     def _names(self, items: Items | None) -> Names:
         if items is None:
             return super()._names(None)
-        return Names(self.prepared.federation.seed, self._numbers, items.drawers)
-
-    def _version(self, course: int) -> int:
-        return int(self._started[course]) + self.elapsed
+        return Names(self._trainer.federation.seed, self._numbers, items.drawers)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Refuse: who trains in a round is known when it is over.
@@ -174,11 +274,11 @@ class AsynchronousLockstep(Lockstep):
         )
 
     def get(self, row: int) -> CourseState:
-        """See `Lockstep.get`."""
-        return replace(super().get(row), flying=self._flying[row])
+        """Return a copy of the state of one course, with what is in flight."""
+        return replace(super().get(row), in_flight=self._flights[row])
 
     def put(self, row: int, state: CourseState) -> None:
-        """See `Lockstep.put`."""
+        """Set the state of one course, with what is in flight."""
         super().put(row, state)
-        if isinstance(state.flying, Flying):
-            self._flying[row] = state.flying
+        if isinstance(state.in_flight, InFlight):
+            self._flights[row] = state.in_flight

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhpo_gym.fl.items import Items
 from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import fit
+from fedhpo_gym.fl.models.torch_model import fit
+from fedhpo_gym.fl.participants import Items
 
 MIN_ALONE = 2**16
 """Numbers of a parameter from which on items are added one by one, without gathering them first."""

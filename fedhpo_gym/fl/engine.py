@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms.base import Algorithm
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.fl.algorithms import Algorithm
-from fedhpo_gym.fl.models.description import Model
-from fedhpo_gym.fl.packing import Course, Needs, needs
-from fedhpo_gym.fl.records import WORST, CourseState, Feedback, empty_feedback
+from fedhpo_gym.fl.asynchronous import AsynchronousGroup
+from fedhpo_gym.fl.course import Course, Needs, needs
+from fedhpo_gym.fl.group import Group
+from fedhpo_gym.fl.models.model import Model
+from fedhpo_gym.fl.records import WORST, CourseState, empty_feedback
 from fedhpo_gym.fl.records import Curves as Curves
+from fedhpo_gym.fl.trainer import Trainer, Trainers
 
 Key = tuple[int, tuple[tuple[str, float], ...]]
 """Seed and architecture: courses that agree in both may be a group."""
-
-
-class Group(Protocol):
-    """Courses of one federation and model shape, which train as one.
-
-    Attributes:
-        positions: (courses,) where they stand in the batch.
-        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
-        seconds: (courses,) simulated seconds of the last round where training itself decides them;
-            else None.
-    """
-
-    positions: NDArray[np.int64]
-    diverged_at: NDArray[np.int64]
-    seconds: NDArray[np.float64] | None
-
-    def configure(self, courses: Sequence[Course]) -> None:
-        """Take the hyperparameters of the courses from here on."""
-
-    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
-        """Run one communication round of every course.
-
-        Args:
-            feedback: of the batch, which is told what clients report; None for no report.
-            index: which of its rounds this is.
-            metrics: whether models of clients are measured before and after local training.
-        """
-
-    def measure(self) -> NDArray[np.float32]:
-        """Return (courses, clients, splits, metrics) of the model each client would use."""
-
-    def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
-        """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
-
-    def freeze(self, diverged: NDArray[np.bool_]) -> None:
-        """Mark (courses,) as diverged in this round and stop training them."""
-
-    def get(self, row: int) -> CourseState:
-        """Return a copy of the state of one course."""
 
 
 class CourseBatch:
@@ -68,22 +32,6 @@ class CourseBatch:
     A course gives the same numbers alone, in any batch and in any order, and every random draw
     comes from the course's own seed. What trains them is the model's to say (`Model.compiled`).
     """
-
-    def __new__(
-        cls, federations: Mapping[int, Federation], model: type[Model], *_: Any, **__: Any
-    ) -> CourseBatch:
-        """Choose what trains the model."""
-        del federations
-        if cls is not CourseBatch:
-            return super().__new__(cls)
-        if model.compiled:
-            with needing(f"training {model.__name__}", "numba", "compiled", "numba"):
-                from fedhpo_gym.fl.compiled.batch import CompiledBatch
-            return super().__new__(CompiledBatch)
-        with needing(f"training {model.__name__}", "torch", "torch", "torch"):
-            from fedhpo_gym.fl.lockstep_batch import LockstepBatch
-
-        return super().__new__(LockstepBatch)
 
     def __init__(
         self,
@@ -119,6 +67,8 @@ class CourseBatch:
         self._federations = dict(federations)
         self._model = model
         self._algorithm = algorithm
+        self._trainers = _trainers(model, algorithm, device, precision)
+        self._known: dict[Key, Trainer] = {}
         self._horizon = horizon
         self._observe = observe
         self._local_metrics = local_metrics
@@ -126,17 +76,52 @@ class CourseBatch:
         self._last: dict[int, NDArray[np.float32]] = {}
         self._needs: list[Needs] = []
         self._courses: tuple[Course, ...] = ()
-        self._groups: Sequence[Group] = ()
-        self._open(device, precision)
+        self._groups: list[Group] = []
         self._arrange(courses, [None] * len(courses))
-
-    def _open(self, device: str, precision: str) -> None:
-        """Check where and with what training computes, and start what is kept for it."""
-        raise NotImplementedError
 
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
         """Sort courses into groups; each starts from its state, or from its seed at round 0."""
-        raise NotImplementedError
+        self._courses = tuple(courses)
+        self._needs = [self._needs_of(course) for course in courses]
+        members: dict[Key, list[int]] = defaultdict(list)
+        for position, needed in enumerate(self._needs):
+            members[needed.seed, needed.architecture].append(position)
+        self._known = {key: self._trainer(key) for key in members}
+        kind = AsynchronousGroup if self._algorithm.asynchronous else Group
+        room = self._trainers.room(len(courses))
+        self._groups = [
+            kind(
+                own,
+                [courses[position] for position in own],
+                [self._needs[position] for position in own],
+                self._known[key],
+                self._algorithm,
+                self._horizon,
+            )
+            for key, positions in members.items()
+            for own in (positions[i : i + room] for i in range(0, len(positions), room))
+        ]
+        self._last = {}
+        for group, row, position in self._places():
+            self._put(group, row, position, states[position])
+
+    def _trainer(self, key: Key) -> Trainer:
+        if key in self._known:
+            return self._known[key]
+        return self._trainers.trainer(self._federations[key[0]], key[1])
+
+    def _places(self) -> Iterator[tuple[Group, int, int]]:
+        """Yield the group and row of every course, and its position."""
+        for group in self._groups:
+            for row, position in enumerate(group.positions.tolist()):
+                yield group, row, position
+
+    def _put(self, group: Group, row: int, position: int, state: CourseState | None) -> None:
+        """Set a new course to a state, if there is one."""
+        if state is not None:
+            group.put(row, state)
+            if state.last is not None:
+                self._last[position] = state.last
 
     @property
     def courses(self) -> tuple[Course, ...]:
@@ -172,7 +157,7 @@ class CourseBatch:
                 if progress is not None:
                     progress()
 
-        self._for_each_group(train)
+        self._trainers.for_each(self._groups, train)
         diverged_at = np.zeros(len(self._courses), dtype=np.int64)
         for group in self._groups:
             diverged_at[group.positions] = group.diverged_at
@@ -186,7 +171,7 @@ class CourseBatch:
         def measure(group: Group) -> None:
             metrics[group.positions] = self._measured(group)
 
-        self._for_each_group(measure)
+        self._trainers.for_each(self._groups, measure)
         return metrics
 
     def _measured(self, group: Group) -> NDArray[np.float32]:
@@ -201,17 +186,6 @@ class CourseBatch:
             else:
                 metrics[row] = self._last.get(position, WORST)
         return metrics
-
-    def _for_each_group(self, work: Callable[[Group], None]) -> None:
-        """Do something with every group, in the way that suits its kind."""
-        raise NotImplementedError
-
-    def _members(self) -> Mapping[Key, Sequence[int]]:
-        """Return the positions of courses that may be a group, by what they agree in."""
-        members: dict[Key, list[int]] = defaultdict(list)
-        for position, needed in enumerate(self._needs):
-            members[needed.seed, needed.architecture].append(position)
-        return members
 
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
         """Return (courses, clients): who will train in at least one of the next rounds."""
@@ -243,20 +217,15 @@ class CourseBatch:
         if federations is not None:
             self._know(federations, {course.seed for course in courses})
         needed = [self._needs_of(course) for course in courses]
-        if self._stays(needed):
-            self._courses, self._needs = tuple(courses), needed
-            for group in self._groups:
-                group.configure([courses[position] for position in group.positions.tolist()])
+        same = [new[:2] == old[:2] for new, old in zip(needed, self._needs, strict=True)]
+        if not all(same):
+            kept = zip(self.snapshot(), same, strict=True)
+            self._arrange(courses, [state if stays else None for state, stays in kept])
             return
-        kept = [
-            state if new[:2] == old[:2] else None
-            for state, new, old in zip(self.snapshot(), needed, self._needs, strict=True)
-        ]
-        self._arrange(courses, kept)
-
-    def _stays(self, needed: list[Needs]) -> bool:
-        """Return whether groups stay as they are where courses need this."""
-        raise NotImplementedError
+        self._courses, self._needs = tuple(courses), needed
+        for group in self._groups:
+            places = group.positions.tolist()
+            group.configure([courses[p] for p in places], [needed[p] for p in places])
 
     def _needs_of(self, course: Course) -> Needs:
         return needs(course, self._clients, self._model.architecture)
@@ -265,32 +234,39 @@ class CourseBatch:
         """Take new federations in, and forget those that are not used."""
         known = {**self._federations, **federations}
         self._federations = {seed: known[seed] for seed in used}
+        self._known = {key: one for key, one in self._known.items() if key[0] in used}
 
-    def restart(self, positions: Sequence[int]) -> None:
+    def restart(self, positions: Collection[int]) -> None:
         """Set some courses back to round 0."""
-        raise NotImplementedError
+        for group, row, position in self._places():
+            if position in positions:
+                group.restart(row)
+                self._last.pop(position, None)
 
     def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
         states: list[CourseState | None] = [None] * len(self._courses)
-        for group in self._groups:
-            for row, position in enumerate(group.positions.tolist()):
-                states[position] = replace(group.get(row), last=self._last.get(position))
+        for group, row, position in self._places():
+            states[position] = replace(group.get(row), last=self._last.get(position))
         return states
 
     def restore(self, snapshot: Sequence[CourseState | None]) -> None:
         """Go back to a snapshot of this batch."""
-        raise NotImplementedError
+        self._last = {}
+        for group, row, position in self._places():
+            if snapshot[position] is None:
+                group.restart(row)
+            self._put(group, row, position, snapshot[position])
 
 
-def refuse_precision(precision: str, model: type[Model]) -> None:
-    """Refuse a precision that a model cannot compute in.
+def _trainers(model: Any, algorithm: Algorithm, device: str, precision: str) -> Trainers:
+    """Return what trains a model: compiled code, or torch."""
+    if model.compiled:
+        with needing(f"training {model.__name__}", "numba", "compiled", "numba"):
+            from fedhpo_gym.fl.compiled.trainer import CompiledTrainers
 
-    Raises:
-        InvalidArgumentError: it cannot.
-    """
-    if precision not in model.precisions:
-        raise InvalidArgumentError(
-            f"`precision` must be one that {model.__name__} computes in, "
-            f"{' or '.join(map(repr, model.precisions))}, got {precision!r}."
-        )
+            return CompiledTrainers(model, algorithm, device, precision)
+    with needing(f"training {model.__name__}", "torch", "torch", "torch"):
+        from fedhpo_gym.fl.torch_trainer import TorchTrainers
+
+        return TorchTrainers(model, algorithm, device, precision)

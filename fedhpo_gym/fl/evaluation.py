@@ -14,8 +14,7 @@ from torch import Tensor
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.models import Parameters
-from fedhpo_gym.fl.models.base import sum_classes
-from fedhpo_gym.fl.prepared import PreparedFederation
+from fedhpo_gym.fl.models.torch_model import TorchFederation, sum_classes
 
 MAX_LOGITS = 2**19
 """Logits that are computed at once, unless a single course has more."""
@@ -64,7 +63,7 @@ class Evaluator:
     decides a bit.
     """
 
-    def __init__(self, prepared: PreparedFederation, rows: SplitRows, device: torch.device) -> None:
+    def __init__(self, prepared: TorchFederation, rows: SplitRows, device: torch.device) -> None:
         """Evaluate on some rows of a federation."""
         self._model = prepared.model
         self._inputs = prepared.inputs

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core import seeding
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.packing import PerClient
+from fedhpo_gym.fl.course import PerClient
 
 MAX_PREPARED = 256
 """Streams that are prepared at once: so many cost as much as fifteen that are made one by one."""
@@ -29,13 +29,13 @@ def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
     return np.where(np.arange(width) < sizes[..., None], share, np.float32(0.0))
 
 
-def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> NDArray[np.int64]:
-    """Return (rounds, clients) orders of sampling, by (seed, finished rounds).
+def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> list[NDArray[np.int64]]:
+    """Return orders of sampling, by (seed, finished rounds).
 
     A round with m clients takes the first m: rounds of courses that differ only in the client
     sample rate are nested.
     """
-    return np.stack([rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)])
+    return [rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)]
 
 
 def poisson_clients(name: tuple[int, int], number: int, num_clients: int) -> NDArray[np.int64]:

@@ -89,7 +89,7 @@ class CourseState:
         round: finished rounds.
         diverged_at: round in which the course left the finite numbers; 0 if it did not.
         last: (clients, splits, metrics) of its last finite evaluation, if there was one.
-        flying: what asynchronous training has begun; else None.
+        in_flight: what asynchronous training has begun; else None.
         variates: (.., clients, ..) control variates that the clients keep.
     """
 
@@ -99,5 +99,5 @@ class CourseState:
     round: int
     diverged_at: int
     last: NDArray[np.float32] | None = None
-    flying: object = None
+    in_flight: object = None
     variates: Mapping[str, Any] = field(default_factory=dict)

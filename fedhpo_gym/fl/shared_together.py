@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.fl.shared import subtract_product
+from fedhpo_gym.fl.shared_matrices import subtract_product
 
 
 class Matrices(Protocol):
@@ -38,15 +38,12 @@ class OwnMatrices(Matrices):
         self._rounded = values.to(dtype)
 
     def times(self, rows: Tensor) -> Tensor:
-        """See `Matrices.times`."""
         return rows @ self._rounded.mT
 
     def back(self, rows: Tensor) -> Tensor:
-        """See `Matrices.back`."""
         return rows @ self._rounded
 
     def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
-        """See `Matrices.step`."""
         self._values.mul_(decay).sub_(left.mT @ right)
 
 
@@ -72,11 +69,9 @@ class SharedMatrices(Matrices):
         self._moved: tuple[Tensor, Tensor] | None = None
 
     def times(self, rows: Tensor) -> Tensor:
-        """See `Matrices.times`."""
         return self._correct(rows @ self._rounded.t(), rows, self._right, self._left)
 
     def back(self, rows: Tensor) -> Tensor:
-        """See `Matrices.back`."""
         return self._correct(rows @ self._rounded, rows, self._left, self._right)
 
     def _correct(self, product: Tensor, rows: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
@@ -90,7 +85,6 @@ class SharedMatrices(Matrices):
         return product.baddbmm_(weights, outer[used], alpha=-1.0)
 
     def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
-        """See `Matrices.step`."""
         clients, more, _ = left.shape
         self._scale[:clients] *= decay[:, 0, 0]
         self._coefficients[:clients, : self._filled] *= decay[:, 0]

@@ -6,8 +6,7 @@ from typing import Final
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MAX_LOSS, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.evaluation.records import CLASSIFICATION, MAX_LOSS, SPLITS, MetricSpec
 from fedhpo_gym.objectives.base import LARGEST, TRANSFORMS, Objective, values_of
 from fedhpo_gym.objectives.performance import (
     FAIRNESS,

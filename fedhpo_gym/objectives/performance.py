@@ -10,8 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import checked_types, explained_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS, Evaluation, Evaluations, Metric, Split
+from fedhpo_gym.evaluation.records import (
+    CLASSIFICATION,
+    SPLITS,
+    Evaluation,
+    Evaluations,
+    Metric,
+    MetricSpec,
+    Split,
+)
 from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import Spent
 

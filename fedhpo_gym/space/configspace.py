@@ -20,9 +20,6 @@ def to_configspace(space: SearchSpace) -> ConfigSpace.ConfigurationSpace:
 
     Intervals become floats and integers, grids ordinals, conditions `InCondition`s. Configurations
     of the one are those of the other.
-
-    Raises:
-        MissingDependencyError: ConfigSpace is not installed.
     """
     cs = _library()
     found: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace()
@@ -36,13 +33,7 @@ def to_configspace(space: SearchSpace) -> ConfigSpace.ConfigurationSpace:
 
 
 def from_configspace(given: ConfigSpace.ConfigurationSpace) -> SearchSpace:
-    """Return the search space of a ConfigSpace.
-
-    Raises:
-        InvalidArgumentError: it has a hyperparameter that is neither uniform, nor
-            ordinal nor categorical, a hyperparameter with several conditions, or forbidden clauses.
-        MissingDependencyError: ConfigSpace is not installed.
-    """
+    """Return the search space of a ConfigSpace."""
     cs = _library()
     if given.forbidden_clauses:
         raise InvalidArgumentError(

@@ -45,7 +45,7 @@ class Dimension:
         low: Smallest legal value; with ``values``, their first.
         high: Largest legal value; with ``values``, their last.
         kind: ``"float"`` or ``"int"``, the type of a decoded value, or ``"category"``: its values
-            are words without an order, see `of_categories`.
+            are words without an order (`of_categories`).
         log: Whether the scale is logarithmic (needs ``low > 0``).
         bins: Number of grid points an interval has once discretized.
         values: The legal values in increasing order; None for an interval. Categories in any.
@@ -53,9 +53,6 @@ class Dimension:
         scope: Who uses it: every client, the server, or the evaluation itself.
         active: Name of another dimension, and those of its values under which this one means
             anything; None for always. Under others, configurations have no value of it.
-
-    Raises:
-        InvalidArgumentError: The fields contradict each other.
     """
 
     name: str
@@ -78,11 +75,7 @@ class Dimension:
         scope: Scope = "client",
         active: tuple[str, tuple[Value, ...]] | None = None,
     ) -> "Dimension":
-        """Return a dimension of words; see the attributes of the class.
-
-        Raises:
-            InvalidArgumentError: The values are not different words.
-        """
+        """Return a dimension of words; see the attributes of the class."""
         last = len(as_typed("values", tuple(values), tuple[str, ...])) - 1
         return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
@@ -110,11 +103,7 @@ class Dimension:
 
     @cached_property
     def grid(self) -> tuple[Value, ...]:
-        """The grid points in increasing order: ``values``, or ``bins`` evenly spaced points.
-
-        Raises:
-            InvalidArgumentError: The dimension is an interval without ``bins``.
-        """
+        """The grid points in increasing order: ``values``, or ``bins`` evenly spaced points."""
         if self.values is not None:
             return self.values
         if self.bins is None:
@@ -130,11 +119,7 @@ class Dimension:
         return (self.low, *inner, self.high)
 
     def discretized(self) -> "Dimension":
-        """Return the same dimension with only its grid points legal.
-
-        Raises:
-            InvalidArgumentError: The dimension is an interval without ``bins``.
-        """
+        """Return the same dimension with only its grid points legal."""
         return replace(self, values=self.grid)
 
     def contains(self, value: object) -> bool:
@@ -146,12 +131,7 @@ class Dimension:
         return True
 
     def validate(self, value: object, what: str = "configuration") -> Value:
-        """Return ``value`` as the legal built-in number it equals.
-
-        Raises:
-            InvalidArgumentError: The value has the wrong type or is out of range.
-            OffGridError: The value is in range but not on the grid.
-        """
+        """Return ``value`` as the legal built-in number it equals."""
         if self.kind == "category":
             return self._category(value, what)
         number = self._cast(value, f"{what}[{self.name!r}]")
@@ -166,12 +146,7 @@ class Dimension:
         return number
 
     def index(self, value: object, what: str = "configuration") -> int:
-        """Return the position of ``value`` in ``grid``.
-
-        Raises:
-            InvalidArgumentError: The value has the wrong type or is out of range.
-            OffGridError: The value is in range but not on the grid.
-        """
+        """Return the position of ``value`` in ``grid``."""
         if self.kind == "category":
             return self.grid.index(self._category(value, what))
         number = self._cast(self.validate(value, what), what)
@@ -181,11 +156,7 @@ class Dimension:
         return index
 
     def decode(self, u: float) -> Value:
-        """Return the value at coordinate ``u``.
-
-        Raises:
-            InvalidArgumentError: ``u`` is not in [-1, 1].
-        """
+        """Return the value at coordinate ``u``."""
         if not abs(u) <= 1.0 + ACTION_SLACK:
             raise self._bad("u", "in [-1, 1]", u)
         share = min(max((float(u) + 1.0) / 2.0, 0.0), 1.0)
@@ -200,12 +171,7 @@ class Dimension:
         return min(max(number, self.low), self.high)
 
     def encode(self, value: object) -> float:
-        """Return the coordinate of ``value``: the cell centre on a grid.
-
-        Raises:
-            InvalidArgumentError: The value has the wrong type or is out of range.
-            OffGridError: The value is in range but not on the grid.
-        """
+        """Return the coordinate of ``value``: the cell centre on a grid."""
         if self.values is not None:
             return (2 * self.index(value) + 1) / len(self.values) - 1.0
         number = self._cast(self.validate(value), self.name)
@@ -263,11 +229,7 @@ class Dimension:
         return float(self.grid.index(value) if self.kind == "category" else value)
 
     def from_number(self, number: float, what: str = "configuration") -> Value:
-        """Return the value that `number` gave a number.
-
-        Raises:
-            InvalidArgumentError: There is none.
-        """
+        """Return the value that `number` gave a number."""
         if self.kind != "category":
             return self.validate(number, what)
         if number not in range(len(self.grid)):

@@ -34,10 +34,6 @@ class SearchSpace:
 
     Attributes:
         dimensions: The dimensions; action coordinates and grid axes follow their order.
-
-    Raises:
-        InvalidArgumentError: Something is no dimension, two dimensions share a name, or one is
-            active under what no earlier dimension can be.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -75,20 +71,12 @@ class SearchSpace:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """Number of grid points of each dimension.
-
-        Raises:
-            InvalidArgumentError: A dimension is an interval without ``bins``.
-        """
+        """Number of grid points of each dimension."""
         return tuple(len(dimension.grid) for dimension in self.dimensions)
 
     @property
     def grid_size(self) -> int:
-        """Number of configurations on the grid.
-
-        Raises:
-            InvalidArgumentError: A dimension is an interval without ``bins``.
-        """
+        """Number of configurations on the grid."""
         return math.prod(self.grid_shape)
 
     def __len__(self) -> int:
@@ -104,31 +92,16 @@ class SearchSpace:
         return name in self.names
 
     def __getitem__(self, name: str) -> Dimension:
-        """Return the dimension of this name.
-
-        Raises:
-            UnknownNameError: There is none.
-        """
+        """Return the dimension of this name."""
         require_known("dimension", name, self.names)
         return self.dimensions[self.names.index(name)]
 
     def discretized(self) -> "SearchSpace":
-        """Return the space in which only grid points are legal.
-
-        Raises:
-            InvalidArgumentError: A dimension is an interval without ``bins``.
-        """
+        """Return the space in which only grid points are legal."""
         return SearchSpace(tuple(dimension.discretized() for dimension in self.dimensions))
 
     def within(self, other: "SearchSpace") -> "SearchSpace":
-        """Return the grid without the points that are not legal in another space.
-
-        Args:
-            other: a space with the same names.
-
-        Raises:
-            InvalidArgumentError: a dimension is an interval without ``bins``, or has no point left.
-        """
+        """Return the grid without the points that are not legal in another space."""
         kept = {
             d.name: tuple(v for v in d.grid if other[d.name].contains(v))
             for d in self.discretized().dimensions
@@ -143,10 +116,6 @@ class SearchSpace:
 
         Dimensions that are active under a value that was fixed are so always, those that are not
         are left out.
-
-        Raises:
-            UnknownNameError: A key is no dimension.
-            InvalidArgumentError: A value is not legal.
         """
         for name, value in mapping.items():
             self[name].validate(value, "mapping")
@@ -166,9 +135,6 @@ class SearchSpace:
 
         Args:
             action: (n,) coordinates in [-1, 1].
-
-        Raises:
-            InvalidArgumentError: The shape is wrong or a coordinate is not in [-1, 1].
         """
         array = self._actions(action, (len(self),))
         config: dict[str, Value] = {}
@@ -181,9 +147,6 @@ class SearchSpace:
         """Return the (n,) action of a configuration; ``decode`` gives grid points back exactly.
 
         Values of a float interval come back up to the resolution of float32.
-
-        Raises:
-            InvalidArgumentError: The configuration is not legal.
         """
         config = self.validate(mapping)
         coordinates = [
@@ -192,12 +155,7 @@ class SearchSpace:
         return np.array(coordinates, dtype=np.float32)
 
     def grid_indices(self, actions: ArrayLike) -> NDArray[np.int64]:
-        """Return (..., n) grid indices of (..., n) actions; ``index(decode(a))`` for many.
-
-        Raises:
-            InvalidArgumentError: A dimension is an interval, the shape is wrong, or a
-                coordinate is not in [-1, 1].
-        """
+        """Return (..., n) grid indices of (..., n) actions; ``index(decode(a))`` for many."""
         intervals = [d.name for d in self.dimensions if d.values is None]
         if intervals:
             raise InvalidArgumentError(
@@ -212,7 +170,8 @@ class SearchSpace:
         For those who have checked already that the space is a grid and the actions lie in it.
         """
         # The product of floats is exact (whole numbers below 2^53) and faster than one of ints.
-        return (self._cells(actions) @ self._strides).astype(np.intp)
+        flat: NDArray[np.float64] = self._cells(actions).dot(self._strides)
+        return flat.astype(np.intp)
 
     def _cells(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
         half_shape, last = self._half_shape
@@ -221,20 +180,21 @@ class SearchSpace:
         # Truncation towards zero also clips what rounding left just below -1.
         np.trunc(cells, out=cells)
         np.minimum(cells, last, out=cells)
-        for axis, active in self._active(lambda parent: cells[..., parent], by_index=True):
-            middle = len(self.dimensions[axis].grid) // 2
-            cells[..., axis] = np.where(active, cells[..., axis], middle)
+        if not self._is_flat:
+            for axis, active in self._active(lambda parent: cells[..., parent], by_index=True):
+                middle = len(self.dimensions[axis].grid) // 2
+                cells[..., axis] = np.where(active, cells[..., axis], middle)
         return cells
+
+    @cached_property
+    def _is_flat(self) -> bool:
+        """Whether no dimension has a condition."""
+        return all(d.active is None for d in self.dimensions)
 
     def _active(
         self, column: Callable[[int], NDArray[Any]], by_index: bool = False
     ) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-        """Yield the conditional dimensions, and where each is active among many configurations.
-
-        Args:
-            column: returns the values of a dimension, by its position.
-            by_index: whether those are grid indices.
-        """
+        """Yield the conditional dimensions, and where each is active among many configurations."""
         known: dict[int, NDArray[np.bool_]] = {}
         for axis, dimension in enumerate(self.dimensions):
             if dimension.active is None:
@@ -301,7 +261,7 @@ class SearchSpace:
         Actions that mean the same differ elsewhere only. Where no dimension has a condition, they
         are returned as they are.
         """
-        if all(d.active is None for d in self.dimensions):
+        if self._is_flat:
             return actions
         flat = actions.reshape(-1, len(self)).astype(np.float64)
         decoded = [d.decode_many(u) for d, u in zip(self.dimensions, flat.T, strict=True)]
@@ -312,18 +272,7 @@ class SearchSpace:
     def validate(
         self, mapping: Mapping[str, object], what: str = "configuration"
     ) -> dict[str, Value]:
-        """Return the configuration with built-in numbers, in canonical order.
-
-        Args:
-            mapping: One value per active dimension; numpy scalars are welcome, booleans are not.
-                Values of dimensions that are not active must be legal, too, and are left out.
-            what: What to call it in error messages.
-
-        Raises:
-            InvalidArgumentError: A key is missing or unknown, or a value has the wrong type
-                or is out of range.
-            OffGridError: A value is in range but not on the grid.
-        """
+        """Return the configuration with built-in numbers, in canonical order."""
         if not isinstance(mapping, Mapping):
             raise InvalidArgumentError(f"`{what}` must be a mapping, got {mapping!r}.")
         if unknown := [str(name) for name in mapping if name not in self.names]:
@@ -354,21 +303,12 @@ class SearchSpace:
         }
 
     def from_numbers(self, numbers: Mapping[str, float]) -> dict[str, Value]:
-        """Return the configuration that `numbers` gave numbers; what is NaN has no value.
-
-        Raises:
-            InvalidArgumentError: There is none.
-        """
+        """Return the configuration that `numbers` gave numbers; what is NaN has no value."""
         given = {k: self[k].from_number(x) for k, x in numbers.items() if not math.isnan(x)}
         return self.validate(given)
 
     def index(self, mapping: Mapping[str, object]) -> tuple[int, ...]:
-        """Return the grid index of a configuration.
-
-        Raises:
-            InvalidArgumentError: The configuration is not legal, or a dimension has no grid.
-            OffGridError: A value is in range but not on the grid.
-        """
+        """Return the grid index of a configuration."""
         config = self.validate(mapping)
         return tuple(
             d.index(config[d.name]) if d.name in config else len(d.grid) // 2
@@ -392,11 +332,7 @@ class SearchSpace:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a space from what ``to_dict`` returned.
-
-        Raises:
-            InvalidArgumentError: The data has no or wrong fields.
-        """
+        """Rebuild a space from what ``to_dict`` returned."""
         if not isinstance(data, Mapping) or set(data) != {"dimensions"}:
             raise InvalidArgumentError(
                 f"`data` must have the one key 'dimensions', got {data!r:.80}."

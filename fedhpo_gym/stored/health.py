@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import as_number, checked_types
 from fedhpo_gym.core.errors import DamagedDataError
-from fedhpo_gym.evaluation.ranks import kendall
+from fedhpo_gym.evaluation.fronts import kendall
 from fedhpo_gym.space import Dimension, Value
 from fedhpo_gym.stored.lattice import EARLY, Landscape, StoredNumbers, landscape_of
 

@@ -211,6 +211,14 @@ ALLOWED: Final[Mapping[str, Callable[[], Types]]] = {
 """Entry point of each wrapper -> what gives its arguments' types."""
 
 
+def _renamed(wrapper: WrapperSpec) -> WrapperSpec:
+    """Return a wrapper by its present name: older records say in which file its class was."""
+    place, _, name = str(wrapper.entry_point).partition(":")
+    if place.startswith(f"{ours.__name__}.") and name in ours.__all__:
+        return replace(wrapper, entry_point=f"{ours.__name__}:{name}")
+    return wrapper
+
+
 def check_wrapper(wrapper: WrapperSpec) -> None:
     """Refuse a wrapper of a record that is not on the list, or has other arguments."""
     known = ALLOWED.get(wrapper.entry_point) if isinstance(wrapper.entry_point, str) else None
@@ -299,6 +307,7 @@ def remake_environment(
     kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
     wanted.kwargs = with_own({**trusted(kept, named), **decided}, own or {})
     _check_options(wanted)
+    wanted.additional_wrappers = tuple(map(_renamed, wanted.additional_wrappers))
     for wrapper in wanted.additional_wrappers:
         check_wrapper(wrapper)
     try:

@@ -162,7 +162,7 @@ def _flights_s(
     """Return the (courses, rounds) seconds after which aggregations of simulated courses end.
 
     Whoever is done makes room for one of the idle, drawn uniformly, who begins when it is
-    available; see `fedhpo_gym.fl.flights` for the same of one course that is trained.
+    available; see `fedhpo_gym.fl.asynchronous` for the same of one course that is trained.
     """
     own_s, rng = np.frombuffer(job_s, np.float64), stream(seed, "planned_flights")
     number, course = len(own_s), np.arange(COURSES)

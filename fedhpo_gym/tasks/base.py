@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Self
 from fedhpo_gym.core.checks import as_integer, as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import UNSAID, Identity
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION, MetricSpec
-from fedhpo_gym.evaluation.records import SPLITS
+from fedhpo_gym.evaluation.records import CLASSIFICATION, SPLITS, MetricSpec
 from fedhpo_gym.objectives import Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, System

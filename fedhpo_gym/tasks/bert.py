@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.algorithms import Setting
 from fedhpo_gym.tasks.federated import Task
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, 8"

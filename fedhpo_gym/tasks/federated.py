@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedhpo_gym.algorithms import ALGORITHMS
+from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import OPTIONS
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.algorithms import ALGORITHMS, TRAINING, Setting, check_settings
 from fedhpo_gym.tasks.base import Problem
 
 PREPROCESSINGS = ("label_encoded", "standardized")

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedhpo_gym.algorithms import ALGORITHMS
+from fedhpo_gym.algorithms.serveropt import ADAPTS
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import logistic_regression, mlp
-from fedhpo_gym.tasks.algorithms import ADAPTS, ALGORITHMS
 from fedhpo_gym.tasks.federated import Task
 from fedhpo_gym.tasks.mlp import ARCHITECTURE, perceptron_size
 

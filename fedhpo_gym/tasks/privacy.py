@@ -21,9 +21,7 @@ rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,13 +29,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import ALGORITHMS, Algorithm
 from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity
 from fedhpo_gym.objectives import (
     NO_PRIVACY,
     PrivacyLedger,
     PrivacyLedgers,
     ledger_of,
-    planned_noise,
     poisson_curve,
     renyi_curve,
 )
@@ -46,46 +44,14 @@ from fedhpo_gym.tasks.federated import Task
 
 DELTA: Final = 1e-5
 """The delta at which epsilon is stated."""
+_CURVES = (renyi_curve, poisson_curve)
+"""Renyi divergences at `SEARCH_ORDERS`: of a fixed number of clients, and of a Poisson sample."""
 
 
-@dataclass(frozen=True)
-class Mechanism:
-    """The Gaussian mechanism that uploads go through.
-
-    Attributes:
-        reads: hyperparameters that its noise depends on.
-        noise_multiplier: standard deviation of the noise over the sensitivity of an upload, from
-            the task, a configuration with the values of `reads`, and the share of the clients that
-            takes part in a round.
-        curve: Renyi divergences at `SEARCH_ORDERS`, from a noise multiplier, rounds and that share.
-    """
-
-    reads: tuple[str, ...]
-    noise_multiplier: Callable[[Task, Mapping[str, Value], float], float]
-    curve: Callable[[float, int, float], NDArray[np.float64]] = renyi_curve
-
-
-def _nbafl(task: Task, given: Mapping[str, Value], share: float) -> float:
-    """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
-    del share
-    noise = task.max_round * float(given["constant"]) / float(given["epsilon"])
-    return noise / (2.0 * math.sqrt(task.parameters_of(given)))
-
-
-def _dpfedavg(task: Task, given: Mapping[str, Value], share: float) -> float:
-    """Return z as training has it: in single precision."""
-    names = ("noise_multiplier", "epsilon", "delta")
-    noise, epsilon, delta = (float(np.float32(given[name])) for name in names)
-    return planned_noise(epsilon, delta, task.max_round, share) if epsilon > 0.0 else noise
-
-
-MECHANISMS: Mapping[str, Mechanism] = MappingProxyType(
-    {
-        "nbafl": Mechanism(("epsilon", "constant"), _nbafl),
-        "dpfedavg": Mechanism(("noise_multiplier", "epsilon", "delta"), _dpfedavg, poisson_curve),
-    }
+MECHANISMS: Mapping[str, Algorithm] = MappingProxyType(
+    {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.private}
 )
-"""By algorithm; the others protect nothing."""
+"""Algorithms whose uploads are Gaussian mechanisms, by name; the others protect nothing."""
 
 
 def privacy_spent(
@@ -98,15 +64,15 @@ def privacy_spent(
     mechanism = MECHANISMS.get(task.algorithm)
     if mechanism is None:
         return NO_PRIVACY
-    decisive = (*mechanism.reads, *task.architecture)
+    decisive = (*mechanism.private, *task.architecture)
     names = [*FIDELITIES, *(name for name in decisive if name in columns)]
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
 
     def vector(rounds: int, rate: float, *values: Value) -> NDArray[np.float64]:
         given = {**task.all_settings, **dict(zip(names[2:], values, strict=True))}
         share = Fidelity(rounds, rate).sampled_clients(task.num_clients) / task.num_clients
-        noise = mechanism.noise_multiplier(task, given, share)
-        return _ledger(mechanism.curve, noise, rounds, share).vector()
+        noise = _noise_multiplier(task, given, share)
+        return _ledger(mechanism.poisson, noise, rounds, share).vector()
 
     known = {query: vector(*query) for query in set(queries)}
     return PrivacyLedgers(np.stack([known[query] for query in queries]))
@@ -117,23 +83,26 @@ def renyi_spent(
 ) -> NDArray[np.float64]:
     """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend."""
     values = {**task.all_settings, **configuration}
-    mechanism = MECHANISMS[task.algorithm]
     clients = Fidelity(rounds, client_sample_rate).sampled_clients(task.num_clients)
     share = clients / task.num_clients
-    noise = mechanism.noise_multiplier(task, values, share)
-    return rounds * _curve(mechanism.curve, noise, share)
+    noise = _noise_multiplier(task, values, share)
+    return rounds * _curve(MECHANISMS[task.algorithm].poisson, noise, share)
 
 
-_Curve = Callable[[float, int, float], NDArray[np.float64]]
+def _noise_multiplier(task: Task, given: Mapping[str, Value], share: float) -> float:
+    return MECHANISMS[task.algorithm].noise_multiplier(
+        given, task.max_round, share, lambda: task.parameters_of(given)
+    )
 
 
 @lru_cache(maxsize=4096)
-def _curve(made_by: _Curve, noise_multiplier: float, share: float) -> NDArray[np.float64]:
-    curve = made_by(noise_multiplier, 1, share)
+def _curve(poisson: bool, noise_multiplier: float, share: float) -> NDArray[np.float64]:
+    """Return what a round spends; `poisson` as in `Algorithm`."""
+    curve = _CURVES[poisson](noise_multiplier, 1, share)
     curve.flags.writeable = False
     return curve
 
 
 @lru_cache(maxsize=4096)
-def _ledger(made_by: _Curve, noise_multiplier: float, rounds: int, share: float) -> PrivacyLedger:
-    return ledger_of(made_by(noise_multiplier, rounds, share).tolist(), DELTA)
+def _ledger(poisson: bool, noise_multiplier: float, rounds: int, share: float) -> PrivacyLedger:
+    return ledger_of(_CURVES[poisson](noise_multiplier, rounds, share).tolist(), DELTA)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import ALGORITHMS
+from fedhpo_gym.algorithms.asynchronous import BUFFER
 from fedhpo_gym.core.checks import checked_types, explained_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import ClientWork, CourseHistory, JobClock, System, Work
 from fedhpo_gym.systems.work import Floats
-from fedhpo_gym.tasks.algorithms import ALGORITHMS, BUFFER
 from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"

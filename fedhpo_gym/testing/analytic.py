@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend
-from fedhpo_gym.envs import TrialEnv
+from fedhpo_gym.envs.trial.env import TrialEnv
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     SPLITS,
@@ -72,6 +73,7 @@ def make_env(
     budget_rounds: int | None = None,
     budget_trials: int | None = None,
     constraints: Mapping[str, Any] | None = None,
+    render_mode: str | None = None,
     **arguments: Any,
 ) -> gym.Env[Any, Any]:
     """Build a trial environment on the analytic backend, wrapped as the registered ids are.
@@ -83,13 +85,14 @@ def make_env(
         budget_rounds: communication rounds.
         budget_trials: number of trials.
         constraints: soft constraints of `ScalarizePenalty`.
-        arguments: further arguments of `TrialEnv`.
+        render_mode: "human", "rgb_array" or None.
+        arguments: further arguments of `TrialSetup.of`.
     """
     found = get_task(task)
     if budget_s is None and budget_rounds is None and budget_trials is None:
         budget_s = found.budget_s
     env: gym.Env[Any, Any] = BudgetTermination(
-        TrialEnv(found, Analytic(found), **arguments),
+        TrialEnv(TrialSetup.of(found, Analytic(found), **arguments), render_mode=render_mode),
         budget_s=budget_s,
         budget_rounds=budget_rounds,
         budget_trials=budget_trials,

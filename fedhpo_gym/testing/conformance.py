@@ -19,6 +19,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import Algorithm, get_algorithm
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
 from fedhpo_gym.data import SOURCES, Dataset, Source, SparseRows, load_dataset
 from fedhpo_gym.data.federation import make_federation
@@ -32,12 +33,10 @@ from fedhpo_gym.objectives import (
     get_objective,
 )
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.algorithms import ALGORITHMS
 from fedhpo_gym.testing.rollout import go_on, plain, rollout
 from fedhpo_gym.testing.task import HARMLESS
 
 if TYPE_CHECKING:
-    from fedhpo_gym.fl.algorithms import Algorithm
     from fedhpo_gym.fl.engine import CourseBatch
 
 # ruff: noqa: S101 - asserting is what a law does
@@ -309,7 +308,7 @@ class AlgorithmConformance:
     """Laws of a registered algorithm, on data made for the purpose. They need torch.
 
     Attributes:
-        name: key in `ALGORITHMS` of `fedhpo_gym.fl.algorithms`, and of the tasks.
+        name: key in `ALGORITHMS` of `fedhpo_gym.algorithms`.
         settings: what it is trained with, besides the highest values of what is searched.
     """
 
@@ -323,20 +322,7 @@ class AlgorithmConformance:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm in the registry."""
-        from fedhpo_gym.fl.algorithms import get_algorithm
-
         return get_algorithm(self.name)
-
-    def test_tasks_know_it_and_what_it_reads(self) -> None:
-        assert self.algorithm.name == self.name
-        spec = ALGORITHMS[self.name]
-        # Where a dimension is not active, the algorithm has a value of its own.
-        searched = {
-            d.name: None if d.active is None else self.algorithm.hyperparameters[d.name] or 0.0
-            for d in spec.dimensions
-        }
-        held = {name: setting.default for name, setting in spec.settings.items()}
-        assert {**searched, **held} == self.algorithm.hyperparameters
 
     def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(self) -> None:
         courses = self._courses()
@@ -364,7 +350,7 @@ class AlgorithmConformance:
         assert (losses.min(axis=1) < losses[:, 0]).all()
 
     def _courses(self) -> list[Any]:
-        from fedhpo_gym.fl.packing import Course
+        from fedhpo_gym.fl.course import Course
 
         space = get_task("LR-CreditG").variant(algorithm=self.name).space
         # The first two train on the same minibatches.

@@ -11,11 +11,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 
 
 def check_env(env: Any, *needed: str) -> gym.Env[Any, Any]:
-    """Return an environment that has some attributes, its own or those of its wrappers.
-
-    Raises:
-        InvalidArgumentError: it is no environment, or lacks one of them.
-    """
+    """Return an environment that has some attributes, its own or those of its wrappers."""
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
             f"`env` must be an environment, as `gymnasium.make` returns it, got {shown(env)}"
@@ -26,13 +22,3 @@ def check_env(env: Any, *needed: str) -> gym.Env[Any, Any]:
             f"`env` must have {missing}, as FedHPO-<Model>-<Dataset> environments do, got {env}"
         )
     return env
-
-
-def use_backend(env: gym.Env[Any, Any], name: str, **options: Any) -> None:
-    """Exchange the backend of a trial environment.
-
-    Raises:
-        InvalidArgumentError: it is another environment, or an option is out of its range.
-        MissingDataError: the backend has nothing to answer from; says what to do.
-    """
-    check_env(env, "use_backend").get_wrapper_attr("use_backend")(name, **options)

@@ -19,7 +19,7 @@ MAX_WORKERS: Final = 100_000
 
 
 @dataclass(frozen=True, eq=False)
-class Finished:
+class FinishedTrial:
     """A trial that has ended, and what the environment says of it.
 
     Attributes:
@@ -161,7 +161,7 @@ class ParallelTrials:
         heapq.heappush(self._running, (ends_s, worker, self._started, now_s, taken))
         return self._started
 
-    def repeat(self, action: NDArray[np.float32], worker: int | None) -> Finished:
+    def repeat(self, action: NDArray[np.float32], worker: int | None) -> FinishedTrial:
         """Let a worker do what it did in a recorded run: from its last end on, and on to the end.
 
         Args:
@@ -193,7 +193,7 @@ class ParallelTrials:
         self._paid[course] = max(paid, rounds)
         return float(cost.time_s), self._busy_until.get(course, 0.0), course, paid
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedTrial:
         """Wait for the next trial that ends, and tell the environment of it.
 
         Raises:
@@ -212,7 +212,7 @@ class ParallelTrials:
         self.env.get_wrapper_attr("end_next_at")(ends_s)
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
-        return Finished(
+        return FinishedTrial(
             number,
             worker,
             started_s,

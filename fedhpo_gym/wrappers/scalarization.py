@@ -1,11 +1,10 @@
-"""What scalarisations share: one number of a vector of rewards, in one environment or in many."""
+"""Scalarisations: one number of a vector of rewards, in one environment or in many."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -14,44 +13,40 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import as_number, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
-from fedhpo_gym.evaluation.fronts import non_dominated
+from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
 
 Floats = NDArray[np.float64]
 Points = str | Mapping[str, Sequence[float]]
+Objectives = Sequence[Any]
 
 SOURCES: Final = ("learned", "truth", "bounds")
 """Where ideal and nadir point can come from, besides being given."""
 
 
-class Seen:
-    """What an episode has seen so far, and what its objectives are measured by.
+class Front:
+    """The front of an episode so far, and what its objectives are measured by.
 
     Attributes:
-        front: (k, m) errors of the trials that no other dominates; lower is better.
+        points: (k, m) errors of the trials that no other dominates; lower is better.
         ideal: (m,) errors of the ideal point.
         nadir: (m,) errors of the nadir point, nowhere below the ideal one.
     """
 
     def __init__(self, source: Source, truth: Any) -> None:
-        """Start an episode.
-
-        Args:
-            source: where its points come from.
-            truth: returns what can be reached in it.
-        """
+        """Start an episode."""
         self._learns = source.kind == "learned"
         size = len(source.objectives)
-        self.front = np.empty((0, size))
+        self.points = np.empty((0, size))
         self.ideal, self.nadir = np.zeros((2, size)) if self._learns else source.find(truth)
 
     def add(self, error: Floats) -> None:
         """Take the (m,) errors of a trial."""
-        if not (self.front <= error).all(axis=1).any():
-            points = np.vstack([self.front, error])
-            self.front = points[non_dominated(points)]
+        if not (self.points <= error).all(axis=1).any():
+            points = np.vstack([self.points, error])
+            self.points = points[non_dominated(points)]
         if self._learns:
-            self.ideal, self.nadir = self.front.min(axis=0), self.front.max(axis=0)
+            self.ideal, self.nadir = self.points.min(axis=0), self.points.max(axis=0)
 
     def normalised(self, error: Floats) -> Floats:
         """Return (m,) errors in units of the way from the ideal point (0) to the nadir point (1).
@@ -64,30 +59,12 @@ class Seen:
 
 
 class Source:
-    """Where ideal and nadir point come from.
+    """Where ideal and nadir point come from."""
 
-    Attributes:
-        kind: one of `SOURCES`, or "given".
-        objectives: the objectives, in the order of the rewards.
-    """
-
-    def __init__(self, objectives: Sequence[Any], points: Points) -> None:
-        """Check what was asked for.
-
-        Args:
-            objectives: the objectives.
-            points: "learned" (of the front found so far in the episode, so the reward of a trial
-                depends on those before it), "truth" (of the true front, where stored numbers know
-                it), "bounds" (of each objective's values), or
-                `{"ideal": [...], "nadir": [...]}` in the objectives' units.
-
-        Raises:
-            UnknownNameError: there is no such source.
-            InvalidArgumentError: the points are not as many finite numbers as there are
-                objectives, or the nadir point is better than the ideal one somewhere.
-        """
+    def __init__(self, objectives: Objectives, points: Points, end: str = "nadir") -> None:
+        """Check what was asked for."""
         self.objectives = tuple(objectives)
-        self.kind = points if isinstance(points, str) else "given"
+        self.kind, self._end = points if isinstance(points, str) else "given", end
         if isinstance(points, str):
             require_known("source of `points`", points, SOURCES)
             return
@@ -111,40 +88,25 @@ class Source:
         return np.array([o.error(float(v)) for o, v in zip(self.objectives, values, strict=True)])
 
     def find(self, truth: Any) -> tuple[Floats, Floats]:
-        """Return the (m,) errors of the ideal and the nadir point of a new episode.
-
-        Args:
-            truth: returns what can be reached in it.
-        """
+        """Return the (m,) errors of the ideal and the nadir point of a new episode."""
         if self.kind == "truth":
             known = truth()
-            return self.errors(known.ideal()), self.errors(known.nadir())
+            return self.errors(known.ideal()), self.errors(getattr(known, self._end)())
         if self.kind == "bounds":
             low, high = np.array([one.error_bounds for one in self.objectives]).T
             return low, high
         return self._given[0], self._given[1]
 
 
-class Rule(ABC):
-    """Makes one number of the errors of a trial: higher is better.
+class Rule(NamedTuple):
+    """Where ideal and nadir point come from, and what a trial is worth: higher is better.
 
-    Attributes:
-        source: where ideal and nadir point come from.
+    `value` takes the (m,) errors of the trial, the (k, m) front before it, and the front
+    with it.
     """
 
-    def __init__(self, source: Source) -> None:
-        """Take where the points come from."""
-        self.source = source
-
-    @abstractmethod
-    def value(self, error: Floats, before: Floats, seen: Seen) -> float:
-        """Return what a trial is worth.
-
-        Args:
-            error: (m,) its errors.
-            before: (k, m) the front before it.
-            seen: what the episode has seen, the trial included.
-        """
+    source: Source
+    value: Callable[[Floats, Floats, Front], float]
 
 
 class Episodes:
@@ -153,18 +115,14 @@ class Episodes:
     def __init__(self, rule: Rule, number: int) -> None:
         """Take the rule; `restart` starts an episode."""
         self._rule = rule
-        self._seen: list[Seen | None] = [None] * number
+        self._fronts: list[Front | None] = [None] * number
 
     def restart(self, index: int, truth: Any) -> None:
         """Start an episode; `truth` returns what can be reached in it."""
-        self._seen[index] = Seen(self._rule.source, truth)
+        self._fronts[index] = Front(self._rule.source, truth)
 
     def value(self, index: int, scores: Any) -> float:
-        """Return what a trial with (m,) scores is worth.
-
-        Raises:
-            InvalidArgumentError: the scores are no vector of the objectives.
-        """
+        """Return what a trial with (m,) scores is worth."""
         error = -np.asarray(scores, dtype=np.float64)
         size = len(self._rule.source.objectives)
         if error.shape != (size,):
@@ -172,12 +130,12 @@ class Episodes:
                 f"`env` must return {size} rewards, one per objective, got the shape "
                 f"{error.shape}; use the MO- id"
             )
-        seen = self._seen[index]
-        if seen is None:
+        front = self._fronts[index]
+        if front is None:
             raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
-        before = seen.front
-        seen.add(error)
-        return self._rule.value(error, before, seen)
+        before = front.points
+        front.add(error)
+        return self._rule.value(error, before, front)
 
 
 class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
@@ -190,7 +148,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
     """
 
     vector_reward = False
-    rule: ClassVar[type[Rule]]
+    rule: ClassVar[Callable[..., Rule]]
 
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
         """Wrap an `MO-` environment; the arguments are the rule's."""
@@ -200,14 +158,14 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
                 f"`env` must return a vector of rewards, got {env}; use the MO- id"
             )
         objectives = env.get_wrapper_attr("objectives")
-        self._episodes = Episodes(type(self).rule(objectives, **arguments), 1)
+        self._episodes = Episodes(self.rule(objectives, **arguments), 1)
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)
         gym.Wrapper.__init__(self, env)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset, and forget what the last episode has seen."""
+        """Reset, and forget the front of the last episode."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._episodes.restart(0, lambda: self.get_wrapper_attr("truth"))
         return observation, info
@@ -250,7 +208,7 @@ class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
         self._done = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Reset some or all environments, and forget what their last episodes have seen."""
+        """Reset some or all environments, and forget the fronts of their last episodes."""
         observations, infos = self.env.reset(seed=seed, options=options)
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         self._restart(mask)
@@ -284,13 +242,8 @@ class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
             self._episodes.restart(index, partial(env.truth, index))
 
 
-def checked_weights(objectives: Sequence[Any], weights: Sequence[float] | None) -> Floats:
-    """Return (m,) weights that sum to 1; equal ones by default.
-
-    Raises:
-        InvalidArgumentError: they are not as many numbers as there are objectives, none negative
-            and one positive.
-    """
+def checked_weights(objectives: Objectives, weights: Sequence[float] | None) -> Floats:
+    """Return (m,) weights that sum to 1; equal ones by default."""
     size = len(objectives)
     if weights is None:
         return np.full(size, 1.0 / size)
@@ -303,11 +256,7 @@ def checked_weights(objectives: Sequence[Any], weights: Sequence[float] | None) 
 
 
 def checked_numbers(name: str, values: object, size: int) -> Floats:
-    """Return (size,) finite numbers.
-
-    Raises:
-        InvalidArgumentError: they are not.
-    """
+    """Return (size,) finite numbers."""
     given = list(values) if isinstance(values, Sequence | np.ndarray) else []
     numbers = [as_number(value) for value in given]
     if len(numbers) != size or any(one is None or not np.isfinite(one) for one in numbers):
@@ -318,24 +267,15 @@ def checked_numbers(name: str, values: object, size: int) -> Floats:
 
 
 def checked_rho(rho: object) -> float:
-    """Return the weight of an augmentation.
-
-    Raises:
-        InvalidArgumentError: it is negative or not finite.
-    """
+    """Return the weight of an augmentation."""
     number = as_number(rho)
     if number is None or not 0 <= number < np.inf:
         raise InvalidArgumentError(f"`rho` must be finite and not negative, got {shown(rho)}")
     return float(number)
 
 
-def by_name(name: str, objectives: Sequence[Any], given: object) -> dict[str, float]:
-    """Return finite numbers of some objectives, by name.
-
-    Raises:
-        UnknownNameError: there is no such objective.
-        InvalidArgumentError: it is no mapping to finite numbers.
-    """
+def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float]:
+    """Return finite numbers of some objectives, by name."""
     known = [one.name for one in objectives]
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(
@@ -346,3 +286,244 @@ def by_name(name: str, objectives: Sequence[Any], given: object) -> dict[str, fl
             raise unknown_name(f"objective in `{name}`", str(one), known)
     numbers = checked_numbers(name, list(given.values()), len(given))
     return dict(zip(given, numbers.tolist(), strict=True))
+
+
+class WeightedSum(Scalarization):
+    """Reward = -sum_i w_i z_i, z the errors from the ideal point (0) to the nadir point (1).
+
+    Its optima are on the convex hull of a front only: points in a dent are best under no weights
+    (Miettinen, 1999, Section 3.1).
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        weights: Sequence[float] | None = None,
+        points: Points = "learned",
+    ) -> None:
+        """Make the reward one number.
+
+        Args:
+            env: an environment of an `MO-` id.
+            weights: one per objective, scaled to sum to 1; equal ones by default.
+            points: where ideal and nadir point come from, as `Source` takes it.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
+            UnknownNameError: a name does not exist.
+        """
+        super().__init__(env, weights=weights, points=points)
+
+    @staticmethod
+    def rule(
+        objectives: Objectives, weights: Sequence[float] | None = None, points: Points = "learned"
+    ) -> Rule:
+        """Return the rule of these arguments."""
+        source, w = Source(objectives, points), checked_weights(objectives, weights)
+        return Rule(source, lambda error, _, front: -float((w * front.normalised(error)).sum()))
+
+
+class Chebyshev(Scalarization):
+    """Reward = -(max_i w_i z_i + rho sum_i w_i z_i), z the errors from ideal (0) to nadir (1).
+
+    The augmented weighted Chebyshev distance from the ideal point (Steuer and Choo, 1983), as
+    ParEGO uses it (Knowles, 2006, Equation 2, rho = 0.05). Every point of a front is best under
+    some weights, also in a dent; the sum keeps points away that are only weakly optimal.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        weights: Sequence[float] | None = None,
+        rho: float = 0.05,
+        points: Points = "learned",
+    ) -> None:
+        """Make the reward one number.
+
+        Args:
+            env: an environment of an `MO-` id.
+            weights: one per objective, scaled to sum to 1; equal ones by default.
+            rho: weight of the sum; 0 leaves the plain distance.
+            points: where ideal and nadir point come from, as `Source` takes it.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
+            UnknownNameError: a name does not exist.
+        """
+        super().__init__(env, weights=weights, rho=rho, points=points)
+
+    @staticmethod
+    def rule(
+        objectives: Objectives,
+        weights: Sequence[float] | None = None,
+        rho: float = 0.05,
+        points: Points = "learned",
+    ) -> Rule:
+        """Return the rule of these arguments."""
+        source, w = Source(objectives, points), checked_weights(objectives, weights)
+        share = checked_rho(rho)
+
+        def value(error: Floats, _: Floats, front: Front) -> float:
+            weighted = w * front.normalised(error)
+            return -float(weighted.max() + share * weighted.sum())
+
+        return Rule(source, value)
+
+
+class Achievement(Scalarization):
+    """Reward = -(max_i (z_i - a_i) + rho sum_i (z_i - a_i)).
+
+    The achievement function of Wierzbicki (1980): z are the errors from ideal (0) to nadir (1), a
+    those of an aspiration. The reward is positive where the aspiration is exceeded in every
+    objective. No aspiration is too high or too low: the best trial is always on the front.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        aspiration: Mapping[str, float],
+        rho: float = 0.05,
+        points: Points = "learned",
+    ) -> None:
+        """Make the reward one number.
+
+        Args:
+            env: an environment of an `MO-` id.
+            aspiration: the value to reach, of every objective, in its unit.
+            rho: weight of the sum.
+            points: where ideal and nadir point come from, as `Source` takes it.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
+            UnknownNameError: a name does not exist.
+        """
+        super().__init__(env, aspiration=aspiration, rho=rho, points=points)
+
+    @staticmethod
+    def rule(
+        objectives: Objectives,
+        aspiration: Mapping[str, float],
+        rho: float = 0.05,
+        points: Points = "learned",
+    ) -> Rule:
+        """Return the rule of these arguments."""
+        source = Source(objectives, points)
+        wanted = by_name("aspiration", objectives, aspiration)
+        if missing := [one.name for one in objectives if one.name not in wanted]:
+            raise InvalidArgumentError(
+                f"`aspiration` must have a value of every objective, got none of {missing} in "
+                f"{shown(aspiration)}"
+            )
+        aspired = source.errors([wanted[one.name] for one in objectives])
+        share = checked_rho(rho)
+
+        def value(error: Floats, _: Floats, front: Front) -> float:
+            lacking = front.normalised(error) - front.normalised(aspired)
+            return -float(lacking.max() + share * lacking.sum())
+
+        return Rule(source, value)
+
+
+class EpsilonConstraint(Scalarization):
+    """Reward = -z_k where no limit of another objective is exceeded, else -(1 + v).
+
+    The epsilon-constraint method (Haimes, Lasdon and Wismer, 1971): z_k is the error of one
+    objective within its bounds, in [0, 1], and v the sum of what exceeds the limits, in units of
+    the bounds. So no trial that exceeds a limit is better than one that keeps all, and of those
+    that exceed limits the nearest is best. `ScalarizePenalty` is the soft form.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        limits: Mapping[str, float],
+        objective: str | None = None,
+    ) -> None:
+        """Make the reward one number.
+
+        Args:
+            env: an environment of an `MO-` id.
+            limits: the worst value that is allowed, by objective, in its unit.
+            objective: what is optimised; the first objective by default.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
+            UnknownNameError: a name does not exist.
+        """
+        super().__init__(env, limits=limits, objective=objective)
+
+    @staticmethod
+    def rule(
+        objectives: Objectives, limits: Mapping[str, float], objective: str | None = None
+    ) -> Rule:
+        """Return the rule of these arguments."""
+        names = [one.name for one in objectives]
+        if objective is not None and objective not in names:
+            raise unknown_name("`objective`", str(objective), names)
+        chosen = 0 if objective is None else names.index(objective)
+        highest = np.full(len(names), np.inf)
+        for name, limit in by_name("limits", objectives, limits).items():
+            index = names.index(name)
+            if index == chosen:
+                raise InvalidArgumentError(
+                    f"`limits` must be of other objectives than the one that is optimised, "
+                    f"{name!r}, got {shown(limits)}"
+                )
+            highest[index] = objectives[index].limit_error(limit)
+
+        def value(error: Floats, _: Floats, front: Front) -> float:
+            excess = np.maximum(error - highest, 0.0) / (front.nadir - front.ideal)
+            if excess.any():
+                return -1.0 - float(excess.sum())
+            return -float(front.normalised(error)[chosen])
+
+        return Rule(Source(objectives, "bounds"), value)
+
+
+class HypervolumeImprovement(Scalarization):
+    """Reward = what the trial adds to the hypervolume of the episode.
+
+    The return of an episode is the share that its front dominates of the box between two points, in
+    [0, 1]; it is never worth less to have made one trial more. The points are best and worst
+    bounds of the objectives by default. With `points="truth"` they are the ideal point and
+    `Truth.reference`, with `{"ideal": [...], "nadir": [...]}` what is given. Exact, by `moocore`.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], *, points: Points = "bounds") -> None:
+        """Make the reward one number.
+
+        Args:
+            env: an environment of an `MO-` id.
+            points: the corners of the box.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
+            UnknownNameError: there is no such source of points.
+        """
+        super().__init__(env, points=points)
+
+    @staticmethod
+    def rule(objectives: Objectives, points: Points = "bounds") -> Rule:
+        """Return the rule of these arguments."""
+        source = Source(objectives, points, end="reference")
+        if source.kind == "learned":
+            raise InvalidArgumentError(
+                "`points` must not be 'learned' for volumes, whose ends would move: use 'bounds', "
+                "'truth', or {'ideal': [...], 'nadir': [...]}"
+            )
+        return Rule(
+            source, lambda _, before, front: volume(front.points, front) - volume(before, front)
+        )
+
+
+def volume(points: Floats, front: Front) -> float:
+    """Return the share of the box between ideal and nadir point that points dominate."""
+    alive = front.nadir > front.ideal
+    if not len(points) or not alive.any():
+        return 0.0
+    scaled = np.array([front.normalised(point) for point in points])[:, alive]
+    return hypervolume(np.unique(np.maximum(scaled, 0.0), axis=0), np.ones(alive.sum()))

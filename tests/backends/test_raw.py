@@ -95,16 +95,16 @@ def test_going_on_trains_only_what_is_missing(monkeypatch: pytest.MonkeyPatch) -
 
 def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return where the (courses, rounds) of every batch that trains from here on will appear."""
-    from fedhpo_gym.fl.compiled.batch import CompiledBatch
+    from fedhpo_gym.fl.engine import CourseBatch
 
     trained: list[tuple[int, int]] = []
-    advance = CompiledBatch.advance
+    advance = CourseBatch.advance
 
-    def watched(self: CompiledBatch, rounds: int, **options: object) -> object:
+    def watched(self: CourseBatch, rounds: int, **options: object) -> object:
         trained.append((len(self.courses), rounds))
         return advance(self, rounds, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(CompiledBatch, "advance", watched)
+    monkeypatch.setattr(CourseBatch, "advance", watched)
     return trained
 
 

@@ -21,7 +21,7 @@ import torch
 
 from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import Task, get_task
 from plain_draws import client_order

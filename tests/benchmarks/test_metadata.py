@@ -24,7 +24,7 @@ def test_a_build_goes_on_where_it_was(
     monkeypatch.syspath_prepend(str(FOLDER))
     metadata = importlib.import_module("metadata")
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-    monkeypatch.setattr("fedhpo_gym.building.workers.WorkerPool", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.building.workers.Crew", CrewHere)
     words = ["--regimes", "LR", "--tables", "ScotsSecondary"]
 
     def build(folder: str, *factors: str) -> tuple[str, Sample]:

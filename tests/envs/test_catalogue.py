@@ -167,7 +167,7 @@ LIKE_OTHER_TABLES = {
 }  # fmt: skip
 """Data sets whose ids run the code of CreditG's on other numbers: laws are asked of that one and of
 all other kinds of data. That each id answers its own numbers is the law of `test_digests.py`; that
-these are lawful, of `tables/test_tables.py`; that they vary, of `trial/test_live_objectives.py`."""
+these are lawful, of `tables/test_tables.py`; that they vary, of `trial/test_objectives.py`."""
 
 WITH_NUMBERS = [task for task in TASKS.values() if task.numbers is None]
 """Tasks that answer from numbers of their own. The others differ by their reward alone."""

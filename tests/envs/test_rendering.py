@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import MissingDependencyError
-from fedhpo_gym.envs.round.drawing import Drawing
+from fedhpo_gym.envs.rendering import plot_course, plot_trials
 from fedhpo_gym.envs.round.env import Point
-from fedhpo_gym.envs.trial.drawing import plot_trials
-from fedhpo_gym.envs.trial.history import Trial
+from fedhpo_gym.envs.trial.process import Trial
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.testing import make_env
 
@@ -110,7 +109,7 @@ def picture(*values: tuple[int, float, float]) -> tuple[Any, Any]:
     trace = tuple(Point(rounds, loss, (action,)) for rounds, loss, action in values)
     figure = Figure()
     FigureCanvasAgg(figure)
-    Drawing("LR-Made", trace, ("learning_rate",), 8, "action").plot(figure)
+    plot_course(figure, trace, "LR-Made", ("learning_rate",), 8, "action")
     return figure.axes  # type: ignore[return-value]
 
 

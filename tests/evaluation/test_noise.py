@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.noise import Noise, exchanged, heard_clients
+from fedhpo_gym.evaluation.noise import Noise, clients_evaluated, exchanged
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending, get_objective
 
@@ -47,9 +47,9 @@ def evaluations(best: Any, samples: Any) -> Evaluations:
 
 def test_all_clients_are_the_truth_bit_for_bit() -> None:
     truth = made_up(4, seeds=3)
-    assert Noise(clients=1.0, bias=2.0).hear(truth, rngs(4), BOUNDS) is truth
+    assert Noise(clients=1.0, bias=2.0).apply(truth, rngs(4), BOUNDS) is truth
     # Through the whole machinery: a share so close to 1 that its whole part is everybody.
-    heard = Noise(clients=1 - 1e-12).hear(truth, rngs(4), BOUNDS)
+    heard = Noise(clients=1 - 1e-12).apply(truth, rngs(4), BOUNDS)
     assert heard is not truth
     for name in ("val_loss", "train_f1", "fairness_std", "fairness_worst"):
         compute = get_objective(name).compute
@@ -117,15 +117,15 @@ def test_cohorts_are_those_who_wait_least(n: int, share: float, bias: float, see
 def test_unbiased_clients_give_unbiased_means() -> None:
     number = 4000
     truth = made_up(number, equal=True)
-    heard = Noise(clients=0.2).hear(truth, rngs(number), BOUNDS)
-    assert (heard_clients(heard) == 4).all()
+    heard = Noise(clients=0.2).apply(truth, rngs(number), BOUNDS)
+    assert (clients_evaluated(heard) == 4).all()
     clients = truth.clients("val", "loss")[0, 0]
     # Of a mean of n out of N without replacement: s^2 / n (1 - n / N).
     variance = clients.var(ddof=1) / 4 * (1 - 4 / CLIENTS)
     found = heard.mean("val", "loss")
     assert abs(found.mean() - clients.mean()) < 4 * math.sqrt(variance / number)
     assert found.var() == pytest.approx(variance, rel=0.1)
-    biased = Noise(clients=0.2, bias=3.0).hear(truth, rngs(number), BOUNDS)
+    biased = Noise(clients=0.2, bias=3.0).apply(truth, rngs(number), BOUNDS)
     assert biased.mean("val", "accuracy").mean() > truth.mean("val", "accuracy")[0] + 0.1
     assert biased.mean("test", "accuracy").tolist() == truth.mean("test", "accuracy").tolist()
 
@@ -133,7 +133,7 @@ def test_unbiased_clients_give_unbiased_means() -> None:
 def test_private_means_weigh_clients_alike_and_clip_them() -> None:
     truth = made_up(2, seeds=2)
     truth.best[..., VAL, 0] *= 10.0
-    heard = Noise(epsilon=1.0).hear(truth, rngs(2), BOUNDS)
+    heard = Noise(epsilon=1.0).apply(truth, rngs(2), BOUNDS)
     expected = np.minimum(truth.best[..., VAL, 0], 10.0).mean(axis=(1, 2))
     assert heard.mean("val", "loss") == pytest.approx(expected)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.evaluation.metrics import CLASSIFICATION
 from fedhpo_gym.evaluation.records import (
+    CLASSIFICATION,
     METRICS,
     SPLITS,
     Cost,

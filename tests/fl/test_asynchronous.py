@@ -11,15 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.asynchronous import OneSecondEach  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.flights import Even  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model, Perceptron  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from plain_asynchronous import plain_asynchronous  # noqa: E402
 
 
@@ -98,7 +98,7 @@ def test_it_equals_a_plain_loop(
 
 def test_reports_of_one_instant_equal_a_plain_loop(federation: Federation) -> None:
     chosen = course(0.8, None, **GIVEN[4][1] | {"buffer_size": 3})
-    metrics, times = plain_asynchronous(federation, chosen, "fedbuff", 6, Even())
+    metrics, times = plain_asynchronous(federation, chosen, "fedbuff", 6, OneSecondEach())
     found = batch_of(federation, "fedbuff", chosen).advance(6)
     np.testing.assert_allclose(found.metrics[0], np.asarray(metrics), rtol=2e-4, atol=2e-5)
     assert found.feedback is not None
@@ -238,7 +238,9 @@ def test_a_long_step_of_the_server_takes_running_statistics_no_further_than_repo
     def after_one(rate: float) -> tuple[Any, Any]:
         given = {**GIVEN[4][1], "server_learning_rate": rate, "learning_rate": 0.01}
         shape = dict.fromkeys(model.architecture, 3)
-        batch = batch_of(data, "fedbuff", course(1.0, Even(), **given, **shape), model=model)
+        batch = batch_of(
+            data, "fedbuff", course(1.0, OneSecondEach(), **given, **shape), model=model
+        )
         first = batch.snapshot()[0]
         batch.advance(1)
         return first, batch.snapshot()[0]

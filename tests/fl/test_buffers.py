@@ -6,11 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fedhpo_gym.fl.buffers import Buffers  # noqa: E402
+from fedhpo_gym.fl.shared_matrices import Workspace  # noqa: E402
 
 
 def test_a_name_keeps_its_memory() -> None:
-    buffers = Buffers()
+    buffers = Workspace()
     first = buffers.take("a", (3, 4), torch.ones(1)).fill_(1.0)
     second = buffers.take("a", (2, 5), torch.ones(1))
     assert second.shape == (2, 5)
@@ -20,7 +20,7 @@ def test_a_name_keeps_its_memory() -> None:
 
 
 def test_larger_tensors_and_other_types_get_memory_of_their_own() -> None:
-    buffers = Buffers()
+    buffers = Workspace()
     small = buffers.take("a", (2,), torch.ones(1)).fill_(1.0)
     large = buffers.take("a", (5,), torch.ones(1)).fill_(2.0)
     whole = buffers.take("a", (5,), torch.ones(1, dtype=torch.int64)).fill_(3)

@@ -8,14 +8,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl import lockstep  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl import torch_trainer  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, convolution  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, cnn_step  # noqa: E402
 from plain_cnn import images, plain_network, train  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402
 from small_images import course, small_images  # noqa: E402
@@ -96,8 +96,8 @@ def test_portions_of_clients_give_the_same_numbers(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(federation, MIXED).metrics
-    monkeypatch.setattr("fedhpo_gym.fl.lockstep.MAX_LOCAL_BYTES", 1)
-    monkeypatch.setattr("fedhpo_gym.fl.steps.MAX_LAID_OUT", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.local_training.MAX_LAID_OUT", 1)
     monkeypatch.setattr("fedhpo_gym.fl.averaging.PIECE", 1)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 
@@ -122,15 +122,15 @@ def test_evaluation_in_portions_of_rows_gives_the_same_numbers(
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf")])
 def test_one_odd_number_marks_its_item(odd: float) -> None:
     values = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
-    assert lockstep._finite(values).tolist() == [True, True, True]
+    assert torch_trainer._finite(values).tolist() == [True, True, True]
     values[1, 2, 4, 1] = odd
-    assert lockstep._finite(values).tolist() == [True, True, False]
+    assert torch_trainer._finite(values).tolist() == [True, True, False]
 
 
 def test_pooling_is_that_of_torch() -> None:
     maps = torch.randn(3, 4, 7, 6, generator=torch.Generator().manual_seed(0))
     maps = maps.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(convolution.pool(maps), torch.nn.functional.max_pool2d(maps, 2))
+    assert torch.equal(cnn_step.pool(maps), torch.nn.functional.max_pool2d(maps, 2))
 
 
 def test_dropout_changes_training_and_not_the_evaluation(federation: Federation) -> None:

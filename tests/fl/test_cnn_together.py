@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl import cohorts  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl import shared_matrices  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.fl.shared_together import SharedMatrices  # noqa: E402
 from small_images import course, small_images  # noqa: E402
 
@@ -70,7 +70,7 @@ def test_parameters_are_those_of_single_steps(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, algorithm: str, sharing: bool
 ) -> None:
     monkeypatch.setattr(
-        "fedhpo_gym.fl.cohorts.worth_sharing", lambda rank, _: np.full(len(rank), sharing)
+        "fedhpo_gym.fl.shared_matrices.worth_sharing", lambda rank, _: np.full(len(rank), sharing)
     )
     expected = trained(federation, ConvNet, algorithm)
     found = trained(federation, Together, algorithm)
@@ -99,10 +99,12 @@ def test_clients_that_train_together_keep_no_more_rows_than_planned(
             kept.append(arguments[2:])
             super().__init__(*arguments)
 
-    most = 16 * cohorts.MORE
-    monkeypatch.setattr(cohorts, "MAX_KEPT", 16)
-    monkeypatch.setattr("fedhpo_gym.fl.lockstep.SharedMatrices", Seen)
-    monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: np.ones(len(rank), np.bool_))
+    most = 16 * shared_matrices.MORE
+    monkeypatch.setattr(shared_matrices, "MAX_KEPT", 16)
+    monkeypatch.setattr("fedhpo_gym.fl.torch_trainer.SharedMatrices", Seen)
+    monkeypatch.setattr(
+        shared_matrices, "worth_sharing", lambda rank, _: np.ones(len(rank), np.bool_)
+    )
     usual = course(batch=16, epochs=2)
     asked = Course({**usual.configuration, **sizes}, usual.client_sample_rate, usual.seed)
     CourseBatch({1: federation}, Together, get_algorithm("fedavg"), [asked]).advance(1)

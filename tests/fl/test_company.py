@@ -9,11 +9,11 @@ import pytest
 
 pytest.importorskip("numba")
 
-from fedhpo_gym.fl.algorithms import get_algorithm
-from fedhpo_gym.fl.cases import make_case
+from fedhpo_gym.algorithms import get_algorithm
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import COMPILED, MODELS
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.self_check import make_case
 
 GIVEN: dict[str, dict[str, float]] = {
     "fedavg": {},

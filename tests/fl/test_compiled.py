@@ -22,9 +22,9 @@ pytest.importorskip("numba")
 
 from digests import FILE, kernels
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.fl.compiled import draws, jit
-from fedhpo_gym.fl.compiled.elementary import exp, log, power
-from fedhpo_gym.fl.compiled.normal import quantile, standard_normal
+from fedhpo_gym.fl.compiled import jit, rng
+from fedhpo_gym.fl.compiled.arithmetic import exp, log, power
+from fedhpo_gym.fl.compiled.rng import quantile, standard_normal
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "tests" / "support" / "digests.py"
@@ -117,17 +117,17 @@ def test_normal_numbers_have_the_bits_that_were_recorded() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**40, 2**130 + 5])
 def test_draws_are_those_of_numpy(seed: int) -> None:
-    pool, state = np.empty(draws.POOL, np.uint32), np.empty(draws.STATE, np.uint64)
-    start, shuffle = draws.start, draws.shuffle
-    words = draws.entropy(seed, "minibatches", 2)
+    pool, state = np.empty(rng.POOL, np.uint32), np.empty(rng.STATE, np.uint64)
+    start, shuffle = rng.start, rng.shuffle
+    words = rng.entropy(seed, "minibatches", 2)
     for n in range(1, 300):
         words[-2:] = 3, n
         start(words, pool, state)
-        found, rng = np.arange(n, dtype=np.int32), stream(seed, "minibatches", 3, n)
+        found, numpys = np.arange(n, dtype=np.int32), stream(seed, "minibatches", 3, n)
         expected = np.arange(n, dtype=np.int32)
         for _ in range(2):  # what is left of a word of 64 bits is used next time
             shuffle(state, found)
-            rng.shuffle(expected)
+            numpys.shuffle(expected)
         np.testing.assert_array_equal(found, expected)
 
 

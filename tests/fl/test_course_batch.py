@@ -12,15 +12,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
-from fedhpo_gym.fl.cases import make_case  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.fl.records import Feedback  # noqa: E402
+from fedhpo_gym.fl.self_check import make_case  # noqa: E402
 from plain_course import LINEAR, State, evaluate, plain_course  # noqa: E402
 
 HORIZON = 20

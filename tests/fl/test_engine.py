@@ -10,13 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.data import Dataset  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_federation  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.models.base import sum_classes  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.fl.models.torch_model import sum_classes  # noqa: E402
 from plain_course import plain_course  # noqa: E402
 
 Federations = dict[int, Federation]

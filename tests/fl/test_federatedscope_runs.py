@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 pytest.importorskip("torch")
 datasets = pytest.importorskip("sklearn.datasets")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.data import Dataset  # noqa: E402
 from fedhpo_gym.data.federation import make_federation  # noqa: E402
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import get_model  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 
 ROUNDS = 30
 KEYS = ("train_avg_loss", "val_avg_loss", "test_avg_loss", "train_acc", "val_acc", "test_acc")

@@ -13,16 +13,16 @@ pytest.importorskip("networkx")
 pytest.importorskip("scipy")
 
 from federations.test_louvain import made_up_graph  # noqa: E402
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import make_federation  # noqa: E402
 from fedhpo_gym.data.graph_federations import GraphFederation, make_graph_federation  # noqa: E402
 from fedhpo_gym.data.graphs import from_dense  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import GCN  # noqa: E402
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from plain_gcn import plain_gcn  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("numba")
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.algorithms import get_algorithm
 from fedhpo_gym.fl.compiled import training
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.fl.packing import Course
 
 SAMPLED, EACH, FEW, MANY = 10, 12, 1_000, 100_000
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("scipy")
 metrics = pytest.importorskip("sklearn.metrics")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data import load_dataset, make_dataset  # noqa: E402
@@ -21,10 +22,9 @@ from fedhpo_gym.data.graph_sets import GraphSet, make_graph_set  # noqa: E402
 from fedhpo_gym.data.graph_tasks import make_graph_sets  # noqa: E402
 from fedhpo_gym.data.graphs import from_dense  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import HeteroGCN  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402
 from plain_draws import client_order, draw_round  # noqa: E402
 

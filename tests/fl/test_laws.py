@@ -25,7 +25,7 @@ LOWER = {
 }
 CODE = """
 import json, sys
-from fedhpo_gym.fl.laws import check_engine
+from fedhpo_gym.fl.self_check import check_engine
 print(json.dumps([[v.family, v.law, v.holds, v.words] for v in check_engine({families})]))
 """
 

@@ -13,13 +13,13 @@ pytest.importorskip("sklearn")
 
 from torch import Tensor, nn  # noqa: E402
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import SparseRows, make_dataset  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LeafLogisticRegression, LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from plain_course import LINEAR, Network, plain_course  # noqa: E402
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "engine"

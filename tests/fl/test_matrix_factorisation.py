@@ -10,14 +10,14 @@ pytest.importorskip("sklearn")
 
 from sklearn.metrics import f1_score  # noqa: E402
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import MatrixFactorisation  # noqa: E402
 from fedhpo_gym.fl.models.matrix_factorisation import MIDDLE, RANK, RIDGE  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -10,16 +10,16 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.core.identity import Identity  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.envs.round.arguments import RoundArguments  # noqa: E402
 from fedhpo_gym.envs.trial.arguments import TrialArguments  # noqa: E402
-from fedhpo_gym.fl import cohorts, precision  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.fl import precision, shared_matrices  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, get_model  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.tasks import TASKS, get_task, task_of  # noqa: E402
 from small_images import course, small_images  # noqa: E402
 
@@ -53,7 +53,7 @@ def test_curves_of_both_precisions_are_close(
     federation: Federation, sharing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not sharing:
-        monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: rank < 0)
+        monkeypatch.setattr(shared_matrices, "worth_sharing", lambda rank, _: rank < 0)
     calm = [course(rate=0.02, batch=16, dropout=0.3, mu=0.1), course(rate=0.01, batch=8, mu=0.1)]
     exact = run(federation, calm, "float32").metrics
     rounded = run(federation, calm).metrics

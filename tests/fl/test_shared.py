@@ -10,13 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl import cohorts, lockstep, shared  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
-from fedhpo_gym.fl.buffers import Buffers  # noqa: E402
+from fedhpo_gym.fl import records, shared_matrices  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
+from fedhpo_gym.fl.shared_matrices import Workspace  # noqa: E402
 from small_images import course, small_images  # noqa: E402
 
 OUT, IN = 12, 20
@@ -36,7 +36,7 @@ def test_shared_matrices_are_what_each_client_would_have(
     generator = torch.Generator().manual_seed(0)
     start = draw(generator, OUT, IN)
     ranks = [sum(step[i] for step in SIZES if i < len(step)) for i in range(3)]
-    matrix = shared.SharedMatrix(start, torch.float32, ranks, Buffers(), "w")
+    matrix = shared_matrices.SharedMatrix(start, torch.float32, ranks, Workspace(), "w")
     own = [start.clone() for _ in ranks]
     moved = [torch.zeros_like(start) for _ in ranks]
     for sizes in SIZES:
@@ -96,15 +96,15 @@ def test_sharing_changes_no_algorithm(
 ) -> None:
     chosen = course(batch=8, decay=0.2, epochs=2, **ALGORITHMS[name])
     made: list[int] = []
-    init = shared.SharedMatrix.__init__
+    init = shared_matrices.SharedMatrix.__init__
     monkeypatch.setattr(
-        shared.SharedMatrix, "__init__", lambda *given: (made.append(1), init(*given))[1]
+        shared_matrices.SharedMatrix, "__init__", lambda *given: (made.append(1), init(*given))[1]
     )
     found = run(federation, [chosen], name, observe=True)
     assert bool(made) == (name in SHARING)
     if not made:
         return
-    monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: rank < 0)
+    monkeypatch.setattr(shared_matrices, "worth_sharing", lambda rank, _: rank < 0)
     expected = run(federation, [chosen], name, observe=True)
     np.testing.assert_allclose(found.metrics[..., 0], expected.metrics[..., 0], rtol=2e-3)
     assert found.feedback is not None
@@ -130,7 +130,9 @@ def test_observing_changes_nothing_and_company_neither(federation: Federation) -
 
 
 def test_corrections_larger_than_the_matrix_are_not_worth_it() -> None:
-    assert shared.worth_sharing(np.array([110, 440, 1238, 1240]), (2048, 3136)).tolist() == [
+    assert shared_matrices.worth_sharing(
+        np.array([110, 440, 1238, 1240]), (2048, 3136)
+    ).tolist() == [
         True,
         True,
         True,
@@ -150,11 +152,11 @@ def test_neither_numbers_nor_what_clients_report_depend_on_portions(
     federation: Federation, name: str, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shares:
-        monkeypatch.setattr(cohorts, "worth_sharing", lambda rank, _: rank < 0)
+        monkeypatch.setattr(shared_matrices, "worth_sharing", lambda rank, _: rank < 0)
     courses = [course(batch=8, epochs=2, sampled=rate, **ALGORITHMS[name]) for rate in (0.5, 1.0)]
     whole = run(federation, courses, name, observe=True)
-    monkeypatch.setattr(cohorts, "ROWS_TOGETHER", 8)
-    monkeypatch.setattr(lockstep, "MAX_LOCAL_BYTES", 1)
+    monkeypatch.setattr(shared_matrices, "ROWS_TOGETHER", 8)
+    monkeypatch.setattr(records, "MAX_LOCAL_BYTES", 1)
     cut = run(federation, courses, name, observe=True)
     np.testing.assert_allclose(cut.metrics[..., 0], whole.metrics[..., 0], rtol=2e-3)
     assert cut.feedback is not None

@@ -10,15 +10,21 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.building.design import encode_curves  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import Dataset, SparseRows, make_dataset  # noqa: E402
-from fedhpo_gym.evaluation.best import best_rounds  # noqa: E402
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity  # noqa: E402
-from fedhpo_gym.fl.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.evaluation.records import (  # noqa: E402
+    METRICS,
+    SPLITS,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    best_rounds,
+)
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.packing import Course  # noqa: E402
 from fedhpo_gym.objectives import COST_NAMES, NO_PRIVACY, OBJECTIVES, Spending  # noqa: E402
 from plain_course import plain_course  # noqa: E402
 

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 pytest.importorskip("numba")
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.records import make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.algorithms import get_algorithm
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
-from fedhpo_gym.fl.packing import Course
 from fedhpo_gym.objectives import planned_noise
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.work import work_of

@@ -13,7 +13,7 @@ from fedhpo_gym.backends.training import label_frequencies
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.evaluation.ranks import kendall
+from fedhpo_gym.evaluation.fronts import kendall
 from fedhpo_gym.stored.health import variance_shares
 
 
@@ -27,7 +27,7 @@ def test_kendall_by_hand() -> None:
 
 @pytest.mark.parametrize("at_once", [7, 1 << 22])
 def test_kendall_is_that_of_scipy(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.evaluation.ranks._PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr("fedhpo_gym.evaluation.fronts._PAIRS_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     one, other = rng.integers(0, 20, (2, 60)).astype(float)
     other += one

@@ -117,7 +117,7 @@ LIMIT = "gymnasium.wrappers.common:TimeLimit"
         (wrapper("TimeLimit", LIMIT, max_episode_steps=3, more=1), "arguments among"),
         ({**wrapper("TimeLimit", LIMIT), "kwargs": None}, "arguments among"),
         (
-            wrapper("RawBackend", "fedhpo_gym.wrappers.raw_backend:RawBackend", device=3),
+            wrapper("RawBackend", "fedhpo_gym.wrappers:RawBackend", device=3),
             "device` must be a string",
         ),
     ],

@@ -34,13 +34,13 @@ from typing import Any
 
 import numpy as np
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.records import Dataset, SparseRows, make_dataset
-from fedhpo_gym.fl.algorithms import ALGORITHMS, get_algorithm
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import get_model
-from fedhpo_gym.fl.packing import Course
 
 FILE = Path(__file__).resolve().parents[1] / "data" / "digests.json"
 STEPS = {"single": 200, "vector": 60}
@@ -105,7 +105,7 @@ def cases() -> Iterator[tuple[str, str, int, str, Mapping[str, float]]]:
         shape = {"model_depth": float(depth), "model_width": float(width)}
         for model in ("MLP", "PlainMLP"):
             yield f"{model} 3 fedavg {depth} x {width}", model, 3, "fedavg", shape
-    others = [name for name in ALGORITHMS if name != "fedavg"]
+    others = [*GIVEN, "fedbn", "local"]
     for (model, classes), name in itertools.product((("LR", 3), ("MLP", 2)), others):
         yield f"{model} {classes} {name}", model, classes, name, deep if model == "MLP" else {}
     yield "PlainMLP 2 dpfedavg", "PlainMLP", 2, "dpfedavg", deep

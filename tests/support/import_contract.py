@@ -23,10 +23,12 @@ LAYERS: dict[str, frozenset[str]] = {
     "objectives": frozenset(),
     "systems": frozenset(),
     "data": frozenset(),
-    "fl": frozenset({"data", "objectives"}),
-    "tasks": frozenset({"data", "objectives", "systems"}),
+    # What an algorithm is: tasks and the engine read it there.
+    "algorithms": frozenset({"objectives"}),
+    "fl": frozenset({"algorithms", "data"}),
+    "tasks": frozenset({"algorithms", "data", "objectives", "systems"}),
     "stored": frozenset({"tasks"}),
-    "backends": frozenset({"tasks", "stored", "objectives", "systems", "data"}),
+    "backends": frozenset({"algorithms", "tasks", "stored", "objectives", "systems", "data"}),
     # Filling a table runs the engine over a design.
     "building": frozenset({"backends", "tasks", "stored", "objectives", "data", "fl"}),
     "wrappers": frozenset(),
@@ -42,13 +44,8 @@ LAYERS: dict[str, frozenset[str]] = {
     "testing": EVERYTHING,
     "cli": EVERYTHING,
 }
-# What some modules may import besides: the wrappers that choose a backend, and the backends that
-# train on the engine.
+# The backends that train may import the engine besides.
 BESIDES = {
-    "wrappers.tabular*": "backends",
-    "wrappers.surrogate*": "backends",
-    "wrappers.raw*": "backends",
-    "wrappers.federatedscope*": "backends",
     "backends.training": "fl",
     "backends.engine_courses": "fl",
     "backends.federatedscope.remote_course": "fl",
@@ -261,10 +258,8 @@ NARROWED = {
     "backends.engine_courses": 1,
     "envs.round.parallel": 1,
     "envs.trial.observation": 1,
-    "envs.trial.scores": 1,
-    "envs.trial.telling": 1,
-    "envs.trial.vector": 2,
-    "fl.laws": 2,
+    "envs.trial.evaluator": 2,
+    "fl.self_check": 2,
     "fl.models.cnn_step": 1,
     "core.processes": 1,
     "studies.run": 1,

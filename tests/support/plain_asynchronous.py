@@ -7,7 +7,7 @@ import torch
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.packing import Course, JobClock
+from fedhpo_gym.fl.course import Course, JobClock
 from plain_course import LINEAR, State, evaluate, train_client
 
 Metrics = list[list[list[float]]]
@@ -20,22 +20,22 @@ def plain_asynchronous(
     module, given, seed = LINEAR.make(federation), course.configuration, federation.seed
     world: State = {name: value.clone() for name, value in module.state_dict().items()}
     at_once = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
-    flying: list[tuple[float, int, int, int, bool, State, State]] = []
+    in_flight: list[tuple[float, int, int, int, bool, State, State]] = []
     now, begun, metrics, times = 0.0, 0, [], []
     for version in range(aggregations):
         reports = []
         while len(reports) < given.get("buffer_size", 1):
-            waiting = any(job[0] <= now for job in flying)
-            while len(flying) < at_once and not waiting:
-                idle = sorted({*range(federation.num_clients)} - {job[2] for job in flying})
+            waiting = any(job[0] <= now for job in in_flight)
+            while len(in_flight) < at_once and not waiting:
+                idle = sorted({*range(federation.num_clients)} - {job[2] for job in in_flight})
                 client = idle[stream(seed, "asynchronous clients", begun).integers(len(idle))]
                 took, survives = clock.job(seed, begun, client, now)
                 job = (LINEAR, federation, course, begun, client)
                 local = train_client(module, world, world, given.get("mu", 0.0), *job)
-                flying.append((now + took, begun, client, version, survives, world, local))
+                in_flight.append((now + took, begun, client, version, survives, world, local))
                 begun += 1
-            flying.sort(key=lambda job: job[:2])
-            now, *_ = done = flying.pop(0)
+            in_flight.sort(key=lambda job: job[:2])
+            now, *_ = done = in_flight.pop(0)
             reports += [done] if done[4] else []
         new = {name: value.clone() for name, value in world.items()}
         for *_, started, _, received, local in reports:
@@ -49,7 +49,7 @@ def plain_asynchronous(
                 else:
                     new[name] += given["server_learning_rate"] * weight * (value - received[name])
         world, now = new, now + clock.server_s
-        flying = [(job[0] + clock.server_s, *job[1:]) for job in flying]
+        in_flight = [(job[0] + clock.server_s, *job[1:]) for job in in_flight]
         times.append(now)
         assert all(torch.isfinite(value).all() for value in world.values())
         clients = range(federation.num_clients)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.packing import FULL_BATCH, Course
+from fedhpo_gym.fl.course import FULL_BATCH, Course
 from plain_draws import client_order, draw_round
 
 State = dict[str, Tensor]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.fl.course import PerClient
 from fedhpo_gym.fl.minibatches import RoundLayout, batch_rows, client_orders, client_streams
-from fedhpo_gym.fl.packing import PerClient
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.packing import FULL_BATCH, Course
+from fedhpo_gym.fl.course import FULL_BATCH, Course
 from plain_draws import client_order, draw_round
 
 HIDDEN = 64

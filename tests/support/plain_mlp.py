@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.fl.course import FULL_BATCH, Course
 from fedhpo_gym.fl.models import Perceptron, PlainPerceptron
-from fedhpo_gym.fl.packing import FULL_BATCH, Course
 from plain_draws import client_order, draw_round
 
 State = dict[str, torch.Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedhpo_gym.data.records import Dataset, make_dataset
-from fedhpo_gym.fl.packing import Course
+from fedhpo_gym.fl.course import Course
 
 
 def small_images(shape: tuple[int, ...] = (8, 8)) -> Dataset:

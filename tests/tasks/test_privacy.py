@@ -13,7 +13,8 @@ import pytest
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.objectives import (
     NO_PRIVACY,
     ORDERS,
@@ -31,6 +32,7 @@ from fedhpo_gym.tasks.privacy import (
 )
 from fedhpo_gym.testing.analytic import Analytic
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
+from fedhpo_gym.wrappers.budget import Budget
 from tiny_table import tiny_task
 
 
@@ -146,7 +148,14 @@ OBJECTIVES = ("val_loss", "epsilon", "renyi_8")
 
 
 def env_of(task: Task, backend: Any) -> BudgetTermination:
-    return BudgetTermination(TrialEnv(task, backend, objectives=OBJECTIVES), budget_trials=9)
+    return BudgetTermination(
+        TrialEnv(TrialSetup.of(task, backend, objectives=OBJECTIVES)), budget_trials=9
+    )
+
+
+def many_of(task: Task, backend: Any) -> TrialVectorEnv:
+    setup = TrialSetup.of(task, backend, objectives=OBJECTIVES)
+    return TrialVectorEnv(3, setup, Budget(budget_trials=9))
 
 
 def check_step(env: gym.Env[Any, Any], task: Task, action: Any) -> None:
@@ -196,7 +205,7 @@ def follow(single: gym.Env[Any, Any], many: TrialVectorEnv) -> None:
 
 def test_many_environments_show_the_same() -> None:
     task = private()
-    follow(env_of(task, Analytic(task)), TrialVectorEnv(3, env_of(task, Analytic(task))))
+    follow(env_of(task, Analytic(task)), many_of(task, Analytic(task)))
 
 
 @pytest.mark.raw
@@ -222,5 +231,5 @@ def test_tables_and_training_show_the_same(tmp_path: Path, monkeypatch: pytest.M
             check_step(env, task, np.full(env.action_space.shape or (), high, np.float32))
     follow(
         env_of(task, make_backend("tabular", task)),
-        TrialVectorEnv(3, env_of(task, make_backend("tabular", task))),
+        many_of(task, make_backend("tabular", task)),
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym import register_all
+from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.console import asked_task
 from fedhpo_gym.core.errors import (
@@ -34,7 +35,6 @@ from fedhpo_gym.tasks import (
     task_of,
     with_version_one,
 )
-from fedhpo_gym.tasks.algorithms import ALGORITHMS
 from fedhpo_gym.tasks.federated import STORED_ROUNDS
 
 ALPHAS = (0.1, 0.5, 0.7, 1.0, 2, 1e-5, 0.1234567, 12345678.0, 1e20)
@@ -332,13 +332,6 @@ def test_tasks_and_models_agree_about_shapes_and_sizes(task: Task) -> None:
         built = model.for_federation(federation, *device, **shape)
         assert built.num_parameters == sizes[-1]
     assert sizes[-1] == task.num_parameters == max(sizes)
-
-
-def test_tasks_and_engine_offer_the_same_algorithms() -> None:
-    pytest.importorskip("torch")
-    from fedhpo_gym.fl.algorithms import ALGORITHMS as IMPLEMENTED
-
-    assert set(IMPLEMENTED) == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.key)

@@ -13,12 +13,12 @@ import pytest
 
 from fedhpo_gym.agents import Agent, SearchProblem, read_problem
 from fedhpo_gym.agents.base import Step
+from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import ENTRIES, Evaluation, Evaluations, Fidelity
 from fedhpo_gym.objectives import OBJECTIVES, Objective
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.algorithms import ALGORITHMS
 from fedhpo_gym.testing import (
     AgentConformance,
     AlgorithmConformance,
@@ -279,12 +279,11 @@ def test_a_faulty_agent_breaks_its_law(
         ("own state", "test_two_trainings_at_once_do_not_share_state"),
         ("own state", "test_advancing_in_parts_equals_advancing_at_once"),
         ("stands still", "test_it_learns"),
-        ("unknown", "test_tasks_know_it_and_what_it_reads"),
     ],
 )
 def test_a_faulty_algorithm_breaks_its_law(planted: str, law: str) -> None:
     pytest.importorskip("torch")
-    from fedhpo_gym.fl.algorithms import FedAvg
+    from fedhpo_gym.algorithms import FedAvg
 
     class Planted(FedAvg):
         calls = 0
@@ -300,7 +299,7 @@ def test_a_faulty_algorithm_breaks_its_law(planted: str, law: str) -> None:
     algorithm = Planted()
 
     class Laws(AlgorithmConformance):
-        name = "fedopt" if planted == "unknown" else "fedavg"
+        name = "fedavg"
 
         @property
         def algorithm(self) -> Any:

@@ -16,7 +16,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.wrappers import NamedAction
-from fedhpo_gym.wrappers.dimension_space import DimensionSpace
+from fedhpo_gym.wrappers.actions import DimensionSpace
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 DRAWS = 4000

@@ -76,7 +76,7 @@ def test_of_two_episodes_the_one_with_the_better_incumbent_has_the_larger_return
 def test_returns_order_episodes_of_any_errors_and_lengths(
     first: list[tuple[float, float]], second: list[tuple[float, float]], kind: str
 ) -> None:
-    rule = IncumbentReward(make_env(), kind=kind)
+    rule = IncumbentReward(make_env(), kind=kind).value
 
     def total(trials: list[tuple[float, float]]) -> float:
         best, found = np.zeros(1), 0.0
@@ -104,7 +104,7 @@ def test_returns_order_episodes_of_any_errors_and_lengths(
 
 
 def test_the_potential_falls_strictly_from_the_best_value_to_a_diverged_trial() -> None:
-    rule = IncumbentReward(make_env())
+    rule = IncumbentReward(make_env()).value
     chance = make_env().get_wrapper_attr("task").chance_loss
     errors = np.array([0.0, 1e-6, 0.01, chance, 2.0, 9.0, 10.0, 11.0, 1e6, LARGEST, np.inf])
     found = rule.potential(errors, np.zeros(len(errors)))
@@ -116,7 +116,7 @@ def test_the_potential_falls_strictly_from_the_best_value_to_a_diverged_trial() 
 @pytest.mark.parametrize("name", ["val_f1", "val_error", "fairness_std", "fairness_jain"])
 def test_every_objective_has_a_potential(name: str) -> None:
     env = make_env(objectives=[name])
-    rule, [objective] = IncumbentReward(env), env.get_wrapper_attr("objectives")
+    rule, [objective] = IncumbentReward(env).value, env.get_wrapper_attr("objectives")
     ends = objective.bounds if objective.minimize else objective.bounds[::-1]
     found = rule.potential(np.linspace(*ends, 5), np.zeros(5))
     assert found[0] == 1.0

@@ -25,7 +25,7 @@ from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.testing.rollout import plain
-from fedhpo_gym.wrappers.parallel_trials import Finished, ParallelTrials
+from fedhpo_gym.wrappers.parallel_trials import FinishedTrial, ParallelTrials
 
 TRACES = Path(__file__).resolve().parents[1] / "data" / "workers.npz"
 ID = "FedHPO-LR-CreditG-v0"
@@ -61,12 +61,12 @@ class Listed(gym.Env[Any, Any]):
         return {}, 0.0, False, False, {"elapsed_s": self.now_s}
 
 
-def play(env: Listed, workers: int, ends: int | None = None) -> list[Finished]:
+def play(env: Listed, workers: int, ends: int | None = None) -> list[FinishedTrial]:
     """Start the list in its order, each trial as soon as a worker is free; return what ends."""
     crew = fedhpo_gym.parallel(env, workers)
     crew.reset()
     waiting = list(range(len(env.courses)))
-    found: list[Finished] = []
+    found: list[FinishedTrial] = []
     while len(found) < (len(env.courses) if ends is None else ends):
         while crew.free and waiting:
             crew.start(np.array([waiting.pop(0)], np.float32))

@@ -28,8 +28,14 @@ from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
 from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, Curve, RemoteCourse
 from fedhpo_gym.core.checks import as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.best import evaluation_of
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations, Fidelity
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    evaluation_of,
+)
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task
 

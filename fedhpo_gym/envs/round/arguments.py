@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
+
+from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.backends.courses import Courses
 from fedhpo_gym.core.checks import check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.arguments import chosen_options
+from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
 from fedhpo_gym.envs.round.controls import RATE, Controls
+from fedhpo_gym.envs.round.env import INFO_KEYS, RoundEnv, RoundVectorEnv
 from fedhpo_gym.envs.round.process import RoundProcess
-from fedhpo_gym.envs.round.rewards import measured_objectives
-from fedhpo_gym.envs.round.settings import RoundSettings
-from fedhpo_gym.envs.trial.setup import check_noise
-from fedhpo_gym.evaluation.noise import Noise
+from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
+from fedhpo_gym.envs.vector import (
+    checked_keys,
+    checked_number,
+)
+from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
@@ -42,11 +47,11 @@ class RoundArguments:
             unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
         backend: what trains: "raw", our engine, or "federatedscope".
         device: torch device of our engine.
-        source: source tree of FederatedScope; as for trials, see `TrialArguments`.
+        source: source tree of FederatedScope; as for trials (`TrialArguments`).
         interpreter: Python that has its dependencies; likewise.
         time_limit_s: real seconds that one of its courses may take for a step (3,600).
         instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
-            (alpha, seed) pairs; see `make_instances`.
+            (alpha, seed) pairs (`make_instances`).
         per_client: every client has its own row in an action.
         rounds_per_step: k; 5 by default, 1 in the per-client form.
         horizon: rounds of an episode.
@@ -146,11 +151,8 @@ class RoundArguments:
             per_client=self.per_client,
         )
 
-    def open(self, number: int = 1) -> tuple[RoundProcess, str]:
-        """Return the process of some episodes, and the fingerprint of what its numbers depend on.
-
-        Args:
-            number: episodes that run together.
+    def open(self, number: int = 1) -> RoundProcess:
+        """Return the process of as many episodes, which run together.
 
         Raises:
             InvalidArgumentError: torch cannot use the device.
@@ -170,7 +172,7 @@ class RoundArguments:
             report_moves=self.report_moves,
             **self.backend_options,
         )
-        return self.process(courses, number), courses.fingerprint
+        return self.process(courses, number)
 
     @property
     def backend_options(self) -> dict[str, Any]:
@@ -197,22 +199,11 @@ class RoundArguments:
         return self.variant.system.ample_s(self.controls.largest_work(self.horizon, samples))
 
     def _round_settings(self, budget_s: float) -> RoundSettings:
-        rounds = self.rounds_per_step
-        if rounds is None:
-            rounds = 1 if self.per_client else 5
-        return RoundSettings(
-            rounds_per_step=rounds,
-            horizon=self.horizon,
-            budget_s=budget_s,
-            history=self.history,
-            potential=self.potential,
-            rewards=tuple(self.rewards),
-            reward_scale=self.reward_scale,
-            time_price=self.time_price,
-            divergence_penalty=self.divergence_penalty,
-            noise=self.evaluation_noise,
-            report_moves=self.report_moves,
-        )
+        usual = 1 if self.per_client else 5
+        rounds = usual if self.rounds_per_step is None else self.rounds_per_step
+        given: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(RoundSettings)}
+        given.update(budget_s=budget_s, rounds_per_step=rounds, rewards=tuple(self.rewards))
+        return RoundSettings(**{**given, "noise": self.evaluation_noise})
 
     @cached_property
     def evaluation_noise(self) -> Noise | None:
@@ -233,3 +224,80 @@ class RoundArguments:
             )
         check_noise(noise, measured_objectives(self.variant, self.rewards), "raw")
         return noise
+
+
+OF_FORM: Final = ("vector_reward", "render_mode")
+"""Arguments that say what an environment looks like, not what it is about."""
+OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
+"""Arguments of the vector form alone, for suggestions."""
+
+
+@takes(RoundArguments)
+def make_round_env(
+    *, vector_reward: bool = False, render_mode: str | None = None, **arguments: Any
+) -> RoundEnv:
+    """Build a round environment; the entry point of every `FedHPO-DAC-*` id.
+
+    Args:
+        vector_reward: return reward vectors.
+        render_mode: "human", "rgb_array" or None.
+        arguments: as `RoundArguments` says.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the data set is not on this machine; says what to do.
+        MissingDependencyError: torch is not installed.
+    """
+    check_own(make_round_env, {"vector_reward": vector_reward, "render_mode": render_mode})
+    process = from_names(RoundArguments, arguments, OF_FORM).open()
+    return RoundEnv(process, vector_reward=vector_reward, render_mode=render_mode)
+
+
+@takes(RoundArguments)
+def make_round_vector_env(
+    num_envs: int = 1,
+    *,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    info_keys: Sequence[str] = (),
+    vector_reward: bool = False,
+    render_mode: str | None = None,
+    **arguments: Any,
+) -> RoundVectorEnv:
+    """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
+        copy: hand out copies of the observations (`BatchedVectorEnv`).
+        info_keys: what `info` shall also hold (`RoundVectorEnv`).
+        vector_reward: return reward vectors.
+        render_mode: None.
+        arguments: as `RoundArguments` says; all environments have the same.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the data set is not on this machine; says what to do.
+        MissingDependencyError: torch is not installed.
+    """
+    if render_mode is not None:
+        raise InvalidArgumentError(
+            "`render_mode` must be None for a vector environment, got "
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
+        )
+    count = checked_number(num_envs)
+    check_own(
+        make_round_vector_env,
+        {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
+    )
+    checked_keys(info_keys, INFO_KEYS)
+    asked = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
+    return RoundVectorEnv(
+        asked.open(count),
+        info_keys=info_keys,
+        vector_reward=vector_reward,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
+    )

@@ -22,9 +22,6 @@ class Controls:
     """The hyperparameters of a course: those an action sets, and those that are fixed.
 
     Attributes:
-        space: what an action, or in the per-client form a row of it, sets.
-        fixed: value of everything else, `client_sample_rate` included.
-        num_rows: clients in the per-client form, else None.
         action_space: Box [-1, 1]^n or [-1, 1]^(clients, n).
     """
 
@@ -37,23 +34,7 @@ class Controls:
         client_sample_rate: float | None = None,
         per_client: bool = False,
     ) -> None:
-        """Sort the hyperparameters of a task.
-
-        Args:
-            task: the task.
-            dynamic: names that actions set; by default all that can change while a course runs.
-                `client_sample_rate` can be among them, too.
-            configuration: values of the others; what it leaves out lies in the middle of its range
-                (on its own scale).
-            client_sample_rate: fraction of clients sampled per round, unless it is dynamic; the
-                largest of the task by default.
-            per_client: every client has its own row; what the server decides is then fixed.
-
-        Raises:
-            UnknownNameError: a name is no hyperparameter of the task.
-            InvalidArgumentError: a value is not legal, a name cannot be dynamic, or clients have
-                too different hyperparameters to have rows of one kind.
-        """
+        """Sort the hyperparameters of a task."""
         rate = task.fidelity_space[RATE]
         own = _rows(task) if per_client else task.space.dimensions
         offered = {d.name: d for d in (*own, rate)}
@@ -101,11 +82,7 @@ class Controls:
         return int(np.prod(self.action_space.shape))
 
     def decode(self, action: NDArray[np.floating]) -> dict[str, Value]:
-        """Return all hyperparameters under an action; `name@i` is the value of client i alone.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Return all hyperparameters under an action; `name@i` is the value of client i alone."""
         if self.num_rows is None:
             return self._whole.validate({**self.space.decode(action), **self.fixed})
         rows = np.asarray(action)
@@ -130,24 +107,20 @@ class Controls:
         """Return the work of some rounds, which the task's system charges.
 
         Args:
-            configuration: what `decode` returned.
-            rounds: number of rounds.
             sampled: (clients,) who trained in at least one of them.
             num_samples: (clients,) training samples; rules that count them need it.
-            happened: the rounds themselves; clocks of single devices then charge just them.
         """
         rate = float(configuration[RATE])
         return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
 
     def largest_cost(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Cost:
-        """Return what some rounds cost at most, or are expected to; see `largest_work`."""
+        """Return what some rounds cost at most, or are expected to (`largest_work`)."""
         return self._task.system.cost(self.largest_work(rounds, num_samples))
 
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions.
 
         Args:
-            rounds: number of rounds.
             num_samples: (clients,) the most training samples a client can have.
         """
         dearest: dict[str, Value] = {**self.default}

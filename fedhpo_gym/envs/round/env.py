@@ -5,19 +5,28 @@ A step sets the hyperparameters of the next communication rounds of one course, 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_reals, as_typed, shown
+from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.arguments import choose_instance
-from fedhpo_gym.envs.noise_keys import NoiseKeys
+from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
-from fedhpo_gym.evaluation.records import METRICS
+from fedhpo_gym.envs.vector import (
+    Actions,
+    BatchedVectorEnv,
+    Indices,
+    Mask,
+    Seeds,
+    StepOutcome,
+    checked_keys,
+)
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
 
@@ -48,7 +57,7 @@ class Snapshot:
     trace: tuple[Point, ...]
 
 
-class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
+class RoundEnv(DrawnEnv):
     """Dynamic configuration of one federated course, k rounds per step.
 
     **Action**: Box [-1, 1]^n, float32, one coordinate per dynamic hyperparameter, decoded by
@@ -126,16 +135,9 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     step_kind = "round"
 
-    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
-    metadata: dict[str, Any] = {  # noqa: RUF012
-        "render_modes": ["human", "rgb_array"],
-        "render_fps": 4,
-    }
-
     def __init__(
         self,
         process: RoundProcess,
-        fingerprint: str,
         *,
         vector_reward: bool = False,
         render_mode: str | None = None,
@@ -144,29 +146,21 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
         Args:
             process: a process of one episode.
-            fingerprint: digest of everything its numbers depend on.
             vector_reward: return the reward vector.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
             InvalidArgumentError: there is no such render mode.
         """
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, "
-                f"got {shown(render_mode)}"
-            )
+        super().__init__(render_mode)
         self.process = process
-        self.render_mode = render_mode
         self.action_space = process.controls.action_space
         self.observation_space = process.observation_space  # type: ignore[assignment]
         self.reward_space = process.reward_space
         self.reward_dim = process.reward_space.shape[0]
-        self._fingerprint = fingerprint
         self.vector_reward = vector_reward
-        self._noise_keys = NoiseKeys(1) if process.settings.noise else None
+        self._draws = process.draws()
         self._trace: list[Point] = []
-        self._window: int | None = None
 
     @property
     def search_space(self) -> SearchSpace:
@@ -201,10 +195,8 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
             InvalidArgumentError: there is no such instance.
         """
         super().reset(seed=seed, options=options)
-        index = choose_instance(self.np_random, len(self.instances), options)
         alone = np.array([0])
-        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
-        self.process.start(alone, [index], keys)
+        self.process.start(alone, *self._draws.draw(alone, [seed], [options]))
         self._trace = [self._point()]
         if self.render_mode == "human":
             self.render()
@@ -212,7 +204,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     def describe(self) -> Info:
         """Return what `reset` says: which course this is, and what its numbers depend on."""
-        return describe_episode(self.process, 0, self._fingerprint)
+        return self.process.describe(0)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, bool, bool, Info]:
         """Train for `rounds_per_step` rounds with some hyperparameters.
@@ -229,7 +221,7 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         if self.render_mode == "human":
             self.render()
         over = bool(outcome.terminated[0])
-        return self._observation(), reward, over, False, describe_step(self.process, 0)
+        return self._observation(), reward, over, False, self.process.info(0)
 
     def snapshot(self) -> Snapshot:
         """Return where the episode stands; `restore` goes back to it any number of times.
@@ -254,41 +246,20 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._trace = list(snapshot.trace)
         return self._observation()
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """Draw the validation loss and the actions against the rounds.
-
-        Returns:
-            (height, width, 3) uint8 pixels in mode "rgb_array", else None.
-
-        Raises:
-            MissingDependencyError: the extra `plot` is not installed, or "human" has no display.
-        """
-        if self.render_mode is None:
-            return None
-        from fedhpo_gym.envs import rendering
-        from fedhpo_gym.envs.round import drawing as round_drawing
-
-        per_client = self.process.controls.num_rows is not None
-        drawing = round_drawing.Drawing(
+    def _plot(self, figure: Any) -> None:
+        plot_course(
+            figure,
+            self._trace,
             self.process.task.name,
-            tuple(self._trace),
             self.search_space.names,
             self.process.settings.horizon,
-            "action, client mean" if per_client else "action",
+            "action" if self.process.controls.num_rows is None else "action, client mean",
         )
-        if self.render_mode == "human":
-            self._window = rendering.show(drawing.plot, self._window)
-            return None
-        return rendering.draw(drawing.plot)
 
     def close(self) -> None:
         """Close the window, if there is one, and end what the courses started."""
         self.process.close()
-        if self._window is not None:
-            from fedhpo_gym.envs import rendering
-
-            rendering.close(self._window)
-            self._window = None
+        super().close()
 
     def _observation(self) -> Observation:
         return {name: rows[0].copy() for name, rows in self.process.observe().items()}
@@ -300,86 +271,107 @@ class RoundEnv(gym.Env[Observation, NDArray[np.float32]]):
         return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
 
 
-def describe_instance(process: RoundProcess, index: int) -> Info:
-    """Return the instance of an episode as plain data."""
-    number = int(process.episodes.instance[index])
-    return {"index": number, **asdict(process.instances[number])}
+INFO_KEYS: Final = ("configuration", "fidelity")
+"""What `info` holds only on request."""
 
 
-def describe_episode(process: RoundProcess, index: int, fingerprint: str) -> Info:
-    """Return what `reset` says of an episode."""
-    instance = describe_instance(process, index)
-    found = {
-        "task": process.task.name,
-        **process.origin(),
-        "fingerprint": fingerprint,
-        "seeds": [instance["seed"]],
-        "instance": instance,
-        "objective_names": list(process.settings.names),
-    }
-    if (noise := process.settings.noise) is not None:
-        shared = {"evaluations": process.settings.evaluations} if noise.private else {}
-        found["noise"] = {**noise.describe(), **shared}
-    return found
+class RoundVectorEnv(BatchedVectorEnv):
+    """N round environments, bit for bit those of `gymnasium.make`, trained as one batch.
 
+    Courses are trained as one tensor program, whatever their instances and rounds. Those that share
+    minibatches also share matrix products: those on the same instance, at the same round, with the
+    same batch size, epochs and number of clients. `reset(options={"instance": i})` takes one index
+    for all environments, or N of them.
 
-def measured_of(process: RoundProcess, values: NDArray[np.float64]) -> dict[str, float]:
-    """Return (objectives,) values of what the reward reads off the model, by name."""
-    names = [one.name for one in process.measured]
-    return dict(zip(names, values.tolist(), strict=True))
+    **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
+    numbers as in `RoundEnv`, and the lists over clients as (N, clients) arrays. `step_info(i)`
+    gives all that a single environment says. What a single environment says at `reset` comes with
+    `reset` only, not with an autoreset. On request (`info_keys`), at some cost per environment:
+    "configuration", with an array and a mask for every hyperparameter, and the whole "fidelity",
+    of which only `round` is there otherwise.
 
-
-def describe_step(process: RoundProcess, index: int) -> Info:
-    """Return the `info` of a step of an episode as plain data; losses in nats.
-
-    Lists count clients: `num_train_samples`, `num_val_samples`, and in the per-client form
-    `val_loss_before` and `val_loss_after`, are 0 for clients that did not train.
+    Attributes:
+        process: the decision process.
+        reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
+            (N, rewards) float32 on `MO-` ids.
     """
-    state = process.episodes
-    row = state.row(index)
-    loss, accuracy = np.minimum(row["loss"][-1], MAX_NATS).tolist(), row["accuracy"][-1].tolist()
-    trained = row["trained"]
-    info: Info = {
-        "step": int(row["steps"]),
-        "configuration": dict(row["configuration"]),
-        "fidelity": {
-            "round": int(row["rounds"]),
-            "client_sample_rate": row["configuration"]["client_sample_rate"],
-        },
-        "objectives": {
-            "val_loss": loss[1],
-            "val_error": 1.0 - accuracy[1],
-            **measured_of(process, row["measured"]),
-        },
-        "cost": dict(row["cost"]),
-        "elapsed_s": float(row["elapsed_s"]),
-        "incumbent": {
-            "step": int(row["best_step"]),
-            "configuration": dict(row["best_configuration"]),
-            "val_loss": float(row["best_loss"]),
-        },
-        "test": dict(zip(METRICS, np.minimum(row["test"], MAX_NATS).tolist(), strict=True)),
-        "train_loss": loss[0],
-        "val_loss": loss[1],
-        "train_accuracy": accuracy[0],
-        "val_accuracy": accuracy[1],
-        "diverged": bool(row["diverged"]),
-        "instance": describe_instance(process, index),
-        "num_train_samples": np.where(trained, row["num_samples"][:, 0], 0).tolist(),
-        "num_val_samples": np.where(trained, row["num_samples"][:, 1], 0).tolist(),
-    }
-    if process.settings.noise is not None:
-        info["truth"] = {
-            "objectives": {
-                "val_loss": min(float(row["true_loss"]), MAX_NATS),
-                "val_error": 1.0 - float(row["true_accuracy"]),
-                **measured_of(process, row["true_measured"]),
-            },
-            "incumbent": {"val_loss": float(row["best_true_loss"])},
-        }
-    if process.settings.report_moves:
-        info["move_product"] = float(row["move_product"])
-    if process.controls.num_rows is not None:
-        info["val_loss_before"] = row["val_loss_before"].tolist()
-        info["val_loss_after"] = row["val_loss_after"].tolist()
-    return info
+
+    def __init__(
+        self,
+        process: RoundProcess,
+        *,
+        info_keys: Sequence[str] = (),
+        vector_reward: bool = False,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+    ) -> None:
+        """Create the vector form of a process.
+
+        Args:
+            process: a process of N episodes.
+            info_keys: what `info` shall also hold, of `INFO_KEYS`.
+            vector_reward: return reward vectors.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range.
+            UnknownNameError: there is no such info key.
+        """
+        checked_keys(info_keys, INFO_KEYS)
+        super().__init__(
+            len(process.episodes.over),
+            process.observation_space,
+            process.controls.action_space,
+            autoreset_mode=autoreset_mode,
+            copy=copy,
+        )
+        self.process = process
+        self.reward_space = process.reward_space
+        self._info_keys = frozenset(info_keys)
+        self._vector_reward = vector_reward
+        self._no_rewards = np.zeros(self.num_envs)
+        if vector_reward:
+            self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
+        self._draws = process.draws()
+
+    def step_info(self, index: int) -> dict[str, Any]:
+        """Return the `info` that a single environment returns with its last step.
+
+        Raises:
+            InvalidArgumentError: there is no such environment, or it has not stepped yet.
+        """
+        number = as_integer(index)
+        known = number is not None and 0 <= number < self.num_envs
+        if not known or not self.process.episodes.steps[number]:
+            raise InvalidArgumentError(
+                f"`index` must name one of {self.num_envs} environments that has stepped since its "
+                f"reset, got {shown(index)}"
+            )
+        return self.process.info(index)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",)
+
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        options = [self._chosen(index) for index in where.tolist()]
+        self.process.start(where, *self._draws.draw(where, seeds, options))
+        self._show()
+
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        if not active.any():  # all are about to be reset: nothing is trained
+            return StepOutcome(
+                self._no_rewards.copy(), never, never.copy(), self.process.infos(self._info_keys)
+            )
+        outcome = self.process.step(actions)
+        self._show()
+        rewards = outcome.vectors if self._vector_reward else outcome.scalars
+        return StepOutcome(
+            rewards.copy(), outcome.terminated.copy(), never, self.process.infos(self._info_keys)
+        )
+
+    def _show(self) -> None:
+        self.layout.fill(self._frame, self.process.observe())
+
+    def _describe(self, index: int) -> dict[str, Any]:
+        return self.process.describe(index)

@@ -1,30 +1,188 @@
-"""What an agent sees of a running course: one flat dictionary of bounded float32 arrays."""
+"""The state of N courses, and what an agent sees of it: flat dictionaries of float32 arrays.
+
+Functions take a leading axis of courses, and give every course the bits it would get alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.round.scales import DECADES, NORM_DECADES, decades
-from fedhpo_gym.envs.round.state import Episodes
+from fedhpo_gym.envs.round.settings import AMOUNTS, DECADES, decades
 from fedhpo_gym.envs.trial.observation import box, inside
+
+Floats = NDArray[np.float64]
+Row = Mapping[str, Any]
+
+_RECORDS = ("configuration", "best_configuration", "cost")
+
+
+@dataclass
+class Episodes:
+    """N episodes; the first axis of every array counts them.
+
+    Attributes:
+        instance: (N,) index of the instance.
+        steps: (N,) steps since reset.
+        rounds: (N,) rounds since reset.
+        elapsed_s: (N,) simulated seconds since reset.
+        upload_bytes: (N,) bytes that clients have sent.
+        loss: (N, history, 2) train and validation loss of the last evaluations, nats; the oldest
+            first, and the one before the first round in place of those that have not been.
+        accuracy: (N, history, 2) likewise.
+        test: (N, metrics) of the last evaluation.
+        f1: (N,) macro-F1 on validation data at the last evaluation.
+        client_spread: (N,) standard deviation over clients of the validation accuracy.
+        update_norm: (N, 2) mean and standard deviation of log10 of the updates' norms.
+        disagreement: (N, 2) mean and standard deviation of 1 - cosine to the mean update.
+        action: (N, n) the last action; zeros before the first.
+        potential: (N,) potential of the last evaluation.
+        diverged: (N,) whether the course has diverged.
+        over: (N,) whether the episode has ended.
+        best_loss: (N,) lowest validation loss after a step, nats; infinite before the first.
+        best_step: (N,) step of it.
+        num_samples: (N, clients, splits).
+        trained: (N, clients) who trained in the last step.
+        val_loss_before: (N, clients) validation loss of the model a client received first, nats.
+        val_loss_after: (N, clients) of the model a client made last.
+        configuration: (N,) mappings: the last configuration.
+        best_configuration: (N,) mappings: that of `best_step`.
+        cost: (N,) the last step's `Cost`, as mappings.
+        noise_key: (N,) keys of the noise of evaluations, of `EpisodeDraws`.
+        true_loss: (N,) validation loss of the last evaluation without noise, nats.
+        true_accuracy: (N,) likewise.
+        best_true_loss: (N,) `true_loss` at `best_step`.
+        measured: (N, objectives) values of the objectives that the reward reads off the model.
+        true_measured: (N, objectives) these without noise.
+        amounts: (N, 4) what the last step cost of each of `rewards.AMOUNTS`.
+        move_product: (N,) inner product of the model's moves in the last two steps; 0 after the
+            first, and where it is not reported.
+    """
+
+    instance: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+    elapsed_s: NDArray[np.float64]
+    upload_bytes: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    test: NDArray[np.float64]
+    f1: NDArray[np.float64]
+    client_spread: NDArray[np.float64]
+    update_norm: NDArray[np.float64]
+    disagreement: NDArray[np.float64]
+    action: NDArray[np.float32]
+    potential: NDArray[np.float64]
+    diverged: NDArray[np.bool_]
+    over: NDArray[np.bool_]
+    best_loss: NDArray[np.float64]
+    best_step: NDArray[np.int64]
+    num_samples: NDArray[np.int64]
+    trained: NDArray[np.bool_]
+    val_loss_before: NDArray[np.float64]
+    val_loss_after: NDArray[np.float64]
+    configuration: NDArray[np.object_]
+    best_configuration: NDArray[np.object_]
+    cost: NDArray[np.object_]
+    noise_key: NDArray[np.int64]
+    true_loss: NDArray[np.float64]
+    true_accuracy: NDArray[np.float64]
+    best_true_loss: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    true_measured: NDArray[np.float64]
+    amounts: NDArray[np.float64]
+    move_product: NDArray[np.float64]
+
+    @classmethod
+    def start(
+        cls, number: int, history: int, action_size: int, num_clients: int, measured: int
+    ) -> Self:
+        """Return N episodes that have ended before they began."""
+        shapes: dict[str, tuple[int, ...]] = {
+            "loss": (history, 2),
+            "accuracy": (history, 2),
+            "test": (3,),
+            "update_norm": (2,),
+            "disagreement": (2,),
+            "action": (action_size,),
+            "num_samples": (num_clients, 3),
+            "trained": (num_clients,),
+            "val_loss_before": (num_clients,),
+            "val_loss_after": (num_clients,),
+            "measured": (measured,),
+            "true_measured": (measured,),
+            "amounts": (len(AMOUNTS),),
+        }
+        arrays = {}
+        for field in fields(cls):
+            kind = getattr(np, str(field.type).removeprefix("NDArray[np.").removesuffix("]"))
+            arrays[field.name] = np.zeros((number, *shapes.get(field.name, ())), kind)
+        state = cls(**arrays)
+        state.over[:] = True
+        for name in _RECORDS:
+            for index in range(number):
+                getattr(state, name)[index] = {}
+        return state
+
+    def view(self, where: slice) -> Self:
+        """Return some episodes, whose arrays are views."""
+        return type(self)(
+            **{field.name: getattr(self, field.name)[where] for field in fields(self)}
+        )
+
+    def row(self, index: int) -> Row:
+        """Return a copy of one episode."""
+        return {field.name: getattr(self, field.name)[index].copy() for field in fields(self)}
+
+    def put(self, index: int, row: Row) -> None:
+        """Set one episode to a copy."""
+        for name, value in row.items():
+            getattr(self, name)[index] = value
+
+
+NORM_DECADES = 6.0
+"""Norms of updates are told apart between 10^-6 and 10^6."""
+
+
+def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:
+    """Return (N, splits, metrics) sample-weighted means over the clients of each course.
+
+    Args:
+        metrics: (N, clients, splits, metrics).
+        num_samples: (N, clients, splits).
+    """
+    weights = num_samples[..., None].astype(np.float64)
+    shares = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
+    return np.asarray((np.where(weights > 0, metrics, 0.0) * shares).sum(axis=1))
+
+
+def mean_and_spread(values: NDArray[np.floating], chosen: NDArray[np.bool_]) -> Floats:
+    """Return (N, 2): mean and standard deviation of the chosen of (N, m) values; 0 of none."""
+    count = np.maximum(chosen.sum(axis=1), 1)
+    exact = np.where(chosen, np.asarray(values, dtype=np.float64), 0.0)
+    mean = exact.sum(axis=1) / count
+    squares = np.where(chosen, (exact - mean[:, None]) ** 2, 0.0)
+    return np.stack([mean, np.sqrt(squares.sum(axis=1) / count)], axis=1)
+
+
+def log_norms(norms: NDArray[np.floating]) -> Floats:
+    """Return log10 of norms, clipped to +-`NORM_DECADES`."""
+    exact = np.maximum(np.asarray(norms, dtype=np.float64), 10.0**-NORM_DECADES)
+    clipped: Floats = np.clip(np.log10(exact), -NORM_DECADES, NORM_DECADES)
+    return clipped
+
 
 SHOWN = {"train": 0, "val": 1}
 """Splits that are shown, with their columns in `Episodes.loss` and `.accuracy`."""
 
 
 def space(history: int, action_size: int, num_clients: int | None) -> gym.spaces.Dict:
-    """Return the observation space.
-
-    Args:
-        history: evaluations shown.
-        action_size: coordinates of an action.
-        num_clients: clients of the per-client form, None for the other.
-    """
+    """Return the observation space."""
     boxes: dict[str, gym.Space[Any]] = {
         **{f"{split}_loss": box(-1.0, 1.0, history) for split in SHOWN},
         **{f"{split}_accuracy": box(0.0, 1.0, history) for split in SHOWN},
@@ -52,14 +210,9 @@ def observe(
     budget_s: float,
     sampled: NDArray[np.bool_] | None,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the (N, size) entries of N observations; see `RoundEnv` for what they mean.
+    """Return the (N, size) entries of N observations, which `RoundEnv` explains.
 
     Args:
-        spaces: what `space` returned.
-        episodes: the state of N episodes.
-        chance: loss of a guess, nats.
-        horizon: rounds of an episode.
-        budget_s: simulated seconds of an episode.
         sampled: (N, clients) who trains next, in the per-client form.
     """
     norm = np.array([NORM_DECADES, NORM_DECADES])

@@ -13,7 +13,7 @@ from pettingzoo import ParallelEnv
 from fedhpo_gym.core.checks import as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.round.env import RoundEnv
-from fedhpo_gym.envs.round.scales import DECADES
+from fedhpo_gym.envs.round.settings import DECADES
 
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
@@ -31,7 +31,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     """The clients of a course as agents that act at the same time: `client_0`, `client_1`, ...
 
     Every agent sets the hyperparameters of its client; what it says while its client does not
-    train is ignored. It sees what is known of the course (see `RoundEnv`) and, with shape (n,) or
+    train is ignored. It sees what is known of the course (`RoundEnv`) and, with shape (n,) or
     (1,), its own last action, `sampled`, `num_val_samples`, `val_loss_before` and `val_loss_after`.
     All agents live as long as the episode. An agent's `info` is that of the environment with its
     own numbers only: what grows with the clients would grow with their square.
@@ -98,7 +98,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start a course; see `RoundEnv.reset`. PettingZoo lets options be there that nobody knows.
+        """Start a course (`RoundEnv.reset`). PettingZoo lets options be there that nobody knows.
 
         Raises:
             InvalidArgumentError: there is no such instance.
@@ -152,7 +152,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         return row
 
     def render(self) -> Any:
-        """Draw the course; see `RoundEnv.render`."""
+        """Draw the course (`RoundEnv.render`)."""
         return self.env.render()
 
     def close(self) -> None:

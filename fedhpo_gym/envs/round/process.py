@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -15,17 +15,26 @@ from fedhpo_gym.backends.courses import Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
-from fedhpo_gym.envs.round import observation, scales
+from fedhpo_gym.envs.draws import EpisodeDraws, unnamed_stream
+from fedhpo_gym.envs.round import observation
 from fedhpo_gym.envs.round.controls import RATE, Controls
-from fedhpo_gym.envs.round.hearing import Heard, hear
-from fedhpo_gym.envs.round.rewards import (
+from fedhpo_gym.envs.round.noise import Measurement, measurement_of
+from fedhpo_gym.envs.round.observation import (
+    Episodes,
+    Row,
+    client_means,
+    log_norms,
+    mean_and_spread,
+)
+from fedhpo_gym.envs.round.settings import (
     AMOUNTS,
+    POTENTIALS,
+    RoundSettings,
     amounts,
     fall_of,
     measured_objectives,
 )
-from fedhpo_gym.envs.round.settings import RoundSettings
-from fedhpo_gym.envs.round.state import Episodes, Row
+from fedhpo_gym.envs.vector import columns_of, first_row
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective, values_of
@@ -34,6 +43,7 @@ from fedhpo_gym.tasks import Instance, Task
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
+_ALL: Final = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +66,9 @@ class EpisodeSnapshot:
     """Where an episode stands.
 
     Attributes:
-        row: its state; see `Episodes.row`.
+        row: its state (`Episodes.row`).
         course: where its course stands.
-        made: what the process was made with; see `RoundProcess.made`.
+        made: what the process was made with (`RoundProcess.made`).
     """
 
     row: Row
@@ -67,17 +77,7 @@ class EpisodeSnapshot:
 
 
 class RoundProcess:
-    """N episodes on N courses that take their rounds together.
-
-    Attributes:
-        task: the task.
-        controls: what actions set.
-        instances: what episodes can start on.
-        settings: see `RoundSettings`.
-        episodes: the state.
-        observation_space: of one episode.
-        reward_space: bounds of a reward vector.
-    """
+    """N episodes on N courses that take their rounds together."""
 
     def __init__(
         self,
@@ -88,22 +88,12 @@ class RoundProcess:
         courses: Courses,
         number: int = 1,
     ) -> None:
-        """Put N episodes on courses, before their first reset.
-
-        Args:
-            task: the task.
-            controls: what actions set.
-            instances: what episodes can start on.
-            settings: see `RoundSettings`.
-            courses: N courses on the same instances; they report local metrics in the per-client
-                form.
-            number: N.
-        """
+        """Put N episodes on courses, before their first reset."""
         self.task = task
         self.controls = controls
         self.instances = tuple(instances)
         self.settings = settings
-        self._courses = courses
+        self._courses, self._fingerprint = courses, courses.fingerprint
         # The rules that count samples must know all instances; the others spare their making.
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
@@ -155,19 +145,18 @@ class RoundProcess:
     def _amounts(self, work: Work, cost: Cost) -> NDArray[np.float64]:
         return amounts(self.task, work, cost.upload_bytes, cost.download_bytes)
 
+    def draws(self) -> EpisodeDraws:
+        """Return what draws the coming episodes."""
+        noisy, number = self.settings.noise is not None, len(self.episodes.over)
+        return EpisodeDraws(number, len(self.instances), unnamed_stream, noisy=noisy)
+
     def start(
         self,
         where: NDArray[np.intp],
         instances: Sequence[int],
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        """Start some episodes on instances.
-
-        Args:
-            where: which episodes.
-            instances: what they are on.
-            keys: of the noise of their evaluations; None where there is none.
-        """
+        """Start some episodes on instances."""
         if not len(where):
             return
         self._courses.start(where.tolist(), instances)
@@ -186,19 +175,21 @@ class RoundProcess:
         state.accuracy[where] = heard.means[:, None, [TRAIN, VAL], ACCURACY]
         self._take_in(heard, where)
 
-    def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Heard:
+    def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Measurement:
         """Return what the server hears of an evaluation of some episodes."""
         state, noise = self.episodes, self.settings.noise
         samples = state.num_samples[where]
-        truth = scales.client_means(metrics, samples)
+        truth = client_means(metrics, samples)
         evaluations = self._evaluations(metrics, samples, where)
         values = values_of(self.measured, evaluations, NO_PRIVACY)
         if noise is None:
-            return Heard(truth, _spread(metrics, samples), truth, values, values)
+            return Measurement(truth, _spread(metrics, samples), truth, values, values)
         pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
         rngs = list(streams(STREAM, list(pairs)))
         told, number = self.settings.told, self.settings.evaluations
-        heard = hear(noise, self.task, told, number, evaluations, truth, rngs, self.measured)
+        heard = measurement_of(
+            noise, self.task, told, number, evaluations, truth, rngs, self.measured
+        )
         return replace(heard, true_measured=values)
 
     def _evaluations(
@@ -222,7 +213,7 @@ class RoundProcess:
         """Return the client sample rate of an episode's last rounds, or of the first ones."""
         return float({**self.controls.default, **self.episodes.configuration[index]}[RATE])
 
-    def _take_in(self, heard: Heard, where: NDArray[np.intp]) -> None:
+    def _take_in(self, heard: Measurement, where: NDArray[np.intp]) -> None:
         state, means = self.episodes, heard.means
         state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
         state.client_spread[where] = heard.spread
@@ -233,11 +224,7 @@ class RoundProcess:
             state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
-        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing.
-
-        Raises:
-            InvalidArgumentError: an action is not in the action space.
-        """
+        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing."""
         settings, state = self.settings, self.episodes
         configurations = [self.controls.decode(action) for action in actions]
         rates = [float(configuration[RATE]) for configuration in configurations]
@@ -289,9 +276,101 @@ class RoundProcess:
             sampled=sampled,
         )
 
-    def origin(self) -> dict[str, object]:
-        """Return what trains the courses, as plain data."""
-        return {"backend": self._courses.name, **self._courses.describe()}
+    def describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an episode: its course, and what its numbers depend on."""
+        instance, noise = self._instance(index), self.settings.noise
+        found = {
+            "task": self.task.name,
+            "backend": self._courses.name,
+            **self._courses.describe(),
+            "fingerprint": self._fingerprint,
+            "seeds": [instance["seed"]],
+            "instance": instance,
+            "objective_names": list(self.settings.names),
+        }
+        if noise is not None:
+            shared = {"evaluations": self.settings.evaluations} if noise.private else {}
+            found["noise"] = {**noise.describe(), **shared}
+        return found
+
+    def _instance(self, index: int) -> dict[str, Any]:
+        number = int(self.episodes.instance[index])
+        return {"index": number, **asdict(self.instances[number])}
+
+    def infos(self, names: Collection[str] = (), where: slice = _ALL) -> dict[str, Any]:
+        """Return the infos of some episodes' last steps, (N, ...) arrays in nested dictionaries.
+
+        Losses are in nats, and numbers of clients that did not train are 0. `names` may ask for the
+        "configuration" and for the whole "fidelity".
+        """
+        state = self.episodes.view(where)
+        loss, accuracy = np.minimum(state.loss[:, -1], MAX_NATS), state.accuracy[:, -1]
+        test = np.minimum(state.test, MAX_NATS)
+        alphas, seeds = np.array([(one.alpha, one.seed) for one in self.instances]).T
+        info: dict[str, Any] = {
+            "step": state.steps,
+            "fidelity": {"round": state.rounds},
+            "objectives": {
+                "val_loss": loss[:, 1],
+                "val_error": 1.0 - accuracy[:, 1],
+                **self._named(state.measured),
+            },
+            "cost": {
+                key: np.array([cost[key] for cost in state.cost]) for key in ("time_s", "rounds")
+            },
+            "elapsed_s": state.elapsed_s,
+            "incumbent": {"step": state.best_step, "val_loss": state.best_loss},
+            "test": {metric: test[:, column] for column, metric in enumerate(METRICS)},
+            "train_loss": loss[:, 0],
+            "val_loss": loss[:, 1],
+            "train_accuracy": accuracy[:, 0],
+            "val_accuracy": accuracy[:, 1],
+            "diverged": state.diverged,
+            "instance": {
+                "index": state.instance,
+                "alpha": alphas[state.instance],
+                "seed": seeds[state.instance].astype(np.int64),
+            },
+            "num_train_samples": np.where(state.trained, state.num_samples[:, :, 0], 0),
+            "num_val_samples": np.where(state.trained, state.num_samples[:, :, 1], 0),
+        }
+        if self.settings.noise is not None:
+            info["truth"] = {
+                "objectives": {
+                    "val_loss": np.minimum(state.true_loss, MAX_NATS),
+                    "val_error": 1.0 - state.true_accuracy,
+                    **self._named(state.true_measured),
+                },
+                "incumbent": {"val_loss": state.best_true_loss},
+            }
+        if self.settings.report_moves:
+            info["move_product"] = state.move_product
+        if self.controls.num_rows is not None:
+            info["val_loss_before"] = state.val_loss_before
+            info["val_loss_after"] = state.val_loss_after
+        if "configuration" in names:
+            info["configuration"] = columns_of(state.configuration.tolist())
+        if "fidelity" in names:
+            rates = [configuration[RATE] for configuration in state.configuration]
+            info["fidelity"][RATE] = np.array(rates, dtype=np.float64)
+        return info
+
+    def _named(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        return {one.name: values[:, column] for column, one in enumerate(self.measured)}
+
+    def info(self, index: int) -> dict[str, Any]:
+        """Return the `info` of an episode's last step as plain data."""
+        state = self.episodes
+        found = first_row(self.infos(("fidelity",), slice(index, index + 1)))
+        best = found["incumbent"]
+        configuration = dict(state.best_configuration[index])
+        return {
+            **found,
+            "configuration": dict(state.configuration[index]),
+            "cost": dict(state.cost[index]),
+            "incumbent": {"step": best["step"], "configuration": configuration, **best},
+            "instance": self._instance(index),
+        }
 
     def close(self) -> None:
         """End what the courses started."""
@@ -302,12 +381,7 @@ class RoundProcess:
         return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index), self.made)
 
     def restore(self, index: int, snapshot: EpisodeSnapshot) -> None:
-        """Go back to a snapshot of an episode of this process, or of one made alike.
-
-        Raises:
-            InvalidArgumentError: the snapshot is of a process made with other arguments; nothing
-                has changed then.
-        """
+        """Go back to a snapshot of an episode of this process, or of one made alike."""
         for name, value in self.made.items():
             other = snapshot.made.get(name)
             if other != value:
@@ -340,13 +414,13 @@ class RoundProcess:
         state.loss[:, -1] = means[:, [TRAIN, VAL], LOSS]
         state.accuracy[:, -1] = means[:, [TRAIN, VAL], ACCURACY]
         self._take_in(heard, everyone)
-        lowest = scales.POTENTIALS[self.settings.potential].low
+        lowest = POTENTIALS[self.settings.potential].low
         state.potential[state.diverged] = lowest
         chosen = report.sampled.reshape(len(trained), -1)
-        norms = scales.log_norms(report.update_norm.reshape(chosen.shape))
+        norms = log_norms(report.update_norm.reshape(chosen.shape))
         apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
-        state.update_norm[:] = scales.mean_and_spread(norms, chosen)
-        state.disagreement[:] = scales.mean_and_spread(apart, chosen)
+        state.update_norm[:] = mean_and_spread(norms, chosen)
+        state.disagreement[:] = mean_and_spread(apart, chosen)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
@@ -397,7 +471,7 @@ class RoundProcess:
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
     def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
-        measure = scales.POTENTIALS[self.settings.potential].measure
+        measure = POTENTIALS[self.settings.potential].measure
         return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self.task.chance_loss)
 
     def _seen_actions(
@@ -412,7 +486,7 @@ class RoundProcess:
 
     def _reward_space(self) -> gym.spaces.Box:
         settings = self.settings
-        potential = scales.POTENTIALS[settings.potential]
+        potential = POTENTIALS[settings.potential]
         reach = settings.reward_scale * (potential.high - potential.low)
         step = self.controls.largest_cost(settings.rounds_per_step, self._most_samples)
         widths = {one.name: one.error_bounds for one in self.measured}
@@ -434,4 +508,4 @@ MAX_NATS: Final = float(np.finfo(np.float32).max)
 def _spread(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
     """Return the (N,) standard deviation of the validation accuracy of clients that have such."""
     chosen = num_samples[:, :, VAL] > 0
-    return scales.mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]
+    return mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedhpo_gym.core.checks import as_integer, as_number, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.envs.round import scales
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, MAX_LOSS, Objective
+from fedhpo_gym.systems import Work
+from fedhpo_gym.tasks import Task
 
 MAX_ROUNDS: Final = 100_000
 """The longest horizon, and the longest history that is shown."""
@@ -17,6 +23,47 @@ LARGEST: Final = 1e30
 """The largest factor of a reward: rewards are finite as float32."""
 SHORTEST_S: Final = 1e-6
 """The smallest budget, in simulated seconds."""
+AMOUNTS: Final = ("upload", "download", "flops", "energy")
+"""What is priced by its share in the most that an episode can cost of it."""
+REWARDS: Final = ("improvement", "time", *AMOUNTS, "fairness")
+"""Entries of a reward vector (`RoundEnv`); others are objectives that are read off the model."""
+
+DECADES = 3.0
+"""Losses are told apart within a factor of 10^3 of chance level, either way."""
+
+
+Numbers = NDArray[np.float64]
+
+
+def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
+    """Return log10(loss / chance), clipped to +-`DECADES`."""
+    ratio = np.maximum(np.asarray(loss, dtype=np.float64) / chance, 1e-300)
+    return np.clip(np.log10(ratio), -DECADES, DECADES)
+
+
+@dataclass(frozen=True)
+class Potential:
+    """How good a state of a course is; rewards are its differences, so they add up.
+
+    Attributes:
+        measure: of (N,) validation losses in nats, accuracies, and the loss of a guess.
+        low: its value for a course that diverged.
+        high: its largest value.
+    """
+
+    measure: Callable[[Numbers, Numbers, float], Numbers]
+    low: float
+    high: float
+
+
+POTENTIALS: Mapping[str, Potential] = MappingProxyType(
+    {
+        "log_loss": Potential(lambda loss, _, chance: -decades(loss, chance), -DECADES, DECADES),
+        "loss": Potential(lambda loss, *_: -np.minimum(loss, MAX_LOSS), -MAX_LOSS, 0.0),
+        "accuracy": Potential(lambda _, accuracy, __: accuracy, 0.0, 1.0),
+    }
+)
+"""Potentials by name: minus the decades above chance, minus the loss in nats, the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +75,13 @@ class RoundSettings:
         horizon: rounds of an episode, a multiple of k.
         budget_s: simulated seconds after which an episode ends earlier.
         history: evaluations that are shown.
-        potential: key of `scales.POTENTIALS`.
-        rewards: entries of the reward vector; see `rewards.measured_objectives`.
+        potential: key of `POTENTIALS`.
+        rewards: entries of the reward vector (`measured_objectives`).
         reward_scale: factor of the improvement.
         time_price: what the whole budget costs, in the unit of rewards.
         divergence_penalty: what divergence costs besides the lowest potential.
         noise: what evaluations lack; None for nothing.
         report_moves: whether steps tell how the model's moves agree.
-
-    Raises:
-        UnknownNameError: a name does not exist.
-        InvalidArgumentError: a number is out of its range, or the noise needs what reports of
-            clients do not say.
     """
 
     rounds_per_step: int
@@ -82,7 +124,7 @@ class RoundSettings:
         self._check_names()
 
     def _check_names(self) -> None:
-        require_known("potential", self.potential, scales.POTENTIALS)
+        require_known("potential", self.potential, POTENTIALS)
         if not self.rewards:
             raise InvalidArgumentError("`rewards` must hold at least one name, got none")
         if len(set(self.names)) < len(self.names):
@@ -108,6 +150,52 @@ class RoundSettings:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is told of evaluations that withhold the rest: of `hearing.VALUES`."""
+        """What is told of evaluations that withhold the rest: of `noise.VALUES`."""
         names = ("val_error" if self.potential == "accuracy" else "val_loss",)
         return (*names, "fairness_std") if "fairness" in self.names else names
+
+
+def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple[Objective, ...]:
+    """Return the objectives among the entries of a reward vector."""
+    known = {name: one for name, one in task.objectives.items() if one.reads_clients}
+    found = []
+    for one in rewards:
+        if isinstance(one, Objective):
+            if one.name in known or one.name in REWARDS:
+                raise InvalidArgumentError(
+                    "an objective of your own must have a name of its own, got "
+                    f"{one.name!r}, which round environments have"
+                )
+            found.append(one)
+        elif one not in REWARDS:
+            if one not in known:
+                raise unknown_name("reward", one, (*REWARDS, *known))
+            found.append(known[one])
+    if "energy" in rewards:
+        task.system.require_energy(asynchronous=task.asynchronous)
+    if "flops" in rewards and task.asynchronous:
+        raise InvalidArgumentError(
+            "`rewards` must not hold 'flops' for asynchronous algorithms, of whose rounds nobody "
+            f"says how often a client trained, got {task.algorithm!r}; leave it out"
+        )
+    return tuple(found)
+
+
+def amounts(task: Task, work: Work, upload_bytes: float, download_bytes: float) -> Numbers:
+    """Return what some work costs of each of `AMOUNTS`: bytes, floating point operations, joules.
+
+    What nobody knows is 0: operations where nobody counts samples, and energy.
+    """
+    samples = work.samples_read
+    flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
+    known = task.system.knows_energy and not work.reports
+    energy_j = task.system.energy_j(work) if known else 0.0
+    return np.array([upload_bytes, download_bytes, flops, energy_j])
+
+
+def fall_of(objectives: Sequence[Objective], before: Numbers, after: Numbers) -> dict[str, Numbers]:
+    """Return by name what the (N,) errors of objectives have fallen by, from their values."""
+    return {
+        one.name: one.errors(before[:, column]) - one.errors(after[:, column])
+        for column, one in enumerate(objectives)
+    }

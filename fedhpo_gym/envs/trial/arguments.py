@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.backends import (
     OPTIONS,
@@ -17,16 +21,25 @@ from fedhpo_gym.backends import (
 )
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.envs.arguments import chosen_options
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
+from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import open_instances
+from fedhpo_gym.envs.trial.ledger import spending
+from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
+from fedhpo_gym.envs.vector import (
+    checked_number,
+)
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
+from fedhpo_gym.objectives.spending import COST_NAMES
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import REWARDS, Task, get_task
 from fedhpo_gym.tasks.privacy import MECHANISMS
-from fedhpo_gym.wrappers.incumbent_reward import check_reward
+from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
+from fedhpo_gym.wrappers.budget import Budget
+from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty, check_reward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,29 +81,29 @@ class TrialArguments:
             one (`fedhpo_gym.stored.surrogate_verdicts`), with "fairness_std" or "fairness_jain" in
             the place of "fairness_p10". A named one that it does not answer is an error.
         constraints: limits of objectives. The incumbent is the best trial that keeps them;
-            scalar scores pay `weight` for each unit of excess, see `ScalarizePenalty`.
+            scalar scores pay `weight` for each unit of excess (`ScalarizePenalty`).
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.
         freeze_thaw: more rounds of a configuration already tried cost only the difference.
         reward_transform: how objectives without a worst bound become scores: "clip" cuts them off,
-            "squash" orders all of them; see `fedhpo_gym.objectives.base`.
+            "squash" orders all of them (`fedhpo_gym.objectives.base`).
         budget_s: simulated seconds; the task's budget if no budget is given.
         budget_rounds: communication rounds.
         budget_trials: number of trials.
         max_trials: trials after which an episode ends in any case: time alone may never pass, as
             when freeze-thaw makes a repetition free. By default `budget_trials`, and 100,000 if
-            that is not given; see `BudgetTermination`.
+            that is not given (`BudgetTermination`).
         vector_reward: leave the reward a vector.
         instances: "train" or "test": at each reset one of the variants (alpha, preprocessing) and
             seeds with stored numbers is drawn; or a list of mappings such as
-            {"alpha": 0.1, "seed": 2}. See `fedhpo_gym.envs.trial.instances.open_instances`.
+            {"alpha": 0.1, "seed": 2} (`envs.trial.instances.open_instances`).
         reward: "improvement" of the incumbent, "anytime", which values it by the time that is left,
             "score" of the trial, "incumbent" or "regret", which needs a known optimum; the task's
-            by default. See `IncumbentReward`.
+            by default (`IncumbentReward`).
         reward_discount: discount of the improvement, in (0, 1].
         reward_per_cost: divide an improvement by the simulated time of its trial.
         noise: what evaluations lack: any of `clients`, `bias`, `iid`, `epsilon` and `evaluations`;
-            see `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
+            `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
             and an episode ends when it is spent.
 
     Raises:
@@ -264,11 +277,136 @@ class TrialArguments:
             most = min(number for number in known if number is not None)
         return {**given, "max_trials": most}
 
-    def open_backend(self) -> Backend:
-        """Open what answers.
+    @property
+    def incumbent_reward(self) -> dict[str, Any]:
+        """What `IncumbentReward` takes."""
+        return {
+            "kind": self.reward_kind,
+            "discount": self.reward_discount,
+            "per_cost": self.reward_per_cost,
+            "budget_s": self.budget_s,
+        }
+
+    def open(self) -> TrialSetup:
+        """Open what answers, and return what is asked of it.
 
         Raises:
-            MissingDataError: it has nothing to answer from; says what to do.
+            InvalidArgumentError: the objectives that are named, or the instances, cannot be asked.
+            MissingDataError: there is nothing to answer from; says what to do.
         """
-        options = self.backend_options
-        return make_backend(self.backend_name, self.variant, seed=self.seed, **options)
+        instances, options = self.open_instances(), self.backend_options
+        backend = instances[0] if instances else None
+        if backend is None:
+            backend = make_backend(self.backend_name, self.variant, seed=self.seed, **options)
+        setup = TrialSetup.of(
+            backend.task,
+            backend,
+            objectives=self.chosen_objectives,
+            fidelity=self.fidelity,
+            transform=self.reward_transform,
+            grid=self.grid,
+            freeze_thaw=self.freeze_thaw,
+            instances=instances,
+            noise=self.evaluation_noise,
+            constraints=self.constraints,
+            leave_out=self.objectives is None,
+        )
+        if self.objectives is not None:
+            _refuse_constants(setup)
+        return setup
+
+
+COSTS: Final = {"flops": "parameter_epochs", **{name: name for name in COST_NAMES}}
+"""What of a trial's costs decides an objective."""
+
+
+def _refuse_constants(setup: TrialSetup) -> None:
+    """Refuse objectives of costs that are the same whatever an action asks for."""
+    names = [name for name in setup.objective_names if name in COSTS]
+    if len(setup.objective_names) < 2 or not names:
+        return
+    space, rng = setup.search_space, stream(0, "constant_objectives")
+    columns = setup.columns(rng.uniform(-1.0, 1.0, (256, len(space))))
+    costs = spending(setup.task, columns).costs
+    for name in names:
+        each = np.asarray(costs[COSTS[name]])
+        if each.ndim == 0 or np.ptp(each) == 0:
+            raise InvalidArgumentError(
+                f"`objectives` must be able to vary, but {name!r} is the same for all actions "
+                f"where `fidelity` is {shown(dict(setup.fixed))} and `system['compute']` is "
+                f"{setup.task.system.compute!r}; leave the fidelity free, choose "
+                "system={'compute': 'epochs'}, or leave the objective out"
+            )
+
+
+@takes(TrialArguments)
+def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.Env[Any, Any]:
+    """Build a trial environment with its budget and, unless `vector_reward`, a scalar reward.
+
+    Args:
+        render_mode: "human", "rgb_array" or None.
+        arguments: as `TrialArguments` says.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the backend has nothing to answer from; says what to do.
+    """
+    check_own(make_trial_env, {"render_mode": render_mode})
+    asked = from_names(TrialArguments, arguments, ("render_mode",))
+    env: gym.Env[Any, Any] = TrialEnv(asked.open(), render_mode=render_mode)
+    env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]
+    if asked.vector_reward:
+        return env
+    env = ScalarizePenalty(env, constraints=asked.constraints)
+    if asked.reward_kind == "score":
+        return env
+    return IncumbentReward(env, **asked.incumbent_reward)
+
+
+@takes(TrialArguments)
+def make_trial_vector_env(
+    num_envs: int = 1,
+    *,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    copy: bool = True,
+    info_keys: Sequence[str] = (),
+    render_mode: str | None = None,
+    **arguments: Any,
+) -> TrialVectorEnv:
+    """Build N trial environments as one; the vector entry point of every `FedHPO-*` id.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
+        copy: hand out copies of the observations (`BatchedVectorEnv`).
+        info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
+            hyperparameter or fidelity dimension.
+        render_mode: None.
+        arguments: as `TrialArguments` says; all environments have the same.
+
+    Raises:
+        InvalidArgumentError: an argument is unknown or out of its range.
+        UnknownNameError: a name does not exist.
+        MissingDataError: the backend has nothing to answer from; says what to do.
+    """
+    if render_mode is not None:
+        raise InvalidArgumentError(
+            "`render_mode` must be None for a vector environment, got "
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
+        )
+    checked_number(num_envs)
+    asked = from_names(TrialArguments, arguments, ("render_mode",))
+    setup, reward = asked.open(), not asked.vector_reward
+    return TrialVectorEnv(
+        num_envs,
+        setup,
+        Budget(**asked.budgets),  # type: ignore[arg-type]
+        Penalty(setup.objectives, asked.constraints) if reward else None,
+        IncumbentValue(setup, **asked.incumbent_reward)
+        if reward and asked.reward_kind != "score"
+        else None,
+        autoreset_mode=autoreset_mode,
+        copy=copy,
+        info_keys=info_keys,
+    )

@@ -6,42 +6,50 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.core.checks import as_number, as_reals, as_typed, shown
+from fedhpo_gym.core.checks import as_integer, as_number, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.arguments import choose_instance, read_options
-from fedhpo_gym.envs.batched.layout import Layout
-from fedhpo_gym.envs.noise_keys import NoiseKeys
+from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
 from fedhpo_gym.envs.trial import observation
-from fedhpo_gym.envs.trial.history import Trial
-from fedhpo_gym.envs.trial.instances import TrialInstance, new_draws
+from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
+from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
-from fedhpo_gym.envs.trial.process import TrialProcess
-from fedhpo_gym.envs.trial.setup import TrialSetup, checked_objectives
-from fedhpo_gym.envs.trial.truth import Truth, truth_of
+from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Numbers, Trial, TrialProcess
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.vector import (
+    Actions,
+    BatchedVectorEnv,
+    Indices,
+    Layout,
+    Mask,
+    Seeds,
+    StepOutcome,
+    checked_keys,
+)
 from fedhpo_gym.evaluation.constraints import Constraints
-from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.dimension import ACTION_SLACK
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.wrappers.budget import Budget, with_remaining
+from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
 
-DEFAULT_OBJECTIVES = ("val_loss", "fairness_std", "epsilon")
-LIVE_OBJECTIVES = ("val_loss", "fairness_p10", "time_s")
-"""Default objectives of `MO-` ids of version 1: no useless model wins one, and all of them vary."""
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.trial.truth import Truth
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
+class TrialEnv(DrawnEnv):
     """Federated hyperparameter optimisation, one evaluation per step.
 
     **Action**: Box [-1, 1]^n, float32. One coordinate per dimension of the search space, then one
@@ -59,7 +67,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     `accuracy`          (2,)   accuracy on train and validation data, in [0, 1]
     `f1`                (2,)   macro-F1 on train and validation data, in [0, 1]
     `fairness`          (6,)   `FAIRNESS_NAMES` of the clients' validation accuracy
-    `privacy`           (5,)   `PRIVACY_NAMES` spent, see `fedhpo_gym.tasks.privacy`
+    `privacy`           (5,)   `PRIVACY_NAMES` spent (`fedhpo_gym.tasks.privacy`)
     `elapsed_time`      (1,)   simulated seconds since reset
     `trials`            (1,)   trials since reset
     `incumbent`         (n,)   action coordinates of the best trial so far; zeros before the first
@@ -67,8 +75,8 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
     ==================  =====  =================================================================
 
     `BudgetTermination` adds `remaining_budget` (1,). Where episodes are of several instances,
-    `instance` (7,) says what may be known of one before its first trial; see `statistics` of
-    `fedhpo_gym.envs.trial.instances`. Test data never enter an observation; they are in
+    `instance` (7,) says what may be known of one before its first trial (`statistics` of
+    `fedhpo_gym.envs.trial.instances`). Test data never enter an observation; they are in
     `info["test"]`.
 
     **Incumbent**: the best trial in the first objective of those that keep all `constraints`, and
@@ -93,78 +101,20 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     step_kind = "trial"
 
-    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
-    metadata: dict[str, Any] = {  # noqa: RUF012
-        "render_modes": ["human", "rgb_array"],
-        "render_fps": 4,
-    }
-
-    def __init__(
-        self,
-        task: Task,
-        backend: Backend,
-        *,
-        objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
-        leave_out: bool = False,
-        fidelity: Mapping[str, Value] | None = None,
-        grid: bool = False,
-        freeze_thaw: bool = False,
-        reward_transform: str = "clip",
-        instances: Sequence[Backend] = (),
-        noise: Noise | None = None,
-        constraints: Constraints | None = None,
-        render_mode: str | None = None,
-    ) -> None:
+    def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
         """Create the environment.
 
         Args:
-            task: the task.
-            backend: where numbers come from.
-            objectives: names of the objectives, or objectives of your own; the first ranks
-                trials.
-            leave_out: leave out objectives that the backend does not answer, instead of raising.
-            fidelity: fidelity dimensions that are fixed; they leave the action.
-            grid: offer only the grid of the task's tables, whatever the backend could answer.
-            freeze_thaw: more rounds of a configuration already tried cost only the difference.
-            reward_transform: how objectives without a worst bound become scores.
-            instances: what answers in the episodes of one instance each, `backend` first; one is
-                drawn at each reset.
-            noise: what evaluations lack; None for nothing.
-            constraints: limits that the incumbent keeps; see `evaluation.constraints`.
+            setup: what is asked of whom.
             render_mode: "human", "rgb_array" or None.
 
         Raises:
-            UnknownNameError: an objective or a fidelity dimension does not exist.
-            InvalidArgumentError: an argument is out of its range, or the backend does not answer
-                an objective.
-            OffGridError: a fixed fidelity is not on the grid.
+            InvalidArgumentError: there is no such render mode.
+            OffGridError: the backend does not store all cells of the setup's grid.
         """
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise InvalidArgumentError(
-                f"`render_mode` must be one of {self.metadata['render_modes']}, "
-                f"got {shown(render_mode)}"
-            )
-        self.render_mode = render_mode
-        self._window: int | None = None
-        names, own = checked_objectives(task, objectives)
-        self._use(
-            TrialSetup(
-                task,
-                backend,
-                names,
-                dict(fidelity or {}),
-                reward_transform,
-                grid,
-                freeze_thaw,
-                tuple(instances),
-                own,
-                noise,
-                constraints,
-                leave_out,
-            )
-        )
-        self._draws: np.random.Generator | None = None
-        self._noise_keys = NoiseKeys(1) if noise else None
+        super().__init__(render_mode)
+        self._use(setup)
+        self._draws = self._process.draws()
 
     def _use(self, setup: TrialSetup) -> None:
         """Follow a setup from the next `reset` on."""
@@ -175,7 +125,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         self._layout = Layout(setup.observation_space)
         frame = np.zeros((1, self._layout.size), dtype=np.float32)
         self._process = TrialProcess(setup, self._layout, frame)
-        self._steps = self._process.new_history()
+        self._steps = History()
         self._trials: list[Trial] = []
         self._ends_s: float | None = None
         self._ready = False
@@ -212,7 +162,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
 
     @property
     def error_scale(self) -> float:
-        """Error of a guess in the first objective; see `TrialSetup.error_scale`."""
+        """Error of a guess in the first objective (`TrialSetup.error_scale`)."""
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -237,18 +187,18 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         No observation and no `info` shows it.
 
         Raises:
-            InvalidArgumentError: see `truth_of`.
+            InvalidArgumentError: the backend trains.
         """
-        return truth_of(self._process.part(0))
+        return self._process.part(0).truth
 
     @property
     def full_truth(self) -> Truth:
         """What can be reached at full fidelity: what regret is measured against.
 
         Raises:
-            InvalidArgumentError: see `truth_of`.
+            InvalidArgumentError: the backend trains.
         """
-        return truth_of(self._process.part(0).at_full_fidelity)
+        return self._process.part(0).at_full_fidelity.truth
 
     @property
     def search_space(self) -> SearchSpace:
@@ -314,23 +264,13 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         """
         super().reset(seed=seed, options=options)
         alone = np.array([0])
-        keys = self._noise_keys.draw(alone, [seed]) if self._noise_keys else None
-        self._process.restart(alone, self._draw(seed, options), keys)
-        self._steps, self._trials, self._ends_s = self._process.new_history(), [], None
+        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
+        self._steps, self._trials, self._ends_s = History(), [], None
         self._ready = True
         if self.render_mode == "human":
             self.render()
         first = observation.empty(self.task, self.setup.observation_space)
         return {**first, **self._process.seen_of_instance(0)}, self.describe()
-
-    def _draw(self, seed: int | None, options: dict[str, Any] | None) -> list[int] | None:
-        number = len(self.setup.instances)
-        if not number:
-            read_options(options, ())
-            return None
-        if self._draws is None or seed is not None:
-            self._draws = new_draws(seed)
-        return [choose_instance(self._draws, number, options)]
 
     def describe(self) -> Info:
         """Return what `reset` says: where the numbers of the coming episode come from."""
@@ -404,13 +344,12 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
 
     def begin_trial(self, action: NDArray[np.floating], paid_rounds: int = 0) -> None:
-        """Let a trial begin that a later `step` ends; see `fedhpo_gym.parallel`.
+        """Let a trial begin that a later `step` ends (`fedhpo_gym.parallel`).
 
         What it spends of privacy counts from now on, in full. Nothing else is known of it yet.
 
         Args:
             action: (n,) what it tries.
-            paid_rounds: see `cost_of`.
 
         Raises:
             InvalidArgumentError: the action is not in the action space.
@@ -426,7 +365,7 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
         return query, rounds
 
     def end_next_at(self, time_s: float) -> None:
-        """Let the next trial end at a time; see `fedhpo_gym.parallel`.
+        """Let the next trial end at a time (`fedhpo_gym.parallel`).
 
         Args:
             time_s: simulated seconds since reset, not before the end of the last trial.
@@ -441,40 +380,172 @@ class TrialEnv(gym.Env[Observation, NDArray[np.float32]]):
             )
         self._ends_s = float(number)
 
-    def render(self) -> NDArray[np.uint8] | None:
-        """Draw the incumbent against simulated time.
-
-        Returns:
-            (height, width, 3) uint8 pixels in mode "rgb_array", else None.
-
-        Raises:
-            MissingDependencyError: the extra `plot` is not installed, or "human" has no display.
-        """
-        if self.render_mode is None:
-            return None
-        from fedhpo_gym.envs import rendering
-        from fedhpo_gym.envs.trial.drawing import plot_trials
-
-        plot = functools.partial(
-            plot_trials,
-            trials=self.trials,
-            title=self.task.name,
-            objective=self.setup.objective_names[0],
-        )
-        if self.render_mode == "human":
-            self._window = rendering.show(plot, self._window)
-            return None
-        return rendering.draw(plot)
+    def _plot(self, figure: Any) -> None:
+        plot_trials(figure, self.trials, self.task.name, self.setup.objective_names[0])
 
     def close(self) -> None:
         """Close the window, if there is one, and end what the backend started."""
         for part in self.setup.parts:
             part.backend.close()
-        if self._window is not None:
-            from fedhpo_gym.envs import rendering
-
-            rendering.close(self._window)
-            self._window = None
+        super().close()
 
 
 _ALL = np.ones(1, dtype=np.bool_)
+
+
+class TrialVectorEnv(BatchedVectorEnv):
+    """N trial environments with the default wrappers, exactly as `gymnasium.make` builds them.
+
+    On a table, everything that does not depend on the past is computed once for all cells, at the
+    first step; a step is then one look-up. Other backends are asked at every step,
+    all queries together.
+
+    **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
+    `trial`, `elapsed_s`, `objectives`, `cost` (`time_s`, `rounds`), `incumbent` (`trial`) and,
+    where the reward is scalar, `score` and `penalty`; and what `info_keys` name. `trial_info(i)`
+    gives all that a single environment says. What a single environment says at `reset` comes with
+    `reset` only, not with an autoreset.
+
+    Attributes:
+        reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
+            (N, objectives) float32 on `MO-` ids, as MO-Gymnasium's vector environments return them.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        setup: TrialSetup,
+        budget: Budget,
+        penalty: Penalty | None = None,
+        incumbent: IncumbentValue | None = None,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        info_keys: Sequence[str] = (),
+    ) -> None:
+        """Create N environments.
+
+        Args:
+            num_envs: N.
+            setup: what is asked of whom.
+            budget: what an episode may spend.
+            penalty: what makes rewards one number; None leaves them vectors.
+            incumbent: what rewards the incumbent in the place of the trial.
+            info_keys: of `INFO_KEYS`, what infos say, too.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range.
+            UnknownNameError: there is no such info key.
+        """
+        spaces = with_remaining(setup.observation_space)
+        super().__init__(
+            num_envs, spaces, setup.action_space, autoreset_mode=autoreset_mode, copy=copy
+        )
+        self.setup, self.reward_space = setup, setup.reward_space
+        self._budget, self._penalty, self._incumbent = budget, penalty, incumbent
+        self._info_keys = checked_keys(info_keys, INFO_KEYS)
+        self._process = TrialProcess(setup, self.layout, self._frame)
+        self._draws = self._process.draws()
+        self._potentials = np.zeros(self.num_envs)
+        self._known_optima: dict[int, float] = {}
+        self._optima = np.full(self.num_envs, self._optimum(0))
+        self._remaining = self.layout.columns["remaining_budget"].start
+        self._first = np.zeros(self.layout.size, dtype=np.float32)
+        self.layout.fill(self._first, observation.empty(setup.task, setup.observation_space))
+        self._first[self._remaining] = 1.0
+
+    def close_extras(self, **_: Any) -> None:
+        """End what the backend started."""
+        for part in self.setup.parts:
+            part.backend.close()
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives, in the order of the reward vector."""
+        return self.setup.objectives
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to (`TrialEnv.search_space`)."""
+        return self.setup.search_space
+
+    def trial_info(self, index: int) -> dict[str, Any]:
+        """Return what environment `index` alone would say in `info` about its last trial.
+
+        With autoreset "SameStep" the last trial of an episode is over by then: `info_keys` bring
+        all of it into `final_info`.
+
+        Raises:
+            InvalidArgumentError: there is no such environment, or no trial since its reset.
+        """
+        state = self._process.episodes
+        number = as_integer(index)
+        known = number is not None and 0 <= number < self.num_envs
+        if not known or not state.trials[number]:
+            raise InvalidArgumentError(
+                f"`index` must be one of {self.num_envs} environments, after its first trial, "
+                f"got {shown(index)}"
+            )
+        info = self._process.info(index)
+        if self._penalty is not None:
+            scores = state.numbers[index, self._process.scores]
+            penalty = float(self._penalty.of(scores))
+            info.update(score=float(scores[0]) - penalty, penalty=penalty)
+        return info
+
+    def truth(self, index: int) -> Truth:
+        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`).
+
+        Raises:
+            InvalidArgumentError: the backend trains.
+        """
+        return self._process.part(index).truth
+
+    def _describe(self, index: int) -> dict[str, Any]:
+        return self._process.describe(index)
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",) if self.setup.instances else ()
+
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        options = [self._chosen(index) for index in where.tolist()]
+        self._process.restart(where, *self._draws.draw(where, seeds, options))
+        self._potentials[where] = 0.0
+        if self.setup.instances:
+            self._optima[where] = [self._optimum(index) for index in where.tolist()]
+        self._frame[where] = self._first
+        self._process.show_instances(self._frame)
+
+    def _optimum(self, index: int) -> float:
+        number = self._process.instance(index)
+        if self._incumbent is not None and number not in self._known_optima:
+            trials = functools.partial(self._process.all_trials, index)
+            self._known_optima[number] = self._incumbent.find_optimum(trials)
+        return self._known_optima.get(number, 1.0)
+
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+        numbers = self._process.step(actions, active)
+        state = self._process.episodes
+        left = self._budget.left(state.elapsed_s, state.rounds, state.trials)
+        self._frame[:, self._remaining] = np.maximum(left, 0.0)
+        scores = numbers[:, self._process.scores]
+        info = self._process.infos(self._info_keys)
+        if self._penalty is None:
+            rewards: NDArray[np.floating] = scores.astype(np.float32)
+        else:
+            info["penalty"] = self._penalty.of(scores)
+            info["score"] = rewards = scores[:, 0] - info["penalty"]
+        if self._incumbent is not None:
+            rewards = self._reward(self._incumbent, numbers)
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        return StepOutcome(rewards, left <= 0.0, never, info)
+
+    def _reward(self, kind: IncumbentValue, numbers: Numbers) -> NDArray[np.float64]:
+        before = self._potentials
+        best = self._process.episodes.best_numbers
+        values = self._process.values(best)[:, 0]
+        self._potentials = kind.potential(values, best[:, VIOLATION])
+        elapsed_s = self._process.episodes.elapsed_s
+        times_s = numbers[:, TIME_S]
+        return kind.rewards(before, self._potentials, times_s, elapsed_s, self._optima)

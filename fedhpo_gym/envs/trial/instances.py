@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import STORED, Backend, make_backend
 from fedhpo_gym.core.checks import as_integer, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
 
 SETS = ("train", "test")
+STREAM = "trial_instances"
+"""Name of the random streams that draw the instances of episodes."""
 NAMES = (
     "clients",
     "classes",
@@ -27,7 +27,7 @@ NAMES = (
     "balance",
     "smallest_client",
 )
-"""Entries of what an observation says of an instance; see `statistics`."""
+"""Entries of what an observation says of an instance (`statistics`)."""
 DECADES = 6.0
 """Counts are shown as logarithms, in units of so many decades."""
 
@@ -64,19 +64,6 @@ def open_instances(
     The last of the task's seeds is that of all test instances, the others are those of the train
     instances. So no two of them share a split, a partition or an initialisation, whatever their
     concentration and preprocessing. All search the space of the first.
-
-    Args:
-        task: the problem, with the algorithm and the settings that are asked for.
-        name: of the backend; it has stored numbers.
-        wanted: "train", "test", or a list of mappings with a `seed` and, where it is not the
-            task's, `alpha` or `preprocessing`.
-        fixed: `alpha` or `preprocessing` that all instances of a named set have.
-
-    Raises:
-        UnknownNameError: there is no such set or field.
-        InvalidArgumentError: there are too few stored variants and seeds to tell the sets apart,
-            or an entry of the list is malformed.
-        MissingDataError: an entry of the list has no stored numbers.
     """
     if not isinstance(wanted, str):
         opened = [_open(task, name, entry) for entry in wanted]
@@ -158,13 +145,3 @@ def statistics(backend: Backend) -> NDArray[np.float32]:
     ]
     inside: NDArray[np.float32] = np.clip(found, 0.0, 1.0).astype(np.float32)
     return inside
-
-
-def new_draws(seed: int | None) -> np.random.Generator:
-    """Return the stream that draws the instances of the coming episodes.
-
-    Args:
-        seed: of `reset`; None for one that nobody chose.
-    """
-    chosen = seeding.np_random(None)[1] if seed is None else seed
-    return stream(int(chosen), "trial_instances")

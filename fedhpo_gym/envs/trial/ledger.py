@@ -9,13 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.batched.layout import Indices
+from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.vector import Indices
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
-from fedhpo_gym.objectives import COST_NAMES, Costs, Spending
+from fedhpo_gym.objectives import (
+    CAP,
+    COST_NAMES,
+    PRIVACY_NAMES,
+    SEARCH_ORDERS,
+    Costs,
+    Spending,
+    ledger_of,
+    selection_epsilon,
+)
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
-from fedhpo_gym.tasks.privacy import privacy_spent
+from fedhpo_gym.tasks.privacy import DELTA, privacy_spent, renyi_spent
 from fedhpo_gym.tasks.work import EPOCHS
 
 MAX_PRICES = 4096
@@ -24,11 +34,7 @@ MAX_PRICES = 4096
 def charge(
     task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
 ) -> Cost:
-    """Return what some rounds of a configuration's course cost, by the rule of the task's system.
-
-    Raises:
-        InvalidArgumentError: the rule counts samples, which no trial knows before it is made.
-    """
+    """Return what some rounds of a course cost, by the rule of the task's system."""
     return task.system.cost(work_of(task, configuration, rounds, client_sample_rate))
 
 
@@ -36,11 +42,7 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     """Return the (B,) simulated seconds of `charge`, bit for bit.
 
     Args:
-        task: the task.
         columns: (B,) values of every dimension of the search space and the fidelity, by name.
-
-    Raises:
-        InvalidArgumentError: see `charge`.
     """
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
@@ -54,12 +56,7 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
 
 
 def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
-    """Return what B queries spend if nothing of them was paid for before.
-
-    Args:
-        task: the task.
-        columns: see `times_s`.
-    """
+    """Return what B queries spend if nothing of them was paid for before."""
     return Spending(privacy_spent(task, columns), lambda: _costs(task, columns))
 
 
@@ -166,3 +163,60 @@ class Ledger:
         paid = self._paid[where, courses]
         self._paid[where, courses] = np.maximum(paid, rounds)
         return np.asarray(np.maximum(rounds - paid, 0))
+
+
+class TuningLedger:
+    """What the trials of N episodes spend together, each episode by itself.
+
+    Every trial counts, equal ones again: its uploads are made anew. With freeze-thaw, the rounds
+    count that are trained anew. Where workers run several at once, a trial counts in full when it
+    begins: what clients send is seen, whether or not anybody is told how it ends.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Start N episodes."""
+        self._sum = np.zeros((number, len(SEARCH_ORDERS)))
+        self._worst = np.zeros((number, len(SEARCH_ORDERS)))
+        self._trials = np.zeros(number, dtype=np.int64)
+        self._ahead = np.zeros(number, dtype=np.int64)
+        self.vectors: NDArray[np.float64] = np.zeros((number, len(PRIVACY_NAMES)))
+
+    def restart(self, where: Indices) -> None:
+        """Forget what some episodes spent."""
+        self._trials[where] = self._ahead[where] = 0
+        self._sum[where] = self._worst[where] = self.vectors[where] = 0.0
+
+    def begin(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
+        """Take a trial of an episode that ends later (`end`)."""
+        self._add(index, task, query, rounds)
+        self._ahead[index] += 1
+
+    def end(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
+        """Take a trial of an episode, of which some rounds are trained anew, unless it has begun.
+
+        Trials may end in another order than they began in.
+        """
+        if self._ahead[index]:
+            self._ahead[index] -= 1
+        else:
+            self._add(index, task, query, rounds)
+
+    def _add(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
+        self._trials[index] += 1
+        configuration, fidelity = query
+        rate = fidelity.client_sample_rate
+        whole = renyi_spent(task, configuration, fidelity.round, rate)
+        self._worst[index] = np.maximum(self._worst[index], whole)
+        self._sum[index] += renyi_spent(task, configuration, rounds, rate)
+        self.vectors[index] = ledger_of(self._sum[index].tolist(), DELTA).vector()
+
+    def info(self, index: int) -> dict[str, Any]:
+        """Return what `info` says of an episode: what is spent, and what selection would be.
+
+        `selection_epsilon` is that of showing the best trial alone, had their number been drawn
+        from a geometric distribution with this mean, and every trial at random.
+        """
+        spent = dict(zip(PRIVACY_NAMES, self.vectors[index].tolist(), strict=True))
+        trials = max(int(self._trials[index]), 1)
+        selected = selection_epsilon(self._worst[index], trials, DELTA)
+        return {**spent, "selection_epsilon": min(selected, CAP)}

@@ -17,7 +17,8 @@ from fedhpo_gym.objectives import (
     client_fairness,
     performances,
 )
-from fedhpo_gym.tasks import Problem
+from fedhpo_gym.tasks import Problem, Task
+from fedhpo_gym.tasks.privacy import MECHANISMS
 
 MAX_TIME_S = 1e30
 MAX_TRIALS = 1e9
@@ -36,15 +37,7 @@ def space(
     statistics: int = 0,
     tuning: bool = False,
 ) -> gym.spaces.Dict:
-    """Return the observation space of a problem.
-
-    Args:
-        problem: the problem.
-        action_size: coordinates of an action.
-        objective: the first objective.
-        statistics: numbers that say what instance it is; 0 where there are none.
-        tuning: whether the privacy that all trials spend together is shown.
-    """
+    """Return the observation space of a problem."""
     splits = len(problem.seen_splits)
     return gym.spaces.Dict(
         {
@@ -92,3 +85,11 @@ def inside(spaces: gym.spaces.Dict, name: str, value: ArrayLike) -> NDArray[np.f
     assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
     clipped: NDArray[np.float32] = np.clip(value, box.low, box.high).astype(np.float32)
     return clipped
+
+
+def is_counted(task: Task) -> bool:
+    """Return whether the trials of a task are added up: version 1 and later, where noise is added.
+
+    Version 0 shows what it showed.
+    """
+    return task.version >= 1 and task.algorithm in MECHANISMS

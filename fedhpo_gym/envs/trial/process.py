@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.batched.layout import Indices, Layout, Mask, columns_of
-from fedhpo_gym.envs.trial.draws import TrialDraws
-from fedhpo_gym.envs.trial.history import History
-from fedhpo_gym.envs.trial.instances import TrialInstance, statistics
-from fedhpo_gym.envs.trial.ledger import Prices
-from fedhpo_gym.envs.trial.observation import TUNING
-from fedhpo_gym.envs.trial.scores import ERROR, ROUNDS, SHOWN, TIME_S, VIOLATION, Scorer
+from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
+from fedhpo_gym.envs.trial.evaluator import (
+    ERROR,
+    ROUNDS,
+    SHOWN,
+    TIME_S,
+    VIOLATION,
+    Scorer,
+    TrialSource,
+    TrialStreams,
+)
+from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
+from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
+from fedhpo_gym.envs.trial.observation import TUNING, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.trial.sources import TrialSource
-from fedhpo_gym.envs.trial.truth import truth_of
-from fedhpo_gym.envs.trial.tuning import TuningLedger, is_counted
+from fedhpo_gym.envs.vector import Indices, Layout, Mask, columns_of
 from fedhpo_gym.evaluation.constraints import is_better
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
+from fedhpo_gym.space import Value
 
 Numbers = NDArray[np.float64]
 INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
@@ -38,17 +46,17 @@ class Episodes:
 
     Attributes:
         trials: (N,) trials since reset.
-        rounds: (N,) communication rounds paid for since reset.
+        rounds: (N,) communication rounds paid for since reset, whole numbers.
         elapsed_s: (N,) simulated seconds since reset.
-        handles: (N,) handles of the last queries; see `TrialSource`.
-        numbers: (N, columns) what the last trials brought; see `Scorer`.
+        handles: (N,) handles of the last queries (`TrialSource`).
+        numbers: (N, columns) what the last trials brought (`Scorer`).
         best: (N,) handles of the incumbents' queries.
         best_trial: (N,) numbers of the incumbents.
         best_numbers: (N, columns) what the incumbents brought; NaN before the first trial.
     """
 
     trials: NDArray[np.int64]
-    rounds: NDArray[np.int64]
+    rounds: NDArray[np.float64]
     elapsed_s: NDArray[np.float64]
     handles: NDArray[Any]
     numbers: Numbers
@@ -61,7 +69,7 @@ class Episodes:
         """Return the state of N episodes before their first trial."""
         return cls(
             trials=np.zeros(number, np.int64),
-            rounds=np.zeros(number, np.int64),
+            rounds=np.zeros(number),
             elapsed_s=np.zeros(number),
             handles=np.zeros(number, handle_type),
             numbers=np.zeros((number, columns)),
@@ -76,21 +84,33 @@ class Episodes:
         self.elapsed_s[where] = 0.0
         self.best_numbers[where] = np.nan
 
-    def add(self, handles: NDArray[Any], numbers: Numbers, ends_s: float | None = None) -> Indices:
+    def add(
+        self,
+        handles: NDArray[Any],
+        numbers: Numbers,
+        ends_s: float | None = None,
+        *,
+        constrained: bool = True,
+    ) -> Indices:
         """Add a trial to every episode; return of which ones it is the new incumbent.
 
         What becomes the incumbent, `is_better` of `evaluation.constraints` says. The trial
-        ends at `ends_s`, by default after all trials before it.
+        ends at `ends_s`, by default after all trials before it. Where nothing is `constrained`, all
+        violations are 0, and the errors alone are compared.
         """
         self.handles, self.numbers = handles, numbers
         self.trials += 1
-        self.rounds += numbers[:, ROUNDS].astype(np.int64)
+        self.rounds += numbers[:, ROUNDS]
         if ends_s is None:
             self.elapsed_s += numbers[:, TIME_S]
         else:
             self.elapsed_s[:] = ends_s
-        best = self.best_numbers[:, VIOLATION], self.best_numbers[:, ERROR]
-        (better,) = is_better(numbers[:, VIOLATION], numbers[:, ERROR], best).nonzero()
+        error, least = numbers[:, ERROR], self.best_numbers[:, ERROR]
+        if constrained:
+            best = self.best_numbers[:, VIOLATION], least
+            (better,) = is_better(numbers[:, VIOLATION], error, best).nonzero()
+        else:
+            (better,) = (~(error >= least)).nonzero()  # any error is better than NaN, which is none
         if len(better):
             self.best[better] = handles[better]
             self.best_trial[better] = self.trials[better]
@@ -102,18 +122,13 @@ class TrialProcess:
     """N episodes of trials of one setup.
 
     Attributes:
-        setup: what they have in common.
-        episodes: where they stand.
         frame: (N, layout.size) the observations; every step writes into it.
-        scores: columns of the scores in what `step` returns.
     """
 
     def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
         """Start N episodes.
 
         Args:
-            setup: what they have in common.
-            layout: where the entries of an observation lie.
             frame: (N, layout.size) where observations go.
         """
         self.setup = setup
@@ -123,7 +138,7 @@ class TrialProcess:
         self._scorer = Scorer(setup, layout)
         trials = np.zeros(number, np.int64)
         freeze_thaw = setup.freeze_thaw
-        self._draws = TrialDraws(trials, freeze_thaw=freeze_thaw) if setup.noise else None
+        self._draws = TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
         self._source = TrialSource(setup, layout, number, self._draws)
         self.scores = self._scorer.scores
         self.episodes = Episodes.start(number, self._scorer.width, self._source.handle_type)
@@ -134,31 +149,31 @@ class TrialProcess:
         self._tuned = layout.columns.get(TUNING, slice(0, 0))
         self._incumbent = layout.columns["incumbent"]
         self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
-        self._past = np.array([layout.columns[name].start for name in PAST])
-        boxes = [setup.observation_space[name] for name in PAST]
-        self._low = np.concatenate([box.low for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
-        self._high = np.concatenate([box.high for box in boxes]).astype(np.float64)  # type: ignore[attr-defined]
+        self._past = tuple(layout.columns[name].start for name in PAST)
+        self._metric_names = setup.task.metric_names
+        boxes: Any = [setup.observation_space[name] for name in PAST]
+        self._most = [box.high.astype(np.float64) for box in boxes]
+        self._least_value = boxes[-1].low.astype(np.float64)
+
+    def draws(self) -> EpisodeDraws:
+        """Return what draws the coming episodes."""
+        start, noisy = partial(named_stream, STREAM), self.setup.noise is not None
+        return EpisodeDraws(len(self.frame), len(self.setup.instances), start, noisy=noisy)
 
     def restart(
         self,
         where: Indices,
-        instances: Sequence[int] | None = None,
+        instances: Sequence[int] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        """Forget all trials of some episodes and set their clocks to zero.
-
-        Args:
-            where: which episodes.
-            instances: the instances that they are of from now on; None where there are none.
-            keys: of the noise of their evaluations; None where there is none.
-        """
+        """Forget all trials of some episodes and set their clocks to zero."""
         if self._draws is not None and keys is not None:
             self._draws.restart(where, keys)
         self.episodes.restart(where)
         self._source.restart(where)
         if self._tuning is not None:
             self._tuning.restart(where)
-        if instances is not None:
+        if instances:
             self._source.instance[where] = instances
 
     def show_instances(self, frame: NDArray[np.float32]) -> None:
@@ -202,11 +217,10 @@ class TrialProcess:
         Args:
             actions: (N, n) actions in [-1, 1].
             active: (N,) episodes that step; what happens to the others does not matter.
-            ends_s: when the trials end, where workers run several at once.
         """
         state, frame = self.episodes, self.frame
         handles, numbers = self._source.answer(actions, active, frame)
-        better = state.add(handles, numbers, ends_s)
+        better = state.add(handles, numbers, ends_s, constrained=bool(self.setup.constraints))
         if len(better):
             own = self.setup.search_space.canonical(actions[better].astype(np.float32))
             self._actions[better] = np.clip(own, -1.0, 1.0)
@@ -214,11 +228,10 @@ class TrialProcess:
         if self._tuning is not None:
             self._count(self._tuning, active)
         self.show_instances(frame)
-        past = np.empty((len(numbers), len(PAST)))
-        past[:, 0], past[:, 1] = state.elapsed_s, state.trials
-        past[:, 2] = state.best_numbers[:, SHOWN]
-        np.maximum(past, self._low, out=past)
-        frame[:, self._past] = np.minimum(past, self._high, out=past)
+        value = np.maximum(state.best_numbers[:, SHOWN], self._least_value)
+        past = zip(self._past, (state.elapsed_s, state.trials, value), self._most, strict=True)
+        for column, number, most in past:
+            frame[:, column] = np.minimum(number, most)
         return numbers
 
     def begin(self, index: int, query: CheckedQuery, rounds: int) -> None:
@@ -239,9 +252,6 @@ class TrialProcess:
 
         Returns:
             (B,) values of the first objective, and (B,) total violations of constraints.
-
-        Raises:
-            InvalidArgumentError: nothing stores them.
         """
         part = self.part(index)
         if not isinstance(part.backend, StoredBackend) or not part.is_grid:
@@ -250,16 +260,12 @@ class TrialProcess:
                 f"for, got backend {self.setup.backend.name!r}; use backend='tabular' where it has "
                 "numbers, or reward='improvement', whose return ranks episodes alike"
             )
-        truth = truth_of(part)
+        truth = part.truth
         return truth.values[:, 0], truth.violations
 
     def query_of(self, handle: Any) -> CheckedQuery:
         """Return the configuration and the fidelity that a handle of `episodes` stands for."""
         return self._source.query(handle)
-
-    def new_history(self) -> History:
-        """Return the steps of an episode that begins."""
-        return History()
 
     def values(self, numbers: Numbers) -> Numbers:
         """Return the (..., objectives) values in (..., columns) numbers."""
@@ -283,14 +289,14 @@ class TrialProcess:
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
         state, numbers = self.episodes, self.episodes.numbers[index]
+        noisy = self.setup.noise is not None
         configuration, fidelity = self.query_of(state.handles[index])
         rounds = int(numbers[ROUNDS])
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
             best_configuration, best_fidelity = self._source.query(state.best[index])
-        names = self.setup.task.metric_names
-        found = numbers[self._scorer.details].tolist()
+        names, found = self._metric_names, numbers[self._scorer.details].tolist()
         return {
             "trial": int(state.trials[index]),
             "configuration": configuration,
@@ -309,26 +315,17 @@ class TrialProcess:
             "test": dict(zip(names, found[: len(names)], strict=True)),
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
-            **self._named_tuning(index),
+            **({TUNING: self._tuning.info(index)} if self._tuning is not None else {}),
             **self._named_instance(index),
-            **_floats(self._truth(numbers, state.best_numbers[index])),
+            **(_floats(self._truth(numbers, state.best_numbers[index])) if noisy else {}),
         }
 
     def _violation(self, numbers: Numbers) -> dict[str, float]:
         found = {"violation": float(numbers[VIOLATION])}
         return found if self.setup.constraints else {}
 
-    def _named_tuning(self, index: int) -> dict[str, Any]:
-        if self._tuning is None:
-            return {}
-        return {TUNING: self._tuning.info(index)}
-
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries.
-
-        Args:
-            names: of `INFO_KEYS`, those to say, too.
-        """
+        """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries."""
         state = self.episodes
         values = self.values(state.numbers)
         info: dict[str, Any] = {
@@ -357,21 +354,17 @@ class TrialProcess:
                 "seed": np.array([one.seed for one in known])[self._source.instance],
             }
         if names:
-            said = {**self._asked(), **self._detailed()}
+            said = self._details()
             info.update({name: said[name] for name in names})
         return info
 
-    def _asked(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
+        """Return what `INFO_KEYS` name."""
         pairs = [self._source.query(handle) for handle in self.episodes.handles]
+        details, names = self.episodes.numbers[:, self._scorer.details], self._metric_names
         return {
             "configuration": columns_of([configuration for configuration, _ in pairs]),
             "fidelity": columns_of([vars(fidelity) for _, fidelity in pairs]),
-        }
-
-    def _detailed(self) -> dict[str, Any]:
-        names = self.setup.task.metric_names
-        details = self.episodes.numbers[:, self._scorer.details]
-        return {
             "test": {name: details[:, column] for column, name in enumerate(names)},
             "diverged": details[:, len(names)] > 0,
             "best_round": details[:, len(names) + 1 :].astype(np.int64),
@@ -381,3 +374,62 @@ class TrialProcess:
 def _floats(nested: dict[str, Any]) -> dict[str, Any]:
     """Return nested dictionaries of numbers as plain data."""
     return {k: _floats(v) if isinstance(v, dict) else float(v) for k, v in nested.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One function evaluation of an episode.
+
+    Attributes:
+        number: 1 for the first trial.
+        configuration: what was tried.
+        fidelity: at which fidelity.
+        action: (n,) the action.
+        values: value of each objective.
+        elapsed_s: simulated seconds since reset, this trial included.
+        incumbent: number of the best trial so far.
+    """
+
+    number: int
+    configuration: Mapping[str, Value]
+    fidelity: Fidelity
+    action: NDArray[np.float32]
+    values: Mapping[str, float]
+    elapsed_s: float
+    incumbent: int
+
+
+Step = tuple[Any, NDArray[np.float32], NDArray[np.float64], float, int]
+"""Handle of the query, (n,) action, (objectives,) values, seconds since reset, best trial."""
+PACKED: Final = 1024
+"""Steps that are packed into arrays together: those of an endless episode take some 100 bytes."""
+
+
+class History:
+    """The steps of an episode, in few bytes each."""
+
+    def __init__(self) -> None:
+        """Begin without steps."""
+        self._packed: list[tuple[NDArray[Any], ...]] = []
+        self._last: list[Step] = []
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return PACKED * len(self._packed) + len(self._last)
+
+    def add(self, step: Step) -> None:
+        """Remember a step."""
+        self._last.append(step)
+        if len(self._last) == PACKED:
+            self._packed.append(tuple(map(np.array, zip(*self._last, strict=True))))
+            self._last = []
+
+    def since(self, number: int) -> Iterator[Step]:
+        """Yield the steps after so many."""
+        for index in range(number, len(self)):
+            block, row = divmod(index, PACKED)
+            if block == len(self._packed):
+                yield self._last[row]
+            else:
+                handles, actions, values, times, best = self._packed[block]
+                yield handles[row], actions[row], values[row], float(times[row]), int(best[row])

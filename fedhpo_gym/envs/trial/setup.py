@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -15,14 +15,19 @@ from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.trial import instances, observation
-from fedhpo_gym.envs.trial.tuning import is_counted
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
-from fedhpo_gym.evaluation.noise import Noise
+from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.trial.truth import Truth
+
+DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_std", "epsilon")
+LIVE_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
+"""Default objectives of `MO-` ids of version 1: no useless model wins one, and all of them vary."""
 RATE = "client_sample_rate"
 Columns = Mapping[str, NDArray[Any]]
 """Values of every dimension of configurations and fidelities, (B,) each."""
@@ -46,15 +51,9 @@ class TrialSetup:
             all episodes are of the one problem.
         own: objectives of the user, beside those of the task.
         noise: what evaluations lack; None for nothing.
-        constraints: limits that the incumbent keeps, see `evaluation.constraints`.
+        constraints: limits that the incumbent keeps (`evaluation.constraints`).
         leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
             The first, and those with a limit, are needed in any case.
-
-    Raises:
-        UnknownNameError: an objective or a fidelity dimension does not exist.
-        InvalidArgumentError: an argument is out of its range, the backend does not answer an
-            objective, or its answers do not say what the noise needs.
-        OffGridError: a fixed fidelity is not on the grid.
     """
 
     task: Task
@@ -69,6 +68,33 @@ class TrialSetup:
     noise: Noise | None = None
     constraints: Constraints | None = None
     leave_out: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        backend: Backend,
+        *,
+        objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
+        fidelity: Mapping[str, Value] | None = None,
+        **others: Any,
+    ) -> TrialSetup:
+        """Return the setup of objectives, the user's own among them."""
+        given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
+        own = tuple(one for one in given if isinstance(one, Objective))
+        names = tuple(one.name if isinstance(one, Objective) else one for one in given)
+        for one in own:
+            if one.name in task.objectives:
+                raise InvalidArgumentError(
+                    f"an objective of your own must have a name of its own, got {one.name!r}, "
+                    f"which {task.name} has"
+                )
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                "`objectives` must be a list of different names, at least one, got "
+                f"{shown(objectives)}"
+            )
+        return cls(task, backend, names, dict(fidelity or {}), own=own, **others)
 
     def __post_init__(self) -> None:
         """Check what is named."""
@@ -90,11 +116,7 @@ class TrialSetup:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _answered(self) -> tuple[str, ...]:
-        """Return the names of the objectives, less those that are left out.
-
-        Raises:
-            InvalidArgumentError: the backend does not answer one that is needed.
-        """
+        """Return the names of the objectives, less those that are left out."""
         needed = {self.objective_names[0], *(self.constraints or {})}
         kept = []
         for name in self.objective_names:
@@ -178,6 +200,13 @@ class TrialSetup:
         return replace(self, fixed=full, noise=None, freeze_thaw=False, instances=())
 
     @property
+    def truth(self) -> Truth:
+        """What can be reached, which few ask for: its module is imported when somebody does."""
+        from fedhpo_gym.envs.trial.truth import truth_of
+
+        return truth_of(self)
+
+    @property
     def is_grid(self) -> bool:
         """Whether an action can ask for the points of a grid only."""
         return all(dimension.values is not None for dimension in self.search_space.dimensions)
@@ -189,10 +218,10 @@ class TrialSetup:
 
     @cached_property
     def observation_space(self) -> gym.spaces.Dict:
-        """What one environment shows; see `TrialEnv`."""
+        """What one environment shows (`TrialEnv`)."""
         names = instances.NAMES if self.instances else ()
         size = len(self.search_space)
-        counted = is_counted(self.task)
+        counted = observation.is_counted(self.task)
         return observation.space(self.task, size, self.objectives[0], len(names), counted)
 
     @cached_property
@@ -210,11 +239,7 @@ class TrialSetup:
         return guess - best if objective.open_ended else (worst - best) / 2
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
-        """Return the configuration and the fidelity that an (n,) action asks for.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Return the configuration and the fidelity that an (n,) action asks for."""
         return self.query(self.search_space.decode(action))
 
     def query(self, values: Mapping[str, Value]) -> CheckedQuery:
@@ -255,59 +280,3 @@ class TrialSetup:
             "objective_names": list(self.objective_names),
             **self.backend.describe(),
         }
-
-
-def checked_objectives(
-    task: Task, objectives: Sequence[str | Objective]
-) -> tuple[tuple[str, ...], tuple[Objective, ...]]:
-    """Return the names of objectives, and those among them that are the user's own.
-
-    Raises:
-        InvalidArgumentError: they are no list of objectives with different names, at least one, or
-            one of the user's has the name of another.
-    """
-    given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
-    own = tuple(one for one in given if isinstance(one, Objective))
-    names = tuple(one.name if isinstance(one, Objective) else one for one in given)
-    for one in own:
-        if one.name in task.objectives:
-            raise InvalidArgumentError(
-                f"an objective of your own must have a name of its own, got {one.name!r}, which "
-                f"{task.name} has"
-            )
-    if not names or len(set(names)) < len(names):
-        raise InvalidArgumentError(
-            f"`objectives` must be a list of different names, at least one, got {shown(objectives)}"
-        )
-    return names, own
-
-
-def check_noise(noise: Noise, objectives: Sequence[Objective], backend: str) -> None:
-    """Refuse noise that the answers of a backend do not determine.
-
-    Raises:
-        InvalidArgumentError: says which part of the noise, and why.
-    """
-    for objective in objectives:
-        if noise.private and objective.sensitivity is None:
-            raise InvalidArgumentError(
-                "`noise['epsilon']` needs to know how much one client can change an objective, but "
-                f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
-                "or state the `sensitivity` of an objective of your own"
-            )
-        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
-            raise InvalidArgumentError(
-                "`noise['iid']` deals out validation samples anew. Answers say of each client how "
-                "many of its samples are right, but not the loss or the class of a sample, so "
-                f"{objective.name!r} would not be known; use objectives=['val_error']"
-            )
-    if noise.iid and backend == "surrogate":
-        raise InvalidArgumentError(
-            "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
-            "number of right answers; use a table or backend='raw'"
-        )
-
-
-def _of_counts(name: str) -> bool:
-    """Return whether an objective reads nothing of clients but their validation accuracy."""
-    return name == "val_error" or name.startswith("fairness_")

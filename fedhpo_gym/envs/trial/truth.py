@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.backends import CheckedQuery
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.envs.trial.asked import Asked, asked_of
-from fedhpo_gym.envs.trial.climbing import climbed
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
@@ -41,7 +40,7 @@ class Truth:
     asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
     points of it, then at `DRAWS` configurations between the grid's points, at the highest fidelity,
     and then where a local search over its whole space goes from the best of them, for the first
-    objective: see `envs.trial.climbing`. It is the same every time.
+    objective (`local_search`). It is the same every time.
 
     Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
     queries that keep them, and where none does, of those of the least total violation.
@@ -58,7 +57,7 @@ class Truth:
     values: NDArray[np.float64]
     on_lattice: int
     _setup: TrialSetup
-    _asked: Asked
+    _asked: Queries
 
     def __repr__(self) -> str:
         """Say what it is of: the arrays and the setup fill pages."""
@@ -88,7 +87,7 @@ class Truth:
 
     @property
     def search_space(self) -> SearchSpace:
-        """What an action is decoded to; see `regret_of`."""
+        """What an action of `regret_of` is decoded to."""
         return self._setup.search_space
 
     def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -163,7 +162,7 @@ class Truth:
     def regret_at(
         self, configurations: Sequence[Mapping[str, Value]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return regret and relative regret of configurations, (n,) each; see `values_at`.
+        """Return regret and relative regret of configurations, (n,) each (`values_at`).
 
         A configuration that does not keep the constraints here, at this fidelity, has the regret
         infinity and the relative regret 1.
@@ -192,9 +191,6 @@ class Truth:
         That is the regret of the median feasible row of the lattice, which no diverged trial moves
         far. So 1 is luck without any search, and everything worse counts as 1. Where all feasible
         trials are worth the same, they have 0.
-
-        Args:
-            values: see `regret`.
         """
         regret = self.regret(values)
         if self._medians[0] <= self.errors[self.optimum, 0]:
@@ -203,7 +199,7 @@ class Truth:
 
     @property
     def typical(self) -> float:
-        """The reference of relative regret, a value of the first objective; see `scale`."""
+        """The reference of relative regret, a value of the first objective (`scale`)."""
         return float(self._medians[0]) * (1.0 if self.objectives[0].minimize else -1.0)
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
@@ -221,11 +217,10 @@ class Truth:
     def ideal(
         self, names: Sequence[str] | None = None, constraints: Constraints | None = None
     ) -> NDArray[np.float64]:
-        """Return the best value of each objective; see `front`.
+        """Return the best value of each objective (`front`).
 
         Args:
-            names: see `front`.
-            constraints: limits in the place of the environment's, see `under`.
+            constraints: limits in the place of the environment's (`under`).
         """
         if constraints is not None:
             return self.under(constraints).ideal(names)
@@ -233,12 +228,12 @@ class Truth:
         return self._as_values(errors, names)
 
     def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the worst value of each objective on the front; see `front`."""
+        """Return the worst value of each objective on the front (`front`)."""
         errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
         return self._as_values(errors, names)
 
     def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the point at which volumes end that are compared; see `front`.
+        """Return the point at which volumes end that are compared (`front`).
 
         In each objective it is the worse of two values: the median of the lattice's feasible rows,
         and the nadir point moved by `BEYOND` of its distance from the ideal one. So a random trial
@@ -262,15 +257,14 @@ class Truth:
         names: Sequence[str] | None = None,
         values: ArrayLike | None = None,
     ) -> float:
-        """Return the volume between a front and a reference point; see `evaluation.fronts`.
+        """Return the volume between a front and a reference point (`evaluation.fronts`).
 
         Args:
             reference: values of the objectives that bound the volume.
-            names: see `front`.
             values: (n, objectives) values found by somebody; the true front by default.
 
         Raises:
-            UnknownNameError: see `front`.
+            UnknownNameError: the environment has no such objective.
             InvalidArgumentError: the arrays do not fit together.
         """
         columns = self._columns(names)
@@ -295,7 +289,6 @@ class Truth:
         Args:
             values: (T, objectives) what trials brought, in their order and in the objectives'
                 units; NaN is worse than any number.
-            names: see `front`.
             told: (T, objectives) noisy values that an agent saw; it presents the trials that are
                 not dominated by these. `values` by default.
 
@@ -304,7 +297,7 @@ class Truth:
             lattice that is not exact, they may fall below 0.
 
         Raises:
-            UnknownNameError: see `front`.
+            UnknownNameError: the environment has no such objective.
             InvalidArgumentError: the arrays do not fit together.
             MissingDependencyError: the extra `fronts` is not installed.
         """
@@ -360,11 +353,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def truth_of(setup: TrialSetup) -> Truth:
-    """Return the truth of a setup; those asked for last are kept.
-
-    Raises:
-        InvalidArgumentError: the backend trains.
-    """
+    """Return the truth of a setup; those asked for last are kept."""
     if setup.backend.name == "raw":
         raise InvalidArgumentError(
             "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "
@@ -378,16 +367,16 @@ def truth_of(setup: TrialSetup) -> Truth:
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
     known = (*key, backend.fingerprint, limits, setup.transform)
     if known not in _known:
-        asked = asked_of(lattice, setup)
+        asked = queries_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
 
-        def ask(rows: Asked) -> NDArray[np.float64]:
+        def ask(rows: Queries) -> NDArray[np.float64]:
             parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
             return np.concatenate([values_of_queries(setup, rows.columns(part)) for part in parts])
 
         values = ask(asked)
         if not exact:
-            asked, values = climbed(setup, asked, values, ask)
+            asked, values = local_search(setup, asked, values, ask)
         _known[known] = Truth(setup.objectives, exact, values, len(asked.cells), setup, asked)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
@@ -400,3 +389,141 @@ def values_of_queries(setup: TrialSetup, columns: Columns) -> NDArray[np.float64
     needed = ENTRIES if setup.own else frozenset().union(*reads)  # nobody has tried their laws
     evaluations = setup.backend.look_up(columns, needed)
     return values_of(setup.objectives, evaluations, spending(setup.task, columns))
+
+
+MAX_QUERIES = 100_000
+"""Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
+DRAWS = 1 << 13
+"""Configurations of a surrogate that are drawn and asked besides, at full fidelity."""
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """Queries: some positions on a grid, then some between.
+
+    Attributes:
+        lattice: the setup whose grid it is.
+        cells: (n,) positions on the flattened grid.
+        drawn: what lies between, by dimension; empty if nothing does.
+    """
+
+    lattice: TrialSetup
+    cells: NDArray[np.int64]
+    drawn: Columns
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.cells) + len(next(iter(self.drawn.values()), ()))
+
+    def columns(self, rows: NDArray[np.int64]) -> Columns:
+        """Return some of the queries, in ascending order."""
+        number = len(self.cells)
+        inside, between = rows[rows < number], rows[rows >= number] - number
+        found = self.lattice.columns_at(self.cells[inside])
+        if not len(between):
+            return found
+        return {name: np.concatenate([v, self.drawn[name][between]]) for name, v in found.items()}
+
+
+def queries_of(lattice: TrialSetup, setup: TrialSetup) -> Queries:
+    """Return what a setup is asked: the grid of `lattice`, and draws where there is more."""
+    size = lattice.search_space.grid_size
+    cells = np.arange(size)
+    if size > MAX_QUERIES and not isinstance(setup.backend, StoredBackend):
+        cells = np.sort(stream(0, "truth_cells").choice(size, MAX_QUERIES, replace=False))
+    if lattice is setup:
+        return Queries(lattice, cells, {})
+    drawn = _drawn(setup)
+    if len(cells) < size:  # then all of full fidelity at least
+        highest = _at_the_top(lattice)
+        drawn = {name: np.concatenate([v, highest[name]]) for name, v in drawn.items()}
+    return Queries(lattice, cells, drawn)
+
+
+def _at_the_top(lattice: TrialSetup) -> Columns:
+    """Return the configurations of the grid at the highest fidelity, `MAX_QUERIES` at most."""
+    top = replace(lattice.at_full_fidelity, grid=True)
+    size = top.search_space.grid_size
+    cells = np.arange(size)
+    if size > MAX_QUERIES:
+        cells = np.sort(stream(0, "truth_top").choice(size, MAX_QUERIES, replace=False))
+    columns = Queries(top, cells, {}).columns(np.arange(len(cells)))
+    # What is fixed stays: an environment of round 27 cannot ask for the last one.
+    return {**columns, **{name: np.full(len(cells), v) for name, v in lattice.fixed.items()}}
+
+
+def _drawn(setup: TrialSetup) -> Columns:
+    """Return `DRAWS` random configurations at the highest fidelity that may be asked for."""
+    space, rng = setup.search_space, stream(0, "truth_queries")
+    columns = dict(setup.columns(rng.uniform(-1.0, 1.0, (DRAWS, len(space)))))
+    for dimension in space.dimensions:
+        if dimension.name in setup.backend.fidelity_space.names:
+            columns[dimension.name] = np.full(DRAWS, dimension.high)
+    return columns
+
+
+STARTS, FEWEST = 64, 8
+"""Places that the search starts from, the best queries that are known, and how many at least."""
+MOVES = 16
+"""Queries that every place asks in a round."""
+ROUNDS = 60
+"""Rounds of the search."""
+MOST_METRICS = 1 << 28
+"""Metrics of clients that a search asks for: with thousands of clients it starts from fewer places,
+or a truth takes minutes."""
+WIDEST, NARROWEST = 0.5, 1e-3
+"""Standard deviation of moves in the first and in the last round; coordinates lie in [-1, 1]."""
+
+Numbers = NDArray[np.float64]
+
+
+def local_search(
+    setup: TrialSetup, asked: Queries, values: Numbers, ask: Callable[[Queries], Numbers]
+) -> tuple[Queries, Numbers]:
+    """Search for the best value of the first objective from the best queries that are known.
+
+    Each place asks `MOVES` queries around itself: half of them move one coordinate, the others all
+    that differ between two places, as differential evolution does (Storn and Price, 1997), or all
+    coordinates a little. It goes to the best of them where that is better. Steps shrink
+    geometrically. Feasible queries are better than others (`evaluation.constraints`).
+
+    Args:
+        asked: (B,) queries that are known.
+        values: (B, objectives) what they answered.
+    """
+    rng, space = stream(0, "truth_climbing"), setup.search_space
+    per_place = setup.backend.num_samples.size * len(METRICS) * MOVES * ROUNDS
+    best = _best(setup, values)[: min(STARTS, max(FEWEST, MOST_METRICS // per_place))]
+    columns = asked.columns(np.sort(best))
+    places = np.column_stack([d.encode_many(columns[d.name]) for d in space.dimensions])
+    found = values[np.sort(best)]
+    nothing = replace(asked, cells=asked.cells[:0])
+    for scale in np.geomspace(WIDEST, NARROWEST, ROUNDS):
+        moved = _moved(places, scale, rng)
+        answers = ask(replace(nothing, drawn=setup.columns(moved.reshape(-1, len(space)))))
+        answers = np.concatenate([found[:, None], answers.reshape(*moved.shape[:2], -1)], axis=1)
+        moved = np.concatenate([places[:, None], moved], axis=1)
+        chosen = np.array([_best(setup, rows)[0] for rows in answers])
+        each = np.arange(len(places))
+        places, found = moved[each, chosen], answers[each, chosen]
+    ends = setup.columns(places)
+    drawn = {name: np.concatenate([asked.drawn[name], ends[name]]) for name in ends}
+    return replace(asked, drawn=drawn), np.concatenate([values, found])
+
+
+def _best(setup: TrialSetup, values: Numbers) -> NDArray[np.int64]:
+    """Return the rows of (B, objectives) values, the best one first; of equals the first."""
+    errors = setup.objectives[0].unclipped_errors(values[:, 0])
+    return np.lexsort((errors, setup.violations(values)))
+
+
+def _moved(places: Numbers, scale: float, rng: np.random.Generator) -> Numbers:
+    """Return (P, MOVES, n) points around (P, n) places."""
+    number, size = places.shape
+    steps = rng.normal(0.0, scale, (number, MOVES, size))
+    half = MOVES // 2
+    one = rng.integers(size, size=(number, half, 1)) == np.arange(size)
+    steps[:, :half] *= one
+    pairs = places[rng.integers(number, size=(2, number, half // 2))]
+    steps[:, half : half + half // 2] += 0.7 * (pairs[0] - pairs[1])
+    return np.clip(places[:, None] + steps, -1.0, 1.0)

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.fl.compiled.elementary import exp_of_negatives, log
+from fedhpo_gym.fl.compiled.arithmetic import BLOCK, Floats, Integers, exp_of_negatives, log
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
-from fedhpo_gym.fl.compiled.sums import BLOCK
-from fedhpo_gym.fl.compiled.training import Floats, Integers, Rows
+from fedhpo_gym.fl.compiled.training import Rows
 
 
 def predict(

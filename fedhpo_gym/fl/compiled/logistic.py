@@ -6,21 +6,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.fl.compiled.elementary import exp
-from fedhpo_gym.fl.compiled.evaluation import predict
-from fedhpo_gym.fl.compiled.jit import compiled, implements
-from fedhpo_gym.fl.compiled.sums import (
+from fedhpo_gym.fl.compiled.arithmetic import (
     BLOCK,
     ONE,
     ZERO,
+    Floats,
+    Integers,
     add_scaled,
     dot,
+    exp,
     products,
     residuals,
     sigmoid,
     transposed,
 )
-from fedhpo_gym.fl.compiled.training import Floats, Integers, RowNumbers, gradient
+from fedhpo_gym.fl.compiled.evaluation import predict
+from fedhpo_gym.fl.compiled.jit import compiled, implements
+from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
 
 
 class Dense(NamedTuple):

@@ -6,19 +6,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.fl.compiled.evaluation import predict
-from fedhpo_gym.fl.compiled.jit import compiled, implements
-from fedhpo_gym.fl.compiled.sums import (
+from fedhpo_gym.fl.compiled.arithmetic import (
     LANES,
     ONE,
     ZERO,
+    Floats,
+    Integers,
     add_product,
     add_scaled,
     copy,
     dot,
     residuals,
 )
-from fedhpo_gym.fl.compiled.training import Floats, Integers, RowNumbers, gradient
+from fedhpo_gym.fl.compiled.evaluation import predict
+from fedhpo_gym.fl.compiled.jit import compiled, implements
+from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 """Of batch normalisation: torch's defaults."""

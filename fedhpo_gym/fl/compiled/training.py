@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.fl.compiled import draws
+from fedhpo_gym.fl.compiled import rng
+from fedhpo_gym.fl.compiled.arithmetic import Floats, Integers
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
 
-Floats = NDArray[np.float32]
-Integers = NDArray[np.int64]
 RowNumbers = NDArray[np.int32]
 
 _MOST_ORDERED = 1 << 22
@@ -23,7 +22,7 @@ _MOST_ORDERED = 1 << 22
 
 
 class Settings(NamedTuple):
-    """Hyperparameters of local training, (courses, clients) each, or (courses, 1) for all clients.
+    """Hyperparameters of local training, (items,) each.
 
     Attributes:
         rate: learning rates.
@@ -122,7 +121,7 @@ def train(  # noqa: C901 - one loop
     Args:
         model: data and shape of a model.
         rows: training rows of the clients.
-        words: `draws.entropy` of the minibatches, with room for the number and the client.
+        words: `rng.entropy` of the minibatches, with room for the number and the client.
         settings: see `Settings`.
         items: see `Items`.
         order_of_items: (items,) those of a client follow each other: they share minibatches.
@@ -138,43 +137,41 @@ def train(  # noqa: C901 - one loop
     kept = max(min(settings.epochs.max(), _MOST_ORDERED // max(largest, 1)), 1)
     orders = np.empty((kept, largest), dtype=np.int32)
     known_client, known_number, drawn = -1, -1, 0
-    pool = np.empty(draws.POOL, dtype=np.uint32)
-    state = np.empty(draws.STATE, dtype=np.uint64)
+    pool = np.empty(rng.POOL, dtype=np.uint32)
+    state = np.empty(rng.STATE, dtype=np.uint64)
     words = words.copy()
     g = np.zeros(model.trained, dtype=np.float32)
     s = np.empty(size, dtype=np.float32)
     moves = settings.momentum.any()
     last = np.zeros(model.trained if moves else 0, dtype=np.float32)
     nowhere = np.empty(0, dtype=np.float32)
-    several = settings.rate.shape[1] > 1
     for item in order_of_items:
         course, client = items.course[item], items.client[item]
         begin, held = rows.first[client], rows.first[client + 1] - rows.first[client]
         if not live[course] or not held:
             continue
-        column = client if several else 0
-        rate, decay = settings.rate[course, column], settings.decay[course, column]
-        batch = min(settings.batch_size[course, column], held)
-        share, pull = settings.momentum[course, column], np.float32(0.0)
+        rate, decay = settings.rate[item], settings.decay[item]
+        batch = min(settings.batch_size[item], held)
+        share, pull = settings.momentum[item], np.float32(0.0)
         towards = nowhere
         corrected = shift[item] if len(shift) else nowhere
         if len(anchor):
-            pull = rate * settings.pull[course, column]
+            pull = rate * settings.pull[item]
             decay -= pull
             towards = anchor[item]
         w = local[item]
         last[:] = 0.0
-        number, epochs = items.number[item], settings.epochs[course, column]
+        number, epochs = items.number[item], settings.epochs[item]
         if client != known_client or number != known_number or epochs > kept:
             words[-2], words[-1] = number, client
-            draws.start(words, pool, state)
+            rng.start(words, pool, state)
             known_client, known_number, drawn = client, number, 0
         for epoch in range(epochs):
             order = orders[epoch % kept]
             if epoch >= drawn:
                 for i in range(held):
                     order[i] = rows.order[begin + i]
-                draws.shuffle(state, order[:held])
+                rng.shuffle(state, order[:held])
                 drawn += 1
             for at in range(0, held, batch):
                 until = min(at + batch, held)
@@ -191,11 +188,22 @@ def train(  # noqa: C901 - one loop
 
 
 @kernel
-def add_up(items: Items, weight: Floats, local: Floats, average: Floats) -> None:
-    """Add weighted (items, numbers) parameters to (courses, numbers) averages, in their order."""
+def add_up(
+    courses: Integers, weight: Floats, local: Floats, average: Floats, first: int, end: int
+) -> None:
+    """Add weighted parameters to the averages of their courses, item after item.
+
+    Args:
+        courses: (items,) courses.
+        weight: (items,) weights.
+        local: (items, numbers) parameters.
+        average: (courses, numbers).
+        first: the first number that is added.
+        end: behind the last one.
+    """
     for item in range(len(weight)):
-        course, own = items.course[item], weight[item]
-        for p in range(average.shape[1]):
+        course, own = courses[item], weight[item]
+        for p in range(first, end):
             average[course, p] += own * local[item, p]
 
 
@@ -222,18 +230,18 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
 
 @kernel
 def add_updates(
-    items: Items, weight: Floats, received: Floats, local: Floats, mean: NDArray[np.float64]
+    courses: Integers, weight: Floats, received: Floats, local: Floats, mean: NDArray[np.float64]
 ) -> None:
     """Add weighted updates to the (courses, numbers) means of their courses; see `compare`."""
     for item in range(len(weight)):
-        course, own = items.course[item], float(weight[item])
+        course, own = courses[item], float(weight[item])
         for p in range(mean.shape[1]):
             mean[course, p] += own * (float(local[item, p]) - float(received[item, p]))
 
 
 @kernel
 def compare(
-    items: Items,
+    courses: Integers,
     received: Floats,
     local: Floats,
     mean: NDArray[np.float64],
@@ -245,7 +253,7 @@ def compare(
     Items of a course stand side by side.
 
     Args:
-        items: who trained.
+        courses: (items,) courses of those who trained.
         received: (items, numbers) parameters before training.
         local: likewise, after it.
         mean: (courses, trained) mean updates of what is compared, the first of the numbers.
@@ -254,8 +262,8 @@ def compare(
     """
     length = 0.0
     for item in range(len(out)):
-        course = items.course[item]
-        if item == 0 or items.course[item - 1] != course:
+        course = courses[item]
+        if item == 0 or courses[item - 1] != course:
             square = 0.0
             for p in range(mean.shape[1]):
                 square += mean[course, p] * mean[course, p]

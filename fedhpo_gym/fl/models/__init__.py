@@ -6,33 +6,32 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import needing, unknown_name
-from fedhpo_gym.fl.models.compiled import CompiledModel
-from fedhpo_gym.fl.models.description import Model, Parameters
-from fedhpo_gym.fl.models.leaf_logistic import LeafLogisticRegression
-from fedhpo_gym.fl.models.logistic import LogisticRegression
+from fedhpo_gym.fl.models.logistic import LeafLogisticRegression, LogisticRegression
+from fedhpo_gym.fl.models.model import CompiledModel, Model
 
 if TYPE_CHECKING:
-    from fedhpo_gym.fl.models.base import Inputs, Minibatch, TorchModel
     from fedhpo_gym.fl.models.bert import BertTiny
     from fedhpo_gym.fl.models.cnn import ConvNet
     from fedhpo_gym.fl.models.gcn import GCN
     from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
     from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
     from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
+    from fedhpo_gym.fl.models.torch_model import Inputs, Minibatch, TorchModel
 
 _WHERE = {
     "BertTiny": "bert",
     "ConvNet": "cnn",
     "GCN": "gcn",
     "HeteroGCN": "hetero_gcn",
-    "Inputs": "base",
+    "Inputs": "torch_model",
     "MatrixFactorisation": "matrix_factorisation",
-    "Minibatch": "base",
+    "Minibatch": "torch_model",
     "Perceptron": "mlp",
     "PlainPerceptron": "mlp",
-    "TorchModel": "base",
+    "TorchModel": "torch_model",
 }
 """Modules of what is loaded when it is asked for."""
 

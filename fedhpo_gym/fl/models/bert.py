@@ -17,7 +17,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.bert import PADDING, VOCABULARY_SIZE, pretrained_weights
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 EPSILON = 1e-12
 """Of layer normalisation, as in BERT."""
@@ -124,7 +124,6 @@ class BertTiny(TorchModel):
         return torch.from_numpy(np.array(features, dtype=np.int32)).to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         rates = batch.settings["dropout"].tolist()
         seeds = batch.uniform((2,)).tolist() if max(rates) > 0 else [None] * len(rates)
         for item, size in enumerate(batch.sizes.tolist()):
@@ -139,7 +138,6 @@ class BertTiny(TorchModel):
                 )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
         # Short sentences pass through together: most of a padded matrix would be padding.
         order = torch.argsort((x != PADDING).sum(1), stable=True)
         items = parameters[WORDS].shape[1]

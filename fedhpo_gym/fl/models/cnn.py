@@ -15,11 +15,10 @@ from torch.nn import functional
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
-from fedhpo_gym.fl.models.cnn_step import MAX_NORM, Step, take
+from fedhpo_gym.fl.models.cnn_step import MAX_NORM, PADDING, Layer, Step, merged, pool, rows, take
 from fedhpo_gym.fl.models.cnn_together import StepTogether
-from fedhpo_gym.fl.models.convolution import PADDING, Layer, merged, pool, rows
-from fedhpo_gym.fl.shared import Matrix, OwnMatrix
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
+from fedhpo_gym.fl.shared_matrices import Matrix, OwnMatrix
 from fedhpo_gym.fl.shared_together import Matrices, OwnMatrices
 
 MEAN, STD = 0.1307, 0.3081
@@ -113,7 +112,6 @@ class ConvNet(TorchModel):
         return images.contiguous().to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         masks = self._masks(batch)
         if self.together:
             self._step_together(parameters, batch, masks)
@@ -193,7 +191,6 @@ class ConvNet(TorchModel):
         )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
         images = _normalise(x, self.dtype)
         items = parameters["bias4"].shape[1]
         out = [

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedhpo_gym.fl.models.base import Parameters
-from fedhpo_gym.fl.models.convolution import EPSILON, MOMENTUM, PADDING
+from fedhpo_gym.fl.models.cnn_step import EPSILON, MOMENTUM, PADDING
+from fedhpo_gym.fl.models.torch_model import Parameters
 from fedhpo_gym.fl.shared_together import Matrices
 
 SIDE = 2 * PADDING + 1

@@ -16,8 +16,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.data.records import Features
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 HIDDEN = 64
 """Hidden units (paper, Appendix D)."""
@@ -108,7 +108,6 @@ class GCN(TorchModel):
         return torch.arange(len(features), device=self.device)[:, None]
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         dropout = batch.settings["dropout"].tolist()
         drawn = None
         if max(dropout) > 0.0:

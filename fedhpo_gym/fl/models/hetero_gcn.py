@@ -14,8 +14,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.graph_federations import HeteroFederation
 from fedhpo_gym.data.records import Features
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
 from fedhpo_gym.fl.models.gcn import HIDDEN, glorot, where_above
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 ABSENT = -1e30
 """Logit of a class that a client does not have."""
@@ -82,7 +82,6 @@ class HeteroGCN(TorchModel):
         return torch.arange(len(features), device=self.device)[:, None]
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`."""
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         decay, sizes = batch.decay.tolist(), batch.sizes.tolist()
         joined: dict[int, _Joined] = {}

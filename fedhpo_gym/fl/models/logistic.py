@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: one linear layer, on dense and on sparse rows."""
+"""Multinomial logistic regression: one linear layer, on dense and on sparse rows; and LEAF's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import SparseRows
-from fedhpo_gym.fl.models.compiled import CompiledModel, padded
+from fedhpo_gym.fl.models.model import CompiledModel, padded
 
 
 class LogisticRegression(CompiledModel):
@@ -31,7 +32,6 @@ class LogisticRegression(CompiledModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LogisticRegression:
-        """See `CompiledModel.for_federation`."""
         del shape
         return cls(federation.features.shape[1], federation.num_classes)
 
@@ -42,7 +42,6 @@ class LogisticRegression(CompiledModel):
         return {"weight": rng.uniform(-bound, bound, size).astype(np.float32)}
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """See `CompiledModel.shapes`."""
         return {"weight": (self.num_classes, self.num_inputs + 1)}
 
     def data(self, federation: Federation) -> tuple[Any, ...]:
@@ -67,8 +66,7 @@ class LogisticRegression(CompiledModel):
         return logistic.Dense(x.ravel(), *known, self.squashed)
 
     def memory(self, rows: int) -> int:
-        """See `CompiledModel.memory`."""
-        from fedhpo_gym.fl.compiled.sums import BLOCK
+        from fedhpo_gym.fl.compiled.arithmetic import BLOCK
 
         del rows
         return BLOCK * (self.num_classes + padded(self.num_inputs + 1))
@@ -76,3 +74,29 @@ class LogisticRegression(CompiledModel):
 
 def _row_of(features: SparseRows) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(features)), np.diff(features.indptr))
+
+
+class LeafLogisticRegression(LogisticRegression):
+    """Logistic regression as LEAF's `log_reg` has it (Caldas et al., 2018; models/synthetic).
+
+    The outputs of the linear layer go through a sigmoid, and those numbers in (0, 1) are what the
+    softmax of the cross-entropy reads: no class can have a probability above e / (e + classes - 1).
+    Parameters and initial values are those of `LogisticRegression`.
+    """
+
+    squashed = True
+
+    @classmethod
+    def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
+        """See `CompiledModel.for_federation`.
+
+        Raises:
+            InvalidArgumentError: the features are sparse.
+        """
+        del shape
+        if isinstance(federation.features, SparseRows):
+            raise InvalidArgumentError(
+                "the federation of model 'LeafLR' must have dense features, got sparse rows; "
+                "use model 'LR'"
+            )
+        return cls(federation.features.shape[1], federation.num_classes)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features
-from fedhpo_gym.fl.models.base import Minibatch, Parameters, TorchModel
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 RANK = 10
 MIDDLE = 3.0
@@ -61,7 +61,6 @@ class MatrixFactorisation(TorchModel):
     def for_federation(
         cls, federation: Federation, device: torch.device, **shape: Any
     ) -> MatrixFactorisation:
-        """See `Model.for_federation`."""
         del shape
         return cls(federation, device)
 
@@ -91,7 +90,6 @@ class MatrixFactorisation(TorchModel):
             bias.mul_(decay).index_add_(0, ids, step, alpha=-1.0)
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`."""
         users, where = torch.unique(x[:, 1], return_inverse=True)
         out = torch.empty((len(self._stars), parameters["bias"].shape[1], len(x)))
         out = out.to(self.device)
@@ -103,7 +101,6 @@ class MatrixFactorisation(TorchModel):
         return out
 
     def losses(self, logits: Tensor, top: Tensor, own: Tensor) -> Tensor:
-        """See `Model.losses`."""
         return -own
 
     def solve(self, factors: Tensor, bias: Tensor, users: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.models.compiled import CompiledModel, padded
+from fedhpo_gym.fl.models.model import CompiledModel, padded
 
 
 class Perceptron(CompiledModel):
@@ -86,7 +86,6 @@ class Perceptron(CompiledModel):
         return found
 
     def data(self, federation: Federation) -> tuple[Any, ...]:
-        """See `CompiledModel.data`."""
         from fedhpo_gym.fl.compiled.perceptron import Network
 
         features, inputs = federation.features, self.inputs_of[0]
@@ -105,7 +104,6 @@ class Perceptron(CompiledModel):
         )
 
     def memory(self, rows: int) -> int:
-        """See `CompiledModel.memory`."""
         from fedhpo_gym.fl.compiled.perceptron import memory
 
         inputs, width = padded(self.inputs_of[0]), padded(self.width)

@@ -17,13 +17,12 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.data import SOURCES
-from fedhpo_gym.envs.round.scales import (
-    POTENTIALS,
+from fedhpo_gym.envs.round.observation import (
     client_means,
-    decades,
     log_norms,
     mean_and_spread,
 )
+from fedhpo_gym.envs.round.settings import POTENTIALS, decades
 from fedhpo_gym.tasks import TASKS, Task, get_task, make_instances
 from fedhpo_gym.tasks.instances import TEST_SEEDS, TRAIN_SEEDS
 from fedhpo_gym.testing import RoundConformance, plain, rollout

@@ -15,7 +15,8 @@ import pytest
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial import sources
+from fedhpo_gym.envs.trial import evaluator
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.objectives import get_objective
 from fedhpo_gym.tasks import Task, get_task
 
@@ -25,11 +26,11 @@ ZEROS = np.zeros(6, np.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_known", type(sources._known)())
+    monkeypatch.setattr(evaluator, "_known", type(evaluator._known)())
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, patience: int, **given: Any) -> list[Any]:
-    monkeypatch.setattr(sources, "PATIENCE", patience)
+    monkeypatch.setattr(evaluator, "PATIENCE", patience)
     env = gym.make(ID, budget_trials=50, disable_env_checker=True, **given)
     env.reset(seed=0)
     rng = np.random.default_rng(3)
@@ -42,9 +43,9 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, patience: int, **given: Any) -> li
 
 def test_rows_are_the_same_one_by_one_and_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     some = outcomes(monkeypatch, 1000)
-    assert not sources._known, "all cells were computed"
+    assert not evaluator._known, "all cells were computed"
     first_ten_alone = outcomes(monkeypatch, 10)
-    assert len(sources._known) == 1
+    assert len(evaluator._known) == 1
     assert some == first_ten_alone == outcomes(monkeypatch, 0)
 
 
@@ -54,7 +55,7 @@ def test_noisy_trials_are_the_same_where_the_truth_is_known(
 ) -> None:
     given: dict[str, Any] = {"noise": noise, "objectives": ["val_loss", "fairness_std", "time_s"]}
     some = outcomes(monkeypatch, 1000, **given)
-    assert not sources._known
+    assert not evaluator._known
     assert some == outcomes(monkeypatch, 10, **given) == outcomes(monkeypatch, 0, **given)
     exact = outcomes(monkeypatch, 0, objectives=given["objectives"])
     for one, other in zip(some, exact, strict=True):
@@ -63,16 +64,16 @@ def test_noisy_trials_are_the_same_where_the_truth_is_known(
 
 
 def test_few_grids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PATIENCE", 0)
+    monkeypatch.setattr(evaluator, "PATIENCE", 0)
     for objective in ("val_loss", "val_f1", "val_error", "train_loss", "train_f1"):
         env = gym.make(ID, objectives=[objective])
         env.reset()
         env.step(ZEROS)
-    assert len(sources._known) == sources.MAX_KNOWN
+    assert len(evaluator._known) == evaluator.MAX_KNOWN
 
 
 def test_rows_keep_no_environment_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PATIENCE", 0)
+    monkeypatch.setattr(evaluator, "PATIENCE", 0)
     env: Any = gym.make_vec(ID, num_envs=2, freeze_thaw=True)
     env.reset(seed=0)
     env.step(np.zeros((2, 6), np.float32))
@@ -98,13 +99,13 @@ SCALE = [1.0]
 
 
 def test_another_objective_of_the_same_name_has_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PATIENCE", 0)
+    monkeypatch.setattr(evaluator, "PATIENCE", 0)
     task = get_task("LR-CreditG")
     mine = Scaled(**{field.name: getattr(task, field.name) for field in fields(task)})
     found = []
     for scale in (1.0, 100.0):
         SCALE[0] = scale
-        env = TrialEnv(mine, make_backend("tabular", mine), objectives=["mine"])
+        env = TrialEnv(TrialSetup.of(mine, make_backend("tabular", mine), objectives=["mine"]))
         env.reset()
         found.append(env.step(ZEROS)[-1]["objectives"]["mine"])
     assert found[1] == 100.0 * found[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import tracemalloc
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -16,14 +18,17 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial.env import DEFAULT_OBJECTIVES
-from fedhpo_gym.envs.trial.history import PACKED
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
+from fedhpo_gym.envs.trial.process import PACKED
+from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.objectives import get_objective
+from fedhpo_gym.objectives import CAP, MAX_LOSS, WORST_FAIRNESS, get_objective
+from fedhpo_gym.space import Value
 from fedhpo_gym.systems import CROSS_SILO, Work
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import Analytic, make_env, plain
-from fedhpo_gym.wrappers import NamedAction
+from fedhpo_gym.wrappers import BudgetTermination, NamedAction
+from fedhpo_gym.wrappers.budget import Budget
 from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
 
 CONFIGURATION = {
@@ -134,7 +139,7 @@ class OtherTestData(Analytic):
 
 def test_test_data_never_enter_an_observation() -> None:
     task = get_task("LR-CreditG-v0")
-    envs = [TrialEnv(task, backend(task)) for backend in (Analytic, OtherTestData)]
+    envs = [TrialEnv(TrialSetup.of(task, backend(task))) for backend in (Analytic, OtherTestData)]
     for env in envs:
         env.reset(seed=0)
     envs[0].action_space.seed(0)
@@ -257,7 +262,7 @@ def test_the_system_decides_the_time() -> None:
     slow = task.variant(system=type(CROSS_SILO)(server_compute_s=10.0))
     times = []
     for one in (task, slow):
-        env = TrialEnv(one, Analytic(one))
+        env = TrialEnv(TrialSetup.of(one, Analytic(one)))
         env.reset(seed=0)
         times.append(env.step(np.zeros(6, np.float32))[-1])
     rounds = times[0]["fidelity"]["round"]
@@ -363,7 +368,7 @@ def test_scores_stay_in_the_reward_space() -> None:
 
 def test_a_step_needs_a_reset_before_it() -> None:
     task = get_task("LR-CreditG-v1")
-    env = TrialEnv(task, make_backend("tabular", task), objectives=["val_loss"])
+    env = TrialEnv(TrialSetup.of(task, make_backend("tabular", task), objectives=["val_loss"]))
     with pytest.raises(gym.error.ResetNeeded, match="call `reset` before `step`"):
         env.step(np.zeros(env.action_space.shape, np.float32))
     env.reset()
@@ -383,7 +388,7 @@ def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
     long = 2 * PACKED + 3
     task = get_task("LR-CreditG-v0")
     found = make_backend("tabular", task) if backend == "tabular" else Analytic(task)
-    env = TrialEnv(task, found, grid=True)
+    env = TrialEnv(TrialSetup.of(task, found, grid=True))
     env.reset(seed=0)
     env.action_space.seed(0)
     said: list[Any] = []
@@ -404,7 +409,9 @@ def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
 
 
 def test_a_trial_without_end_takes_few_bytes() -> None:
-    env = TrialEnv(get_task("LR-CreditG-v0"), make_backend("tabular", get_task("LR-CreditG-v0")))
+    env = TrialEnv(
+        TrialSetup.of(get_task("LR-CreditG-v0"), make_backend("tabular", get_task("LR-CreditG-v0")))
+    )
     env.reset(seed=0)
     history, size = env._steps, 20 * PACKED
     action, values = np.zeros(6, np.float32), np.zeros(3)
@@ -415,3 +422,81 @@ def test_a_trial_without_end_takes_few_bytes() -> None:
     tracemalloc.stop()
     assert taken < 100 * size
     assert [one[0] for one in history.since(size - 2)] == [size - 2, size - 1]
+
+
+TASK = get_task("LR-CreditG")
+
+
+class Fragile(Analytic):
+    """The best of all models, which diverges after 100 rounds under the second of three seeds.
+
+    Other configurations are as bad as 10^5 nats.
+    """
+
+    def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        found = super()._answer(configuration, fidelity)
+        if configuration["learning_rate"] < 0.1:
+            found.best[..., 0] = 1e5
+            return found
+        found.best[:] = [0.01, 1.0, 1.0]
+        failed = (np.array(self.seeds) == self.seeds[1]) & (fidelity.round > 100)
+        return replace(found, diverged=failed)
+
+
+def make(objectives: tuple[str, ...] = ("val_loss", "fairness_std", "epsilon")) -> Any:
+    return BudgetTermination(
+        TrialEnv(TrialSetup.of(TASK, Fragile(TASK), objectives=objectives)), budget_trials=9
+    )
+
+
+def action(learning_rate: float, rounds: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return the action with the highest or lowest learning rate and rounds, -1 or 1."""
+    names = make().unwrapped.search_space.names
+    chosen = {"learning_rate": learning_rate, "round": rounds}
+    return np.array([chosen.get(name, 1.0) for name in names], np.float32)
+
+
+def test_it_is_seen_and_rewarded_as_worst() -> None:
+    env = make(("val_loss", "val_f1", "fairness_std", "fairness_jain", "epsilon"))
+    env.reset(seed=0)
+    seen, reward, _, _, info = env.step(action(1.0, 1.0))
+    assert info["diverged"]
+    assert reward.tolist() == [-MAX_LOSS, 0.0, -0.5, 0.0, -CAP]
+    assert seen["loss"].tolist() == [MAX_LOSS, MAX_LOSS]
+    assert seen["accuracy"].tolist() == seen["f1"].tolist() == [0.0, 0.0]
+    assert seen["fairness"].tolist() == list(WORST_FAIRNESS)
+    assert env.observation_space.contains(seen)
+    assert np.isfinite(list(info["objectives"].values())).all()
+
+
+def test_fewer_rounds_of_the_same_configuration_count() -> None:
+    env = make()
+    env.reset(seed=0)
+    _, reward, _, _, info = env.step(action(1.0, -1.0))
+    assert not info["diverged"]
+    assert reward[0] == pytest.approx(-0.01)
+
+
+def test_the_worst_finite_model_is_a_better_incumbent() -> None:
+    env = make()
+    env.reset(seed=0)
+    trials = [action(1.0, 1.0), action(-1.0, 1.0), action(1.0, 1.0), action(1.0, -1.0)]
+    incumbents = [env.step(one)[-1]["incumbent"]["trial"] for one in trials]
+    assert incumbents == [1, 2, 2, 4]
+
+
+def test_many_environments_agree_bit_for_bit() -> None:
+    single: Any = make()
+    many = TrialVectorEnv(3, single.unwrapped.setup, Budget(budget_trials=9))
+    many.reset(seed=0)
+    for actions in ([(1, 1), (-1, 1), (1, -1)], [(1, -1), (1, 1), (1, 1)]):
+        chosen = np.stack([action(*one) for one in actions])
+        seen, rewards, _, _, info = many.step(chosen)
+        for index, one in enumerate(chosen):
+            single.reset(seed=0)
+            alone, reward, _, _, said = single.step(one)
+            np.testing.assert_array_equal(rewards[index], reward)
+            for name in ("loss", "accuracy", "f1", "fairness", "privacy"):
+                np.testing.assert_array_equal(seen[name][index], alone[name])
+            for name, value in said["objectives"].items():
+                assert info["objectives"][name][index] == value

@@ -14,8 +14,8 @@ from gymnasium.vector import SyncVectorEnv
 
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.data import SOURCES, load_dataset
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import NAMES, TrialInstance
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.federated import LABEL_ENTROPY
 from fedhpo_gym.testing.rollout import plain

@@ -12,13 +12,12 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.envs.trial import asked, climbing
-from fedhpo_gym.envs.trial import truth as module
-from fedhpo_gym.envs.trial.asked import Asked
+from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.trial.ledger import spending
-from fedhpo_gym.envs.trial.truth import Truth
+from fedhpo_gym.envs.trial.truth import Queries, Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.testing.checks import TOLERANCE, lowest_regret
 from fedhpo_gym.wrappers import RegretInfo
 
 ID = "FedHPO-LR-BreastCancer-v0"
@@ -139,7 +138,7 @@ def test_one_trial_can_be_the_whole_front() -> None:
 
 def made_truth(values: list[list[float]]) -> Truth:
     setup = gym.make(f"MO-{ID}", objectives=TWO).unwrapped.setup  # type: ignore[attr-defined]
-    asked = Asked(setup, np.arange(len(values)), {})
+    asked = Queries(setup, np.arange(len(values)), {})
     return Truth(setup.objectives, True, np.array(values), len(values), setup, asked)
 
 
@@ -160,11 +159,11 @@ def test_maximized_objectives_keep_their_sign() -> None:
 
 def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments: Any = {"algorithm": "nbafl", "objectives": ("val_loss", "epsilon")}
-    monkeypatch.setattr(asked, "MAX_QUERIES", 300)
-    monkeypatch.setattr(asked, "DRAWS", 200)
+    monkeypatch.setattr(truths, "MAX_QUERIES", 300)
+    monkeypatch.setattr(truths, "DRAWS", 200)
     found = fedhpo_gym.truth("FedHPO-GNN-Cora-v1", **arguments)
     assert not found.exact
-    assert (found.on_lattice, len(found.values)) == (300, 800 + climbing.STARTS)
+    assert (found.on_lattice, len(found.values)) == (300, 800 + truths.STARTS)
     env = gym.make("MO-FedHPO-GNN-Cora-v1", **arguments)
     for row in (0, 299, 300, 499, found.optimum):
         configuration, fidelity = found.query(row)
@@ -281,18 +280,18 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     id_ = "FedHPO-GNN-Cora-v1"
-    monkeypatch.setattr(asked, "MAX_QUERIES", 2_000)
-    monkeypatch.setattr(asked, "DRAWS", 500)
-    monkeypatch.setattr(climbing, "ROUNDS", 3)
-    monkeypatch.setattr(module, "_known", type(module._known)())
+    monkeypatch.setattr(truths, "MAX_QUERIES", 2_000)
+    monkeypatch.setattr(truths, "DRAWS", 500)
+    monkeypatch.setattr(truths, "ROUNDS", 3)
+    monkeypatch.setattr(truths, "_known", type(truths._known)())
     arguments: Any = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}
     queries = fedhpo_gym.truth(id_, **arguments)
     some = [0, 5, len(queries.values) - 1]
     backend = queries._setup.backend
     alone = [backend.evaluate(*queries.query(row)).mean("val", "loss") for row in some]
     assert queries.values[some, 0].tolist() == alone
-    monkeypatch.setattr(module, "_known", type(module._known)())
-    monkeypatch.setattr(module, "NUMBERS_AT_ONCE", 3 * 135)
+    monkeypatch.setattr(truths, "_known", type(truths._known)())
+    monkeypatch.setattr(truths, "NUMBERS_AT_ONCE", 3 * 135)
     monkeypatch.setattr(type(backend), "evaluate_many", lambda *_: pytest.fail("one by one"))
     again = fedhpo_gym.truth(id_, **arguments)
     assert again is not queries
@@ -304,10 +303,10 @@ def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.Monke
     known = backend.task.objectives
     names = [n for n in known if known[n].reads_clients and not backend.why_refused(n)]
     for name, number in (("MAX_QUERIES", 20), ("DRAWS", 5)):
-        monkeypatch.setattr(asked, name, number)
+        monkeypatch.setattr(truths, name, number)
     for name in ("ROUNDS", "STARTS"):
-        monkeypatch.setattr(climbing, name, 2)
-    monkeypatch.setattr(module, "_known", type(module._known)())
+        monkeypatch.setattr(truths, name, 2)
+    monkeypatch.setattr(truths, "_known", type(truths._known)())
     alone, every = (fedhpo_gym.truth(id_, objectives=chosen) for chosen in (names[:1], names))
     np.testing.assert_array_equal(every.values[:, 0], alone.values[:, 0])
     columns = every._asked.columns(np.arange(len(every.values)))
@@ -336,3 +335,53 @@ def test_scores_follow_the_reward_transform_whatever_was_asked_before() -> None:
     for transform in ("clip", "squash"):
         own: Any = gym.make(ID, reward_transform=transform).unwrapped
         assert own.full_truth.objectives[0].transform == transform
+
+
+SMALL = "FedHPO-LR-CreditG-v1"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments"),
+    [
+        (SMALL, {}),
+        (SMALL, {"backend": "surrogate"}),
+        ("FedHPO-GNN-Cora-v1", {"constraints": {"fairness_std": 0.1}}),
+    ],
+)
+def test_no_query_beats_the_truth(env_id: str, arguments: dict[str, Any]) -> None:
+    assert lowest_regret(env_id, 3_000, **arguments) >= -TOLERANCE
+
+
+@pytest.mark.slow
+def test_no_query_beats_the_truth_of_a_wide_space() -> None:
+    assert lowest_regret("FedHPO-MLP-Car-v1") >= -TOLERANCE
+
+
+@pytest.mark.slow
+def test_a_truth_without_the_search_is_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(truths, "STARTS", 1)
+    monkeypatch.setattr(truths, "ROUNDS", 1)
+    monkeypatch.setattr(truths, "_known", type(truths._known)())
+    assert lowest_regret("FedHPO-MLP-Digits-v1", 20_000) < -TOLERANCE
+
+
+def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(truths, "MAX_QUERIES", 300)
+    monkeypatch.setattr(truths, "ROUNDS", 5)
+    found = []
+    for _ in range(2):
+        monkeypatch.setattr(truths, "_known", type(truths._known)())
+        found.append(fedhpo_gym.truth(SMALL, backend="surrogate").values)
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize(("most", "places"), [(truths.MOST_METRICS, 64), (1, 8)])
+def test_a_search_starts_from_fewer_places_where_answers_are_large(
+    most: int, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(truths, "MOST_METRICS", most)
+    monkeypatch.setattr(truths, "ROUNDS", 1)
+    monkeypatch.setattr(truths, "DRAWS", 100)
+    monkeypatch.setattr(truths, "_known", type(truths._known)())
+    found = fedhpo_gym.truth(SMALL, backend="surrogate", fidelity={"round": 27})
+    assert len(found.values) == found.on_lattice + 100 + places

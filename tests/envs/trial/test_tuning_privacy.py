@@ -12,7 +12,7 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.envs.trial.tuning import is_counted
+from fedhpo_gym.envs.trial.observation import is_counted
 from fedhpo_gym.evaluation.records import Fidelity, query_columns
 from fedhpo_gym.objectives import PRIVACY_NAMES, ledger_of, selection_epsilon
 from fedhpo_gym.tasks import get_task
@@ -165,7 +165,7 @@ def test_a_range_leaves_values_out() -> None:
 
 
 def test_the_truth_knows_the_price_of_privacy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.envs.trial.asked.MAX_QUERIES", 600)
+    monkeypatch.setattr("fedhpo_gym.envs.trial.truth.MAX_QUERIES", 600)
     arguments = {name: value for name, value in TUNED.items() if name != "disable_env_checker"}
     truth = fedhpo_gym.truth(ID, objectives=("val_loss", "epsilon"), **arguments)
     found = {truth.query(int(row))[0]["epsilon"] for row in range(600)}

@@ -21,13 +21,16 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import StoredBackend
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial.vector import TrialVectorEnv
+from fedhpo_gym.envs.trial.env import TrialVectorEnv
+from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.space import ACTION_SLACK, SearchSpace
 from fedhpo_gym.tasks import TASKS, Task, get_task
 from fedhpo_gym.testing import Analytic, make_env
 from fedhpo_gym.testing.rollout import plain
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
+from fedhpo_gym.wrappers.budget import Budget
+from fedhpo_gym.wrappers.rewards import Penalty
 
 ID = "FedHPO-LR-CreditG-v0"
 FITTED: dict[str, Any] = {"name": "FedHPO-LR-CreditG-v1", "backend": "surrogate"}
@@ -209,10 +212,12 @@ class OftenNotFinite(Analytic):
 def test_errors_that_are_not_finite_rank_last() -> None:
     def single() -> gym.Env[Any, Any]:
         task = get_task("LR-CreditG")
-        env = TrialEnv(task, OftenNotFinite(task))
+        env = TrialEnv(TrialSetup.of(task, OftenNotFinite(task)))
         return ScalarizePenalty(BudgetTermination(env, budget_trials=6))
 
-    assert run_both(TrialVectorEnv(N, single()), SyncVectorEnv([single] * N)) > N
+    setup: Any = single().unwrapped
+    many = TrialVectorEnv(N, setup.setup, Budget(budget_trials=6), Penalty(setup.objectives, None))
+    assert run_both(many, SyncVectorEnv([single] * N)) > N
 
 
 def test_float64_actions_are_decoded_as_they_are() -> None:
@@ -479,11 +484,12 @@ class StoresLittle(Analytic, StoredBackend):
 def test_a_backend_that_lacks_cells_of_the_grid_is_refused() -> None:
     task = get_task("LR-CreditG")
     with pytest.raises(OffGridError, match="nearest legal values are 4, 64"):
-        TrialEnv(task, StoresLittle(task), grid=True)
+        TrialEnv(TrialSetup.of(task, StoresLittle(task), grid=True))
 
 
 def test_the_analytic_backend_has_a_vector_form_too() -> None:
-    ours = TrialVectorEnv(N, make_env(budget_trials=4))
+    env: Any = make_env().unwrapped
+    ours = TrialVectorEnv(N, env.setup, Budget(budget_trials=4), Penalty(env.objectives, None))
     run_both(ours, SyncVectorEnv([lambda: make_env(budget_trials=4)] * N), 10)
 
 

@@ -1,0 +1,82 @@
+"""FL algorithms: each file says all of one, what may be set, what travels, and what it does.
+
+Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fedhpo_gym.algorithms.adaptive import FedAdam, FedYogi
+from fedhpo_gym.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
+from fedhpo_gym.algorithms.base import Algorithm, Context, LocalSteps
+from fedhpo_gym.algorithms.ditto import Ditto
+from fedhpo_gym.algorithms.dpfedavg import DPFedAvg
+from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.fedbn import FedBN
+from fedhpo_gym.algorithms.fednova import FedNova
+from fedhpo_gym.algorithms.fedopt import FedOpt
+from fedhpo_gym.algorithms.fedprox import FedProx
+from fedhpo_gym.algorithms.local import Local
+from fedhpo_gym.algorithms.nbafl import NbAFL
+from fedhpo_gym.algorithms.scaffold import Scaffold
+from fedhpo_gym.algorithms.serveropt import ServerOpt
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import require_known
+
+_KINDS: tuple[type[Algorithm], ...] = (
+    FedAvg,
+    FedOpt,
+    FedProx,
+    NbAFL,
+    FedAdam,
+    FedYogi,
+    FedBN,
+    Ditto,
+    Local,
+    FedAsync,
+    FedBuff,
+    ServerOpt,
+    FedNova,
+    DPFedAvg,
+    Scaffold,
+)
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
+
+
+@checked_types
+def get_algorithm(name: str) -> Algorithm:
+    """Return an algorithm by name.
+
+    Raises:
+        UnknownNameError: no such algorithm.
+    """
+    require_known("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Asynchronous",
+    "Context",
+    "DPFedAvg",
+    "Ditto",
+    "FedAdam",
+    "FedAsync",
+    "FedAvg",
+    "FedBN",
+    "FedBuff",
+    "FedNova",
+    "FedOpt",
+    "FedProx",
+    "FedYogi",
+    "Local",
+    "LocalSteps",
+    "NbAFL",
+    "Scaffold",
+    "ServerOpt",
+    "get_algorithm",
+]

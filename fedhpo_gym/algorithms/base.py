@@ -1,0 +1,228 @@
+"""What an FL algorithm is: what may be set, what travels, what it costs and what it does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Dimension, Value
+
+Array = Any
+"""An array of numpy or a tensor of torch: hooks take arithmetic that both know, on numbers that
+both round alike."""
+Parameters = dict[str, Array]
+"""Named arrays of shape (model's own, items, ...): the second axis counts what is trained
+together, which is courses, or courses on single clients."""
+VARIATE = "variate of "
+"""How names of control variates begin."""
+
+
+class LocalSteps(NamedTuple):
+    """What local training is configured to do, (items,) each.
+
+    Attributes:
+        steps: local steps that the item's client takes, at least 1; for the server, those of the
+            client that takes fewest.
+        rate: learning rate of the round; for the server, of the first client.
+        momentum: likewise.
+    """
+
+    steps: Array
+    rate: Array
+    momentum: Array
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Context:
+    """What a hook of a round may know; every array counts the items the hook is called for.
+
+    Attributes:
+        hyperparameters: (items,) values of the algorithm's `hyperparameters`.
+        num_clients: clients of the federation.
+        num_sampled: (items,) clients that train in this round.
+        num_samples: (items,) training samples of the item's client, at least 1; for the
+            server, of the smallest client of the federation.
+        horizon: rounds the courses will be trained for, the T of noise schedules.
+        local: gives what local training does.
+        norm: gives the (items,) Euclidean norm of what items have in some parameters.
+        state: gives the server's state before the round, (own, items, ..) each.
+        variates: gives the control variates that items keep, by the names of parameters.
+        power: raises positive numbers to powers.
+        normal: draws (own, items, ..) standard normal numbers in the shape of a parameter;
+            named by seed, round and client, and the same for all courses of a seed.
+    """
+
+    hyperparameters: Mapping[str, Array]
+    num_clients: int
+    num_sampled: Array
+    num_samples: Array
+    horizon: int
+    normal: Callable[[str, Array], Array]
+    local: Callable[[], LocalSteps]
+    norm: Callable[[Parameters], Array]
+    state: Callable[[], Parameters]
+    variates: Callable[[], Parameters]
+    power: Callable[[Array, Array], Array] = pow
+
+
+class Algorithm(ABC):
+    """What an algorithm adds to a round of federated averaging; it holds no state of its own.
+
+    Attributes:
+        name: name used in task ids and tables.
+        dimensions: what is searched.
+        settings: what is fixed, by name.
+        inactive: values of dimensions where they have none.
+        copies: how many times the size of the model every message has.
+        private: hyperparameters that the noise which hides clients or samples depends on; none
+            where nothing is hidden.
+        keeps_copy: every client also trains a model of its own that never leaves it, pulled
+            towards the broadcast model; evaluation is of that model.
+        reads_uploads: `upload` reads local parameters, and so every client's must be written out.
+        sends_updates: clients send how they moved the parameters instead of the parameters; so
+            `upload` is called with updates, and `server_update` with their mean.
+        keeps_variates: every client keeps control variates, 0 at first, in the shape of its
+            parameters; what `upload` returns as `VARIATE` + name is added to them.
+        counts_equally: what clients send is added up and divided by `num_sampled`; if False, it is
+            averaged by samples, as running statistics always are.
+        poisson: every client takes part with the probability `num_sampled` / `num_clients`,
+            whoever else does; if False, exactly `num_sampled` do.
+        asynchronous: clients report when they are done, see `asynchronous.Asynchronous`.
+    """
+
+    name: str
+    dimensions: ClassVar[tuple[Dimension, ...]] = ()
+    settings: ClassVar[Mapping[str, Setting]] = {}
+    inactive: ClassVar[Mapping[str, float]] = {}
+    copies: int = 1
+    private: tuple[str, ...] = ()
+    keeps_copy: bool = False
+    reads_uploads: bool = False
+    sends_updates: bool = False
+    keeps_variates: bool = False
+    counts_equally: bool = False
+    poisson: bool = False
+    asynchronous: bool = False
+
+    @cached_property
+    def hyperparameters(self) -> Mapping[str, float | None]:
+        """What it reads of a configuration, with the value for those that lack it.
+
+        None where it must not lack.
+        """
+        searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
+        return {**searched, **{name: one.default for name, one in self.settings.items()}}
+
+    def noise_multiplier(
+        self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
+    ) -> float:
+        """Return the standard deviation of the noise over the sensitivity of what it hides.
+
+        Args:
+            given: values of `private`.
+            horizon: rounds that are planned.
+            share: of the clients that take part in a round.
+            size: gives the numbers of the model.
+        """
+        raise NotImplementedError
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return the server's state before the first round: none, unless overridden.
+
+        Args:
+            parameters: those that `server_update` is called with.
+            context: see `Context`; its items are the courses.
+        """
+        del parameters, context
+        return {}
+
+    def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
+        """Return the parameters that stay with each client and are never averaged.
+
+        Args:
+            names: all parameters of the model.
+            norms: those of its normalisation layers.
+        """
+        del names, norms
+        return frozenset()
+
+    def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return what the clients receive; `parameters` itself, unless overridden.
+
+        Args:
+            parameters: global parameters that are trained; running statistics travel as they are.
+            context: see `Context`; its items are the courses.
+        """
+        del context
+        return parameters
+
+    def pull(self, context: Context) -> Array | None:
+        """Return how strongly local steps are pulled to the broadcast model.
+
+        The (items,) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
+        objective; None, unless overridden, for no such term.
+        """
+        del context
+        return None
+
+    def correction(self, context: Context) -> Parameters:
+        """Return what is added to the gradients of local steps: nothing by default."""
+        del context
+        return {}
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return zeros in the shapes of what clients send besides parameters: nothing by default.
+
+        `upload` returns it by the same names, and `server_update` finds its means in `average`.
+
+        Args:
+            parameters: those that `server_update` is called with.
+            context: see `Context`; its items are the courses.
+        """
+        del parameters, context
+        return {}
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        """Return what the server receives of local parameters; they themselves by default.
+
+        Args:
+            parameters: as in `broadcast`, of the items after local training; their updates where
+                the algorithm `sends_updates`.
+            context: see `Context`.
+        """
+        del context
+        return parameters
+
+    @abstractmethod
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        """Return the next global parameters and state, from the trained parameters alone.
+
+        Args:
+            parameters: global parameters the round started from.
+            average: mean of what the clients uploaded, by samples unless it `counts_equally`.
+            state: the server's state.
+            context: see `Context`; its items are the courses.
+        """
+
+
+def fit(values: Array, parameter: Array) -> Array:
+    """Shape (items,) values so that they multiply a parameter (own, items, ...)."""
+    return values.reshape(-1, *(1,) * (parameter.ndim - 2))
+
+
+def at_least(values: Array, low: float) -> Array:
+    """Return values, or `low` where they are smaller; NaN stays NaN."""
+    return values * flags(values > low) + low * flags(values <= low)
+
+
+def flags(condition: Array) -> Array:
+    """Return ones and zeros of single precision."""
+    return condition.astype(np.float32) if isinstance(condition, np.ndarray) else 1.0 * condition

@@ -1,0 +1,102 @@
+"""Federated averaging whose server optimizer is a hyperparameter (Reddi et al., 2021, Algorithm 1).
+
+FedAvg, FedProx, FedOpt, FedAdam and FedYogi are cases of it, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedhpo_gym.algorithms.adaptive import FIRST, SECOND, first_moments
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, fit, flags
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.space import Dimension
+
+KINDS = ("none", "sgd", "adam", "yogi")
+_STEPS = ("server_optimizer", KINDS[1:])
+ADAPTS = ("server_optimizer", KINDS[2:])
+"""When settings of adaptive servers mean anything."""
+
+NONE, SGD, ADAM, YOGI = range(4)
+"""What `server_optimizer` counts in a configuration of numbers."""
+
+
+class ServerOpt(Algorithm):
+    """Clients as in FedProx; the server is that of FedAvg, FedOpt, FedAdam or FedYogi.
+
+    With w the global model, w' the clients' average and D = w' - w:
+
+    - none: w <- w'.
+    - sgd: m <- server_momentum m + D, w <- w + server_learning_rate m.
+    - adam, yogi: m <- server_momentum m + (1 - server_momentum) D, v as in `FedAdam` or `FedYogi`,
+      w <- w + server_learning_rate m / (sqrt(v) + adaptivity).
+
+    Where a server takes no such step, moments stay at 0 or are not read. A mu of 0 is no pull.
+    Ranges are the grids of Reddi et al. and, for mu, of Li et al. (2020), and a decade around.
+    """
+
+    name = "serveropt"
+    dimensions = (
+        Dimension("mu", 1e-4, 1.0, "float", log=True, bins=5),
+        Dimension.of_categories("server_optimizer", KINDS, scope="server"),
+        Dimension(
+            "server_learning_rate",
+            0.001,
+            10.0,
+            "float",
+            log=True,
+            bins=5,
+            scope="server",
+            active=_STEPS,
+        ),
+        Dimension("server_momentum", 0.0, 0.95, "float", bins=4, scope="server", active=_STEPS),
+        Dimension(
+            "adaptivity", 1e-5, 0.1, "float", log=True, bins=5, scope="server", active=ADAPTS
+        ),
+    )
+    settings: ClassVar = {"second_decay": Setting(0.99, 0.0, 0.9999)}
+    inactive: ClassVar = {
+        "server_learning_rate": 1.0,
+        "server_momentum": 0.0,
+        "adaptivity": 1e-3,
+    }
+
+    def pull(self, context: Context) -> Array:
+        return context.hyperparameters["mu"]
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        return first_moments(parameters, context)
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        given = context.hyperparameters
+        kind = given["server_optimizer"]
+        # Ones and zeros: a number times one plus a finite number times zero is that number.
+        plain, sgd, yogi = (flags(kind == one) for one in (NONE, SGD, YOGI))
+        adaptive = 1.0 - plain - sgd
+        gain = adaptive * (1.0 - given["server_momentum"]) + (1.0 - adaptive)
+        updated, moments = {}, {}
+        for name, value in parameters.items():
+            rate, momentum, tau, decay = (
+                fit(given[one], value)
+                for one in (
+                    "server_learning_rate",
+                    "server_momentum",
+                    "adaptivity",
+                    "second_decay",
+                )
+            )
+            is_plain, is_adaptive, is_yogi = (fit(one, value) for one in (plain, adaptive, yogi))
+            update = average[name] - value
+            first = momentum * state[FIRST + name] + fit(gain, value) * update
+            square = (is_adaptive * update) ** 2
+            before = state[SECOND + name]
+            adam = decay * before + (1.0 - decay) * square
+            sign = flags(before > square) - flags(before < square)
+            second = is_yogi * (before - (1.0 - decay) * square * sign) + (1.0 - is_yogi) * adam
+            divisor = is_adaptive * (second**0.5 + tau) + (1.0 - is_adaptive)
+            stepped = value + rate * first / divisor
+            updated[name] = is_plain * average[name] + (1.0 - is_plain) * stepped
+            moments[FIRST + name], moments[SECOND + name] = first, second
+        return updated, moments

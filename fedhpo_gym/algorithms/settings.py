@@ -1,0 +1,95 @@
+"""Hyperparameters that are fixed before a course begins, and their ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.core.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A hyperparameter outside the search space.
+
+    Attributes:
+        default: value of problems that do not say another.
+        low: smallest value.
+        high: largest value.
+        instead: the setting that decides where this one is 0, and means nothing elsewhere.
+    """
+
+    default: float
+    low: float
+    high: float
+    instead: str = ""
+
+    def validate(self, name: str, value: object) -> float:
+        """Return a value, checked.
+
+        Raises:
+            InvalidArgumentError: it is no number, or outside [low, high].
+        """
+        number = as_number(value)
+        if number is None or not self.low <= number <= self.high:
+            raise InvalidArgumentError(
+                f"setting {name!r} must be a number in [{self.low:g}, {self.high:g}], got {value!r}"
+            )
+        return float(number)
+
+
+TRAINING: Mapping[str, Setting] = MappingProxyType(
+    {
+        "learning_rate": Setting(math.nan, 0.0, 1e6),
+        "weight_decay": Setting(0.0, 0.0, 1e6),
+        "batch_size": Setting(math.nan, 1, 2**31 - 1),
+        "step_size": Setting(1, 1, 10**6),
+        "momentum": Setting(0.0, 0.0, 0.9999),
+        "rate_decay": Setting(1.0, 1e-9, 1.0),
+    }
+)
+"""What local training reads of any model; most spaces search it. NaN: there is no default.
+
+`momentum` is the share of a local step that the next one takes again; a round begins without.
+`rate_decay` is the learning rate of the last round over that of the first; exponential in between.
+"""
+
+
+def check_settings(
+    problem: str,
+    own: Mapping[str, Setting],
+    searched: tuple[str, ...],
+    settings: Mapping[str, object],
+) -> dict[str, float]:
+    """Return settings, checked: known, in their range, and not searched at the same time.
+
+    Args:
+        problem: what they belong to, for messages.
+        own: the settings of the algorithm and the model, beside those of local training.
+        searched: names of the dimensions of the search space.
+        settings: their values, by name.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    known = {**TRAINING, **own}
+    if not isinstance(settings, Mapping):
+        raise InvalidArgumentError(
+            f"`settings` must be a mapping from names to numbers, got {settings!r}"
+        )
+    checked = {}
+    for name, value in settings.items():
+        if name in searched:
+            raise InvalidArgumentError(
+                f"`settings` must be outside the search space {searched}, got {name}={value!r}"
+            )
+        if name not in known:
+            free = ", ".join(sorted(set(known) - set(searched))) or "none"
+            raise InvalidArgumentError(
+                f"`settings` of {problem} must be among: {free}; got {name}={value!r}"
+            )
+        checked[name] = known[name].validate(name, value)
+    return checked

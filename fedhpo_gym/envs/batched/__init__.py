@@ -1,1 +1,0 @@
-"""What vector environments of every decision process share."""

@@ -1,0 +1,507 @@
+"""From queries to rows of numbers: a backend is asked all queries of a step together.
+
+Rows are all that a step says and that does not depend on the past; noise is a part of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.core.seeding import streams
+from fedhpo_gym.envs.trial import observation
+from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
+from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
+from fedhpo_gym.envs.vector import Indices, Layout, Mask
+from fedhpo_gym.evaluation.constraints import read_constraints
+from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM, Noise, clients_evaluated
+from fedhpo_gym.evaluation.records import Evaluations
+from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
+from fedhpo_gym.space import Value
+
+TIME_S, ROUNDS, ERROR, SHOWN, VIOLATION, SCORES = range(6)
+"""Columns of the numbers: simulated seconds and rounds, unclipped error of the first objective, the
+same as an observation shows it, total violation of constraints; then scores, then values of the
+objectives, under noise what these truly are, and what only `info` says."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """What B evaluations say.
+
+    Attributes:
+        seen: (B, size) their part of the observations.
+        numbers: (B, columns) all other numbers (`Scorer`).
+    """
+
+    seen: NDArray[np.float32]
+    numbers: NDArray[np.float64]
+
+    def take(self, rows: NDArray[np.integer]) -> ScoredRows:
+        """Return some of the rows, in this order."""
+        return ScoredRows(self.seen.take(rows, axis=0), self.numbers.take(rows, axis=0))
+
+
+class Scorer:
+    """Computes the rows of evaluations.
+
+    Attributes:
+        scores: columns of the objectives' scores.
+        values: columns of the objectives' values.
+        truth: columns of their values without noise; the same columns where there is none.
+        details: columns of what only `info` says: test metrics, whether any of the S seeds
+            diverged, and the best round of each seed.
+        width: number of columns.
+    """
+
+    def __init__(self, setup: TrialSetup, layout: Layout) -> None:
+        """Take the objectives of a setup, and where the entries of its observations lie."""
+        self._setup = setup
+        self._layout = layout
+        self._low, self._high = np.zeros((2, layout.size))
+        for name, box in setup.observation_space.items():
+            assert isinstance(box, gym.spaces.Box)  # noqa: S101 - our own invariant
+            columns = layout.columns[name]
+            self._low[columns], self._high[columns] = box.low, box.high
+        count = len(setup.objectives)
+        self.scores = slice(SCORES, SCORES + count)
+        self.values = slice(SCORES + count, SCORES + 2 * count)
+        self.truth = self.values
+        if setup.noise is not None:
+            self.truth = slice(self.values.stop, self.values.stop + count)
+        number = len(setup.task.metric_names) + 1 + len(setup.backend.seeds)
+        self.width = self.truth.stop + number
+        self.details = slice(self.truth.stop, self.width)
+
+    @property
+    def rule(self) -> tuple[Hashable, ...]:
+        """What rows depend on, besides the evaluation: equal rules give equal rows."""
+        limits = read_constraints(self._setup.objectives, self._setup.constraints)
+        return self._setup.objectives, tuple(self._layout.columns), tuple(limits.items())
+
+    def rows(
+        self,
+        evaluations: Evaluations,
+        spent: Spent,
+        times_s: NDArray[np.float64],
+        rngs: Sequence[np.random.Generator] | None = None,
+        truth: NDArray[np.float64] | None = None,
+    ) -> ScoredRows:
+        """Return the rows of B evaluations, bit for bit those of each alone.
+
+        Args:
+            times_s: (B,) simulated seconds of all their rounds.
+            truth: (B, objectives) what the values truly are, where it is known.
+        """
+        objectives = self._setup.objectives
+        if truth is None:
+            truth = values_of(objectives, evaluations, spent)
+        if rngs is None or self._setup.noise is None:
+            values = truth
+            entries = observation.measure(self._setup.task, evaluations, spent.privacy)
+        else:
+            values, entries = noisy_values(self._setup, evaluations, truth, spent, rngs)
+        shown = np.zeros((len(values), self._layout.size))
+        self._layout.fill(shown, entries)
+        # Losses have no bound, and rounding to float32 may step over one.
+        np.minimum(np.maximum(shown, self._low, out=shown), self._high, out=shown)
+        seen = shown.astype(np.float32)
+        errors = np.empty_like(values)
+        for column, objective in enumerate(objectives):
+            errors[:, column] = objective.errors(values[:, column])
+        numbers = np.zeros((len(values), self.width))
+        numbers[:, TIME_S], numbers[:, ROUNDS] = times_s, evaluations.fidelity["round"]
+        numbers[:, ERROR] = objectives[0].unclipped_errors(values[:, 0])
+        numbers[:, SHOWN] = errors[:, 0]
+        numbers[:, VIOLATION] = self._setup.violations(values)
+        # What an environment returns is float32; a scalarisation computes with what it gets.
+        numbers[:, self.scores] = -errors.astype(np.float32)
+        numbers[:, self.values] = values
+        numbers[:, self.truth] = truth
+        self._tell_details(numbers[:, self.details], evaluations)
+        return ScoredRows(seen, numbers)
+
+    def _tell_details(self, details: NDArray[np.float64], evaluations: Evaluations) -> None:
+        names = self._setup.task.metric_names
+        for column, name in enumerate(names):
+            details[:, column] = evaluations.mean("test", name)
+        details[:, len(names)] = evaluations.has_diverged
+        details[:, len(names) + 1 :] = evaluations.best_round
+
+
+CHUNK = 8192
+"""Cells that are scored together: a few ten MB."""
+PATIENCE = 128
+"""Cells that are scored one by one before all are: so many cost as much as all cells do."""
+MAX_KNOWN = 4
+"""Grids whose rows are kept: the three seeds of a table, and their mean."""
+MOST_QUERIES = 4096
+"""Cells whose query is remembered: searches come back to few, and incumbents to themselves."""
+
+_known: OrderedDict[tuple[Hashable, ...], ScoredRows] = OrderedDict()
+Generators = Sequence[np.random.Generator]
+
+
+class Evaluator:
+    """Scores the queries of one setup.
+
+    Where a stored grid answers, queries are cells of it, and every cell is scored once, for all
+    environments that ask alike. A function of a user's own is asked when it is needed.
+
+    Attributes:
+        has_cells: whether queries are (B,) cells of the flattened grid; else (B, n) actions.
+    """
+
+    def __init__(self, setup: TrialSetup, scorer: Scorer) -> None:
+        """Take what decides the rows."""
+        self._setup, self.scorer = setup, scorer
+        self.prices = Prices(setup.task)
+        backend = setup.backend
+        stored = isinstance(backend, StoredBackend) and setup.is_grid
+        self.has_cells = stored and not setup.own
+        self._asked = 0
+        self.scored: ScoredRows | None = None
+        dimensions = (*backend.space.dimensions, *backend.fidelity_space.dimensions)
+        legal = {dimension.name: dimension for dimension in dimensions}
+        for dimension in setup.search_space.dimensions if stored else ():
+            for value in dimension.grid:
+                legal[dimension.name].validate(value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the rows: they are quick to compute."""
+        return {**self.__dict__, "scored": None, "_asked": 0}
+
+    def columns(self, queries: NDArray[Any]) -> Columns:
+        """Return the columns of (B,) cells or (B, n) actions."""
+        return self._setup.columns_at(queries) if self.has_cells else self._setup.columns(queries)
+
+    def rows(self, queries: NDArray[Any], rngs: Generators | None = None) -> ScoredRows:
+        """Return the rows of queries, which the caller may write into.
+
+        Args:
+            queries: (B,) cells or (B, n) actions.
+            rngs: (B,) random streams where evaluations are noisy: no two of a query are then alike,
+                and only what they truly are is kept.
+        """
+        known = self._all_rows(len(queries)) if self.has_cells else None
+        if known is None:
+            return self._score(self.columns(queries), rngs)
+        found = known.take(queries)
+        if rngs is None:
+            return found
+        return self._score(self.columns(queries), rngs, found.numbers)
+
+    def _score(
+        self,
+        columns: Columns,
+        rngs: Generators | None = None,
+        numbers: NDArray[np.float64] | None = None,
+    ) -> ScoredRows:
+        task = self._setup.task
+        known = times_s(task, columns) if numbers is None else numbers[:, TIME_S]
+        truth = None if numbers is None else numbers[:, self.scorer.truth]
+        evaluations = self._setup.backend.look_up(columns)
+        return self.scorer.rows(evaluations, spending(task, columns), known, rngs, truth)
+
+    def _all_rows(self, count: int) -> ScoredRows | None:
+        """Return the rows of all cells, or None while it is cheaper to score some."""
+        if self.scored is None:
+            if not self._asked:
+                self.scored = _known.get(self._key)
+            self._asked += count
+            if self.scored is None and self._asked > PATIENCE:
+                self.scored = self._score_all()
+        return self.scored
+
+    @property
+    def _key(self) -> tuple[Hashable, ...]:
+        setup, backend = self._setup, self._setup.backend
+        asked = (setup.task, setup.search_space, tuple(sorted(setup.fixed.items())))
+        return (*asked, self.scorer.rule, self.scorer.width, backend.seeds, backend.fingerprint)
+
+    def _score_all(self) -> ScoredRows:
+        if (found := _known.get(self._key)) is not None:
+            return found
+        size = self._setup.search_space.grid_size
+        chunks = [
+            self._score(self.columns(np.arange(start, min(start + CHUNK, size))))
+            for start in range(0, size, CHUNK)
+        ]
+        seen = np.concatenate([chunk.seen for chunk in chunks])
+        rows = ScoredRows(seen, np.concatenate([chunk.numbers for chunk in chunks]))
+        _known[self._key] = rows
+        while len(_known) > MAX_KNOWN:
+            _known.popitem(last=False)
+        return rows
+
+
+class TrialSource:
+    """Answers one query of each of N environments.
+
+    A handle stands for a query: the number of a cell, or the bytes of an action.
+
+    Attributes:
+        instance: (N,) numbers of the instances that the episodes are of.
+    """
+
+    def __init__(
+        self, setup: TrialSetup, layout: Layout, number: int, draws: TrialStreams | None = None
+    ) -> None:
+        """Put all N episodes on the first instance."""
+        self.instance = np.zeros(number, dtype=np.intp)
+        self._parts = [Evaluator(part, Scorer(part, layout)) for part in setup.parts]
+        self._setup, self._draws = setup.parts[0], draws
+        self._width = self._parts[0].scorer.width
+        self._ledger = Ledger(number) if setup.freeze_thaw else None
+        self._courses_of: list[dict[Hashable, int]] = [{} for _ in range(number)]
+        self._has_cells = self._parts[0].has_cells
+        self._is_plain = len(self._parts) == 1 and self._has_cells
+        self._is_plain &= draws is None and self._ledger is None
+        self._queries: dict[int, CheckedQuery] = {}
+
+    @property
+    def handle_type(self) -> np.dtype[Any]:
+        """Type of an array of handles."""
+        if self._has_cells:
+            return np.dtype(np.intp)
+        return np.dtype((np.void, 8 * len(self._setup.search_space)))
+
+    def answer(
+        self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
+    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return (N,) handles of the queries and (N, columns) numbers (`Scorer`).
+
+        Args:
+            actions: (N, n) actions.
+            active: (N,) environments that ask; rows of the others mean nothing.
+            seen: (N, size) where the observations go.
+        """
+        if self._has_cells:
+            handles = queries = self._setup.search_space.flat_grid_indices(actions)
+        else:
+            queries = np.array(actions, dtype=np.float64)
+            handles = queries.view(self.handle_type)[:, 0]
+        scored = self._parts[0].scored if self._is_plain else None
+        if scored is not None:  # one look-up, for those who do not ask, too
+            scored.seen.take(handles, axis=0, out=seen, mode="clip")
+            return handles, scored.numbers.take(handles, axis=0)
+        present = self._asking(active)
+        if len(present) == 1 and len(present[0][1]) == len(actions):
+            rows = self._rows(*present[0], handles, queries)
+            seen[:] = rows.seen
+            return handles, rows.numbers
+        numbers = np.zeros((len(actions), self._width))
+        for part, where in present:
+            rows = self._rows(part, where, handles[where], queries[where])
+            seen[where], numbers[where] = rows.seen, rows.numbers
+        return handles, numbers
+
+    def _rows(
+        self, part: Evaluator, where: Indices, handles: NDArray[Any], queries: NDArray[Any]
+    ) -> ScoredRows:
+        """Return the rows of what some environments ask of an instance, and charge them."""
+        if self._draws is None and self._ledger is None:
+            return part.rows(queries)
+        keys = self._keys(handles)
+        rows = part.rows(queries, self._draws.of(where, keys) if self._draws else None)
+        if self._ledger is not None:
+            self._charge(self._ledger, rows, part.prices, where, handles, keys)
+        return rows
+
+    def _charge(
+        self,
+        ledger: Ledger,
+        rows: ScoredRows,
+        prices: Prices,
+        where: Indices,
+        handles: NDArray[Any],
+        keys: list[Any],
+    ) -> None:
+        """Write into the rows of queries what they owe."""
+        asked = rows.numbers[:, ROUNDS].astype(np.intp)
+        courses = self._courses(where, handles, keys)
+        rows.numbers[:, ROUNDS] = owed = ledger.pay(where, courses, asked)
+        for row in (owed < asked).nonzero()[0].tolist():
+            configuration, fidelity = self.query(handles[row])
+            cost = prices.charge(configuration, int(owed[row]), fidelity.client_sample_rate)
+            rows.numbers[row, TIME_S] = cost.time_s
+
+    def _keys(self, handles: NDArray[Any]) -> list[Any]:
+        """Return what tells the queries of some handles apart, where that matters."""
+        if self._has_cells or self._ledger is None:
+            return list(handles.tolist())
+        queries = map(self.query, handles)
+        return [((*one.values(), asked.client_sample_rate), asked.round) for one, asked in queries]
+
+    def _courses(self, where: Indices, handles: NDArray[Any], keys: list[Any]) -> Indices:
+        """Return the (B,) numbers of what queries train: queries without their rounds."""
+        if self._has_cells:
+            points, step = self._rounds
+            return np.asarray(handles // (points * step) * step + handles % step)
+        known = [self._courses_of[index] for index in where.tolist()]
+        pairs = zip(known, keys, strict=True)
+        return np.array([own.setdefault(course, len(own)) for own, (course, _) in pairs])
+
+    @cached_property
+    def _rounds(self) -> tuple[int, int]:
+        """How many points of the grid `round` has, and how far apart they are in cells."""
+        space = self._setup.search_space
+        if "round" not in space:
+            return 1, 1
+        axis = space.names.index("round")
+        return space.grid_shape[axis], math.prod(space.grid_shape[axis + 1 :])
+
+    def _asking(self, active: Mask) -> list[tuple[Evaluator, Indices]]:
+        """Return the instances that are asked, and the environments that do."""
+        (where,) = active.nonzero()
+        if len(self._parts) == 1:
+            return [(self._parts[0], where)] if where.size else []
+        instances = self.instance[where]
+        present = np.unique(instances).tolist()
+        return [(self._parts[number], where[instances == number]) for number in present]
+
+    def restart(self, where: Indices) -> None:
+        """Forget what some environments paid for."""
+        if self._ledger is not None:
+            self._ledger.restart(where)
+            for index in where.tolist():
+                self._courses_of[index] = {}
+
+    def query(self, handle: Any) -> CheckedQuery:
+        """Return the query of a handle, which the caller may write into."""
+        if not self._has_cells:
+            return self._setup.decode(np.frombuffer(handle.tobytes(), dtype=np.float64))
+        number = int(handle)
+        if number not in self._queries:
+            if len(self._queries) >= MOST_QUERIES:
+                self._queries.clear()
+            self._queries[number] = self._query_at(number)
+        configuration, fidelity = self._queries[number]
+        return {**configuration}, fidelity
+
+    def _query_at(self, cell: int) -> CheckedQuery:
+        values: dict[str, Value] = {}
+        for dimension in reversed(self._setup.search_space.dimensions):
+            cell, position = divmod(cell, len(dimension.grid))
+            values[dimension.name] = dimension.grid[position]
+        return self._setup.query(values)
+
+
+class TrialStreams:
+    """Hands out one stream per trial, decided by the episode's key and the trial's number.
+
+    Where a query that was paid for is free from then on, asking again tells nothing new: it has the
+    stream of the first time. Else an agent could draw for nothing until it is lucky.
+    """
+
+    def __init__(self, trials: NDArray[np.int64], *, freeze_thaw: bool) -> None:
+        """Follow the numbers of the trials.
+
+        Args:
+            trials: (N,) trials since reset, which somebody else counts.
+        """
+        self._trials, self._freeze_thaw = trials, freeze_thaw
+        self._keys = np.zeros(len(trials), dtype=np.int64)
+        self._asked: list[dict[Hashable, int]] = [{} for _ in trials]
+
+    def restart(self, where: Indices | slice, keys: NDArray[np.int64]) -> None:
+        """Begin some episodes."""
+        self._keys[where] = keys
+        for index in np.arange(len(self._asked))[where].tolist():
+            self._asked[index] = {}
+
+    def of(self, where: Indices, queries: Sequence[Hashable]) -> list[np.random.Generator]:
+        """Return the streams of the coming trials of some episodes.
+
+        Args:
+            where: (n,) which episodes.
+        """
+        numbers = self._trials[where].tolist()
+        if self._freeze_thaw:
+            each = zip(where.tolist(), queries, numbers, strict=True)
+            numbers = [
+                self._asked[index].setdefault(query, number) for index, query, number in each
+            ]
+        return list(streams(STREAM, list(zip(self._keys[where].tolist(), numbers, strict=True))))
+
+
+Numbers = NDArray[np.float64]
+
+
+def noisy_values(
+    setup: TrialSetup,
+    evaluations: Evaluations,
+    truth: Numbers,
+    spent: Spent,
+    rngs: Sequence[np.random.Generator],
+) -> tuple[Numbers, dict[str, Numbers]]:
+    """Return noisy values of the objectives, and entries of observations that fit them.
+
+    What reads no client is told exactly: privacy that training spent, time, bytes, computation.
+
+    Args:
+        truth: (B, objectives) their values.
+
+    Returns:
+        (B, objectives) values, and the entries of `observation.measure`.
+    """
+    noise = setup.noise
+    assert noise is not None  # noqa: S101 - the caller asked
+    bounds = np.array([metric.bounds for metric in setup.task.metrics])
+    heard = noise.apply(evaluations, rngs, bounds)
+    values = np.where(setup.reads_clients, values_of(setup.objectives, heard, spent), truth)
+    if noise.private:
+        values = _private(setup, noise, values, heard, rngs)
+    entries = observation.measure(setup.task, heard, spent.privacy)
+    if noise.withholds:
+        entries.update(_told(setup, values))
+    return values, entries
+
+
+def _private(
+    setup: TrialSetup,
+    noise: Noise,
+    values: Numbers,
+    heard: Evaluations,
+    rngs: Sequence[np.random.Generator],
+) -> Numbers:
+    """Return values with Laplace noise, clipped; those of courses that diverged stay the worst."""
+    clients, objectives = clients_evaluated(heard), setup.objectives
+    found = values.copy()
+    told = np.flatnonzero(setup.reads_clients).tolist()
+    if not told:
+        return found
+    each = np.stack([objectives[i].sensitivity(clients) for i in told], axis=1)  # type: ignore[misc]
+    added = noise.laplace(each, noise.evaluations or EVALUATIONS, rngs)
+    for column, i in enumerate(told):
+        noisy = np.clip(values[:, i] + added[:, column], *objectives[i].bounds)
+        found[:, i] = np.where(heard.has_diverged, values[:, i], noisy)
+    return found
+
+
+def _told(setup: TrialSetup, values: Numbers) -> dict[str, Numbers]:
+    """Return the entries of what clients evaluate: objectives only, else as before a trial."""
+    task, names = setup.task, setup.objective_names
+    entries = {
+        metric.name: np.full((len(values), len(task.seen_splits)), metric.worst)
+        for metric in task.metrics
+    }
+    entries["fairness"] = np.zeros((len(values), len(FAIRNESS_NAMES)))
+    for metric in task.metrics:
+        for column, split in enumerate(task.seen_splits):
+            if (name := f"{split}_{metric.objective}") in names:
+                value = values[:, names.index(name)]
+                entries[metric.name][:, column] = 1.0 - value if metric.complement else value
+    for column, measure in enumerate(FAIRNESS_NAMES):
+        if (name := f"fairness_{measure}") in names:
+            entries["fairness"][:, column] = values[:, names.index(name)]
+    return entries

@@ -1,0 +1,412 @@
+"""What every vector environment of the suite shares: seeds, autoreset, and who owns the arrays.
+
+A subclass keeps the state of all environments in arrays and says how some of them restart and how
+all of them advance; this module decides which of them do, as Gymnasium's `SyncVectorEnv` does.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.envs.arguments import read_options
+from fedhpo_gym.space.dimension import ACTION_SLACK
+
+Observations = dict[str, NDArray[np.float32]]
+Mask = NDArray[np.bool_]
+Indices = NDArray[np.intp]
+
+
+class Layout:
+    """Where the entries of an observation lie in a row of numbers.
+
+    The order is that of the space, so a row is what `gymnasium.spaces.flatten` gives.
+
+    Attributes:
+        columns: the columns of every entry.
+        size: numbers per row.
+    """
+
+    def __init__(self, space: gym.spaces.Dict) -> None:
+        """Lay out a dictionary of one-dimensional boxes."""
+        self.columns: dict[str, slice] = {}
+        self.size = 0
+        for name, box in space.items():
+            (size,) = box.shape or ()
+            self.columns[name] = slice(self.size, self.size + size)
+            self.size += size
+
+    def views(self, matrix: NDArray[np.float32]) -> Observations:
+        """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""
+        return {name: matrix[..., columns] for name, columns in self.columns.items()}
+
+    def fill(self, matrix: NDArray[np.floating], parts: Mapping[str, NDArray[np.floating]]) -> None:
+        """Write some entries into an (n, size) matrix, or into one row."""
+        for name, values in parts.items():
+            matrix[..., self.columns[name]] = values
+
+
+def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+    """Return nested infos with a mask `_key` beside every `key`; zero where the mask is False.
+
+    Args:
+        info: nested dictionaries of (n, ...) arrays, of `columns_of` where some have gaps.
+        mask: (n,) environments that say something.
+    """
+    out: dict[str, Any] = {}
+    for key, value in info.items():
+        said = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
+        if isinstance(value, Mapping):
+            out[key] = masked(value, mask)
+        else:
+            out[key] = np.array(value)
+            out[key][~said] = None if out[key].dtype == object else 0
+        out[f"_{key}"] = said.copy()
+    return out
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an (n,) masked array of every key of n rows, of which some may lack it.
+
+    It is of objects where values are strings, as Gymnasium has it.
+    """
+    found = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        gaps = [name not in row for row in rows]
+        some = next(row[name] for row in rows if name in row)
+        values = [row.get(name, some) for row in rows]
+        kind = object if isinstance(some, str) else None
+        found[name] = np.ma.MaskedArray(np.array(values, dtype=kind), gaps)
+    return found
+
+
+def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return as plain data what nested infos of arrays say of their first environment."""
+    return {
+        key: first_row(value) if isinstance(value, Mapping) else value[0].tolist()
+        for key, value in info.items()
+    }
+
+
+def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:
+    """Return infos, as (n,) arrays of objects, of what each environment of a mask says.
+
+    Args:
+        mask: (n,) environments that say something.
+    """
+    out: dict[str, Any] = {}
+    for index in np.flatnonzero(mask):
+        for key, value in describe(int(index)).items():
+            if key not in out:
+                out[key] = np.full(len(mask), None, dtype=object)
+                out[f"_{key}"] = mask.copy()
+            out[key][index] = value
+    return out
+
+
+def final_observations(
+    layout: Layout, frame: NDArray[np.float32], where: Indices
+) -> NDArray[np.object_]:
+    """Return (n,) dictionaries: the observations of some environments, None for the others."""
+    out = np.full(len(frame), None, dtype=object)
+    for index in where:
+        out[index] = layout.views(frame[index].copy())
+    return out
+
+
+MAX_ENVS: Final = 2**24
+"""Most environments of a vector: their observations alone take more than a gigabyte."""
+
+Seeds = Sequence[int | None]
+Actions = NDArray[np.floating]
+
+
+@dataclass
+class StepOutcome:
+    """What a step of N environments brings, besides observations.
+
+    Attributes:
+        rewards: (N,) or (N, objectives); a fresh array.
+        terminated: (N,); a fresh array.
+        truncated: (N,); a fresh array.
+        info: nested dictionaries of (N, ...) arrays, without masks; they are copied.
+    """
+
+    rewards: NDArray[np.floating]
+    terminated: Mask
+    truncated: Mask
+    info: dict[str, Any]
+
+    def clear(self, where: Indices) -> None:
+        """Say what a reset says: no reward, and not done."""
+        self.rewards[where] = 0.0
+        self.terminated[where] = False
+        self.truncated[where] = False
+
+
+class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
+    """N environments whose states are arrays.
+
+    **Autoreset** (`metadata["autoreset_mode"]`): with "NextStep", Gymnasium's default, the step
+    after the last of an episode ignores the action and returns the first observation of the next
+    episode with reward 0; with "SameStep" the last step returns it at once, and `info` holds
+    `final_obs` and `final_info`; with "Disabled" call `reset(options={"reset_mask": mask})`.
+
+    **Copies**: with `copy=False` the arrays of an observation are overwritten by the next `step` or
+    `reset`. Rewards, flags and infos are always the caller's.
+
+    Attributes:
+        layout: columns of every entry of an observation.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_space: gym.spaces.Dict,
+        action_space: gym.spaces.Box,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+    ) -> None:
+        """Create the arrays all environments share.
+
+        Args:
+            num_envs: number of environments, N.
+            observation_space: of one environment.
+            action_space: of one environment; a box in [-1, 1].
+            autoreset_mode: "NextStep", "SameStep" or "Disabled".
+            copy: hand out copies of the observations.
+
+        Raises:
+            InvalidArgumentError: an argument is out of its range.
+        """
+        self.num_envs = num_envs = checked_number(num_envs)
+        self.autoreset_mode = _mode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = observation_space
+        self.single_action_space = action_space
+        self.observation_space = batch_space(observation_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
+        self.layout = Layout(observation_space)
+        self._copy = as_typed("copy", copy, bool)
+        self._frame = np.zeros((num_envs, self.layout.size), dtype=np.float32)
+        self._done = np.zeros(num_envs, dtype=np.bool_)
+        self._was_reset = np.zeros(num_envs, dtype=np.bool_)
+        self._instances: NDArray[Any] | None = None
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        """What the options of `reset` may hold, besides its mask."""
+        return ()
+
+    @abstractmethod
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        """Start the next episode of some environments: state, and rows of `_frame`."""
+
+    @abstractmethod
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+        """Step the active environments: state, and rows of `_frame`.
+
+        What it does to the others does not matter: they restart next.
+
+        Args:
+            actions: (N, ...) actions; those of active environments were checked, others are in
+                range.
+            active: (N,) which environments step.
+        """
+
+    @abstractmethod
+    def _describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an environment in `info`."""
+
+    def reset(
+        self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Start new episodes.
+
+        Args:
+            seed: environment i gets `seed + i`, or `seed[i]`.
+            options: `{"reset_mask": mask}` resets the environments of an (N,) mask only;
+                `instance` is one index, or one per environment, where there are instances.
+
+        Raises:
+            InvalidArgumentError: a seed, the mask or an instance is not valid.
+        """
+        seeds = _spread(seed, self.num_envs)
+        given = read_options(options, (*self._options, "reset_mask"))
+        mask = self._reset_mask(given)
+        super().reset(seed=seeds[0])
+        where = np.flatnonzero(mask)
+        self._instances = _spread_instances(given.get("instance"), self.num_envs)
+        try:
+            self._restart(where, [seeds[index] for index in where])
+        finally:
+            self._instances = None
+        self._done[mask] = False
+        self._was_reset |= mask
+        return self._observations(), listed(self._describe, mask)
+
+    def step(
+        self, actions: ArrayLike
+    ) -> tuple[Observations, NDArray[np.floating], Mask, Mask, dict[str, Any]]:
+        """Step all environments; the class says what happens at the end of an episode.
+
+        Args:
+            actions: (N, n) actions in [-1, 1].
+
+        Raises:
+            ResetNeeded: `reset` was never called, or not after an episode without autoreset.
+            InvalidArgumentError: an action is not in the action space; nothing was changed.
+        """
+        active = self._active()
+        outcome = self._advance(self._checked(actions, active), active)
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            infos = self._finish(outcome)
+        else:
+            infos = masked(outcome.info, active)
+            where = np.flatnonzero(~active)
+            if where.size:
+                outcome.clear(where)
+                self._restart(where, [None] * len(where))
+            self._done = outcome.terminated | outcome.truncated
+        return (
+            self._observations(),
+            outcome.rewards,
+            outcome.terminated,
+            outcome.truncated,
+            infos,
+        )
+
+    def _chosen(self, index: int) -> dict[str, Any] | None:
+        """Return what the options of `reset` say of an environment alone."""
+        return None if self._instances is None else {"instance": self._instances[index]}
+
+    def _active(self) -> Mask:
+        if not self._was_reset.all():
+            raise gym.error.ResetNeeded("call `reset` before `step`")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
+            raise gym.error.ResetNeeded(
+                f"environments {np.flatnonzero(self._done).tolist()} are done; call "
+                "`reset(options={'reset_mask': mask})` before `step`, or choose an `autoreset_mode`"
+            )
+        return ~self._done
+
+    def _finish(self, outcome: StepOutcome) -> dict[str, Any]:
+        """Restart what is done within its last step; return the infos of that step."""
+        done = outcome.terminated | outcome.truncated
+        infos = masked(outcome.info, ~done)
+        where = np.flatnonzero(done)
+        if where.size:
+            infos["final_obs"] = final_observations(self.layout, self._frame, where)
+            infos["final_info"] = masked(outcome.info, done)
+            infos["_final_obs"], infos["_final_info"] = done.copy(), done.copy()
+            self._restart(where, [None] * len(where))
+        return infos
+
+    def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
+        array = as_reals("actions", actions)
+        if array.shape != self.action_space.shape:
+            raise InvalidArgumentError(
+                f"`actions` must have shape {self.action_space.shape}, got {array.shape}"
+            )
+        limit = 1.0 + ACTION_SLACK
+        if float(array.min()) >= -limit and float(array.max()) <= limit:  # False for NaN
+            return array
+        bad = np.flatnonzero(active & ~(np.abs(array) <= limit).reshape(len(array), -1).all(axis=1))
+        if bad.size:
+            raise InvalidArgumentError(
+                f"`actions[{bad[0]}]` must be in [-1, 1], got {array[bad[0]].tolist()}"
+            )
+        rows = active.reshape(-1, *(1,) * (array.ndim - 1))
+        return np.where(rows, array, array.dtype.type(0.0))
+
+    def _reset_mask(self, options: Mapping[str, Any]) -> Mask:
+        mask = options.get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
+        is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_
+        if not is_mask or mask.shape != (self.num_envs,) or not mask.any():
+            raise InvalidArgumentError(
+                f"`options['reset_mask']` must be a boolean array of shape ({self.num_envs},) with "
+                f"at least one True, got {shown(mask)}"
+            )
+        return np.asarray(mask, dtype=np.bool_)
+
+    def _observations(self) -> Observations:
+        return self.layout.views(self._frame.copy() if self._copy else self._frame)
+
+
+def checked_number(num_envs: int) -> int:
+    """Return a number of environments."""
+    number = as_integer(num_envs)
+    if number is None or not 1 <= number <= MAX_ENVS:
+        raise InvalidArgumentError(
+            f"`num_envs` must be an integer >= 1, at most {MAX_ENVS}, got {shown(num_envs)}"
+        )
+    return number
+
+
+def checked_keys(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return what infos say on request, of the keys that are known."""
+    keys = tuple(as_typed("info_keys", names, Sequence[str]))
+    for name in keys:
+        require_known("info key", name, known)
+    return keys
+
+
+def _mode(mode: str | AutoresetMode) -> AutoresetMode:
+    as_typed("autoreset_mode", mode, str | AutoresetMode)
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        known = [known.value for known in AutoresetMode]
+        raise InvalidArgumentError(
+            f"`autoreset_mode` must be one of {known}, got {shown(mode)}"
+        ) from error
+
+
+def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
+    """Return one seed per environment."""
+    if seed is None:
+        return [None] * num_envs
+    first = as_integer(seed)
+    if first is None:
+        seeds: Sequence[Any] = as_typed("seed", _listed(seed), Sequence[Any])
+    else:
+        seeds = [first + index for index in range(num_envs)]
+    if len(seeds) != num_envs:
+        raise InvalidArgumentError(
+            f"`seed` must be an integer or one seed for each of {num_envs} environments, "
+            f"got {len(seeds)}"
+        )
+    whole = [None if one is None else as_integer(one) for one in seeds]
+    for one, number in zip(seeds, whole, strict=True):
+        if one is not None and (number is None or number < 0):
+            raise InvalidArgumentError(
+                f"`seed` must be non-negative integers or None, got {shown(one)}"
+            )
+    return whole
+
+
+def _listed(seed: object) -> object:
+    return seed.tolist() if isinstance(seed, np.ndarray) else seed
+
+
+def _spread_instances(chosen: object, number: int) -> NDArray[Any] | None:
+    if chosen is None:
+        return None
+    try:
+        return np.broadcast_to(np.asarray(chosen, dtype=object), number)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"`options['instance']` must be one index, or one for each of {number} environments, "
+            f"got {shown(chosen)}"
+        ) from error

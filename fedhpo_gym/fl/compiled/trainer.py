@@ -1,0 +1,316 @@
+"""What compiled code computes of a round: parameters are (rows, numbers), in the model's layout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.algorithms.base import Parameters, fit
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.fl import records
+from fedhpo_gym.fl.compiled import evaluation, rng, training
+from fedhpo_gym.fl.compiled.arithmetic import BLOCK, power
+from fedhpo_gym.fl.compiled.training import Rows, Settings
+from fedhpo_gym.fl.hyperparameters import Hyperparameters
+from fedhpo_gym.fl.models.model import CompiledModel, Layout, flat_rows
+from fedhpo_gym.fl.participants import Items, Names
+from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
+
+Numbers = NDArray[np.float32]
+_NOBODY = np.empty((0, 0), dtype=np.float32)
+
+
+class CompiledTrainer(Trainer):
+    """Trains courses of one federation and model shape, client after client."""
+
+    longest_first: ClassVar[bool] = False
+
+    def __init__(self, federation: Federation, model: CompiledModel, algorithm: Algorithm) -> None:
+        """Lay the data out as compiled code reads them."""
+        self._layout = layout = model.layout
+        super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
+        self._shape = model
+        self.min_rows = model.min_rows
+        self._data = model.data(federation)
+        self._train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
+        self._labels = np.ascontiguousarray(federation.labels, dtype=np.int64)
+        self._words = rng.entropy(federation.seed, "minibatches", 2)
+        self._kept_columns = self._columns(self.kept)
+        self._personal_columns = self._columns(self.personal)
+        parts, offset = [], 0
+        for part in layout.parts:
+            if part.name in self.kept:
+                parts.append(replace(part, offset=offset))
+                offset = parts[-1].span.stop
+        self._kept_layout = Layout(tuple(parts), offset)
+        drawn = model.init(stream(federation.seed, "init"))
+        self._initial = np.zeros((1, layout.size), dtype=np.float32)
+        layout.write(self._initial, {name: value[:, None] for name, value in drawn.items()})
+
+    def _columns(self, names: Collection[str]) -> NDArray[np.int64]:
+        """Return where some parameters stand among the numbers of a row."""
+        spans = [np.r_[part.span] for part in self._layout.parts if part.name in names]
+        return np.concatenate([*spans, np.empty(0, dtype=np.int64)]).astype(np.int64)
+
+    @cached_property
+    def _rows(self) -> Rows:
+        """Rows of every client and split, which only measuring needs."""
+        return Rows(*flat_rows([rows for own in self.federation.clients for rows in own]))
+
+    def array(self, values: NDArray[Any]) -> Numbers:
+        """Round to single precision."""
+        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
+            return np.asarray(values, dtype=np.float32)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        """Raise numbers to powers, rounded alike on every processor."""
+        pairs = np.broadcast_arrays(base, exponent)
+        found = [power(float(b), float(e)) for b, e in zip(*(p.flat for p in pairs), strict=True)]
+        return np.reshape(found, pairs[0].shape)
+
+    def norm(self, values: Parameters) -> Numbers:
+        """Sum in double precision, number after number."""
+        total = np.zeros(next(iter(values.values())).shape[1])
+        for value in values.values():
+            training.add_squares(_rows_of(value), total)
+        return self.array(np.sqrt(total))
+
+    def initial(self, rows: int) -> Numbers:
+        return np.repeat(self._initial, rows, axis=0)
+
+    def zeros(self, rows: int) -> Numbers:
+        return np.zeros((rows, self._layout.size), dtype=np.float32)
+
+    def views(self, values: Numbers, without: Collection[str] = ()) -> Parameters:
+        return dict(self._layout.views(values, without))
+
+    def kept_of(self, values: Numbers) -> Numbers:
+        return values[:, self._kept_columns]
+
+    def kept_views(self, values: Numbers) -> Parameters:
+        """Return views by a layout of their own."""
+        return dict(self._kept_layout.views(values))
+
+    def with_kept(self, values: Numbers, kept: Numbers) -> Numbers:
+        values = values.copy()
+        values[:, self._kept_columns] = kept
+        return values
+
+    def with_personal(self, average: Numbers, start: Numbers) -> Numbers:
+        if len(self._personal_columns):
+            average[:, self._personal_columns] = start[:, self._personal_columns]
+        return average
+
+    def replaced(self, values: Numbers, new: Parameters) -> Numbers:
+        values = values.copy()
+        self._layout.write(values, new)
+        return values
+
+    def take(self, values: Numbers, rows: NDArray[np.int64]) -> Numbers:
+        return values[rows]
+
+    def put(self, values: Numbers, rows: NDArray[np.int64], new: Numbers) -> None:
+        values[rows] = new
+
+    def concatenated(self, values: Sequence[Numbers]) -> Numbers:
+        return np.concatenate(values)
+
+    def where(self, live: NDArray[np.bool_], new: Numbers, old: Numbers) -> Numbers:
+        return np.where(live[:, None], new, old)
+
+    def choose(self, live: NDArray[np.bool_], new: Any, old: Any) -> Any:
+        return np.where(fit(live, new), new, old)
+
+    def finite(self, values: Numbers, more: Iterable[Any] = ()) -> NDArray[np.bool_]:
+        found = np.empty(len(values), dtype=np.bool_)
+        training.finite(values, found)
+        for value in more:
+            found &= np.isfinite(value).all(axis=tuple(a for a in range(value.ndim) if a != 1))
+        return found
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * self._layout.size
+
+    def receive(
+        self, start: Numbers, items: Items, purpose: str, without: Collection[str] = ()
+    ) -> Numbers:
+        del purpose, without
+        return start[items.course]
+
+    def run(
+        self,
+        local: Numbers,
+        items: Items,
+        settings: Hyperparameters,
+        names: Names,
+        pull: Any | None = None,
+        anchor: Numbers | None = None,
+        shared: Mapping[str, Any] | None = None,
+        shift: Parameters | None = None,
+    ) -> None:
+        """Train client after client, in one call."""
+        del shared
+        rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
+        chosen = Settings(
+            settings.rate[rows],
+            settings.decay[rows],
+            none if pull is None else pull,
+            none if settings.momentum is None else settings.momentum[rows],
+            items.batch_size,
+            items.epochs,
+        )
+        added = _NOBODY
+        if shift:
+            added = self.zeros(len(items))
+            self._layout.write(added, shift)
+        training.train(
+            self._data,
+            self._train_rows,
+            self._words,
+            chosen,
+            training.Items(items.course, items.client, np.array(names.rounds)[items.batch_key]),
+            np.argsort(items.client, kind="stable"),
+            ~settings.stopped,
+            local,
+            _NOBODY if pull is None or anchor is None else anchor,
+            added,
+            self._shape.memory(int(items.width.max())),
+        )
+
+    def updates(self, local: Numbers, received: Numbers) -> Numbers:
+        trained = self._layout.trained
+        local[:, :trained] -= received[:, :trained]
+        return local
+
+    def add(
+        self,
+        average: Numbers,
+        reports: Parameters,
+        sent: Numbers,
+        said: Parameters,
+        result: LocalResult,
+    ) -> None:
+        items, size = result.items, self._layout.size
+        weight = self._weight(items)
+        trained = self._layout.trained if self.equally else size
+        training.add_up(items.course, weight, sent, average, 0, trained)
+        if trained < size:
+            training.add_up(items.course, items.weight, sent, average, trained, size)
+        for name, total in reports.items():
+            rows = _rows_of(total)
+            training.add_up(items.course, weight, _rows_of(said[name]), rows, 0, rows.shape[1])
+            total[...] = np.moveaxis(rows.reshape(np.moveaxis(total, 1, 0).shape), 0, 1)
+
+    def _weight(self, items: Items) -> Numbers:
+        return items.counted_equally.weight if self.equally else items.weight
+
+    def keep_statistics(self, average: Numbers, start: Numbers, nobody: NDArray[np.bool_]) -> None:
+        trained = self._layout.trained
+        average[nobody, trained:] = start[nobody, trained:]
+
+    def no_updates(self, rows: int) -> NDArray[np.float64]:
+        return np.zeros((rows, self._layout.trained))
+
+    def add_updates(
+        self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
+    ) -> None:
+        training.add_updates(items.course, self._weight(items), received, local, mean)
+
+    def compare(
+        self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
+    ) -> tuple[Numbers, Numbers]:
+        """Compare in double precision; items of a course stand side by side."""
+        found = np.empty((len(local), 2), dtype=np.float32)
+        training.compare(items.course, received, local, mean, records.MAX_NORM, found)
+        return found[:, 0], found[:, 1]
+
+    def measure(self, values: Numbers, client: int | None = None) -> Numbers:
+        clients = np.arange(self.federation.num_clients) if client is None else np.array([client])
+        return self._measured(values, np.tile(clients, (len(values), 1)))
+
+    def measure_own(self, values: Numbers, client: NDArray[np.int64]) -> Numbers:
+        return self._measured(values, client[:, None])[:, 0]
+
+    def _measured(self, models: Numbers, clients: NDArray[np.int64]) -> Numbers:
+        """Return (models, clients, splits, metrics) of models on the data of (models, clients)."""
+        count, width = clients.shape
+        groups = (clients[:, :, None] * len(SPLITS) + np.arange(len(SPLITS))).reshape(count, -1)
+        out = np.empty((*groups.shape, len(METRICS)), dtype=np.float32)
+        memory = self._shape.memory(BLOCK)
+        evaluation.measure(self._data, self._rows, self._labels, groups, models, memory, out)
+        return out.reshape(count, width, len(SPLITS), len(METRICS))
+
+
+def _rows_of(values: Any) -> Numbers:
+    """Return a copy of (own, items, ..) values as (items, numbers)."""
+    return np.array(np.moveaxis(values, 1, 0).reshape(values.shape[1], -1), order="C")
+
+
+class CompiledTrainers(Trainers):
+    """Compiled code trains courses of groups that are spread over threads."""
+
+    def __init__(
+        self, model: type[CompiledModel], algorithm: Algorithm, device: str, precision: str
+    ) -> None:
+        """Train a model by an algorithm.
+
+        Raises:
+            InvalidArgumentError: the device or the precision is refused.
+        """
+        model.refuse_precision(precision)
+        if device != "cpu":
+            raise InvalidArgumentError(
+                f"`device` must be 'cpu' for {model.__name__}, whose courses are too small "
+                f"for anything else, got {device!r}"
+            )
+        self._model = model
+        self._algorithm = algorithm
+
+    def trainer(
+        self, federation: Federation, architecture: Iterable[tuple[str, float]]
+    ) -> CompiledTrainer:
+        """Return what trains courses of one federation and model shape."""
+        shape = dict(architecture)
+        return CompiledTrainer(
+            federation, self._model.for_federation(federation, **shape), self._algorithm
+        )
+
+    def room(self, courses: int) -> int:
+        """Return how many courses each thread trains."""
+        return max(-(-courses // threads()), 1)
+
+    def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
+        """Spread the groups over threads."""
+
+        @np.errstate(over="ignore", invalid="ignore")  # such a course stops
+        def quiet(group: Any) -> None:
+            work(group)
+
+        number = min(threads(), len(groups))
+        if number <= 1:
+            for group in groups:
+                quiet(group)
+            return
+        with ThreadPoolExecutor(number) as pool:
+            for _ in pool.map(quiet, groups):
+                pass
+
+
+def threads() -> int:
+    """Return how many threads train courses: `OMP_NUM_THREADS`, or the processors there are."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    if named.isdigit() and int(named) > 0:
+        return int(named)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

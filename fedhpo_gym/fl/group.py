@@ -1,0 +1,332 @@
+"""Courses of one federation and model shape: their state, and one round of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters
+from fedhpo_gym.fl.course import Course, Needs
+from fedhpo_gym.fl.hyperparameters import Hyperparameters
+from fedhpo_gym.fl.participants import Items, Names, Roster
+from fedhpo_gym.fl.records import CourseState, Feedback
+from fedhpo_gym.fl.trainer import LocalResult, Rows, Trainer, Values
+
+
+class Group:
+    """Courses of one federation and model shape, which train as one.
+
+    What a course computes depends on nothing beside it.
+
+    Attributes:
+        positions: (courses,) where they stand in the batch.
+        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
+        seconds: (courses,) simulated seconds of the last round where training itself decides them;
+            else None.
+    """
+
+    seconds: NDArray[np.float64] | None = None
+
+    def __init__(
+        self,
+        positions: Sequence[int],
+        courses: Sequence[Course],
+        needed: Sequence[Needs],
+        trainer: Trainer,
+        algorithm: Algorithm,
+        horizon: int,
+    ) -> None:
+        """Initialise every course from its seed.
+
+        Args:
+            positions: where the courses stand in the batch.
+            courses: the courses.
+            needed: what each needs.
+            trainer: what computes.
+            algorithm: the algorithm.
+            horizon: rounds the courses will be trained for.
+        """
+        self.positions = np.array(positions)
+        self._trainer = trainer
+        self._algorithm = algorithm
+        self._horizon = horizon
+        self._clients = trainer.federation.num_clients
+        number = len(courses)
+        self._finished = np.zeros(number, dtype=np.int64)
+        self.diverged_at = np.zeros(number, dtype=np.int64)
+        self._parameters = trainer.initial(number)
+        everybody = np.repeat(np.arange(number), self._clients)
+        self._personal = trainer.take(trainer.kept_of(self._parameters), everybody)
+        self._variates = trainer.zeros(len(everybody)) if algorithm.keeps_variates else None
+        self._needs: list[Needs] = []
+        self._roster: Roster | None = None
+        self.configure(courses, needed)
+        self._server: Parameters = {}
+        self._server = algorithm.init_state(self._trained(self._parameters), self._context())
+
+    def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
+        """Take the hyperparameters of the courses from here on."""
+        if list(needed) != self._needs:
+            self._roster = None
+        self._courses, self._needs = courses, list(needed)
+        self._settings = Hyperparameters(courses, self._trainer, self._algorithm, self._horizon)
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self._settings.begin_round(self._finished, self.diverged_at > 0)
+
+    @property
+    def roster(self) -> Roster:
+        """Who trains in the rounds to come."""
+        if self._roster is None:
+            self._elapsed = 0
+            self._roster = Roster(
+                self._needs,
+                self._finished.tolist(),
+                self._trainer.federation,
+                poisson=self._algorithm.poisson,
+                min_rows=self._trainer.min_rows,
+                longest_first=self._trainer.longest_first,
+            )
+        return self._roster
+
+    def restart(self, row: int) -> None:
+        """Set a course back to round 0."""
+        begun = type(self)(
+            self.positions[[row]].tolist(),
+            [self._courses[row]],
+            [self._needs[row]],
+            self._trainer,
+            self._algorithm,
+            self._horizon,
+        )
+        self.put(row, begun.get(0))
+
+    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+        """Run one communication round of every course.
+
+        Args:
+            feedback: of the batch, which is told what clients report; None for no report.
+            index: which of its rounds this is.
+            metrics: whether models of clients are measured before and after local training.
+        """
+        trainer, algorithm, number = self._trainer, self._algorithm, len(self.positions)
+        self._begin_round()
+        roster = self.roster
+        items = roster.items(self._elapsed)
+        before, context = self._trained(self._parameters), self._context()
+        sent = algorithm.broadcast(before, context)
+        start = self._parameters if sent is before else trainer.replaced(self._parameters, sent)
+        average = trainer.zeros(number)
+        reports = {n: 1.0 * zeros for n, zeros in algorithm.reports(before, context).items()}
+        changes: list[tuple[Items, Parameters]] = []
+        kept = feedback is not None or algorithm.sends_updates
+        parts = trainer.portions(items, roster)
+        mean = None if feedback is None else trainer.no_updates(number)
+        cut = [] if mean is None else self._add_cut(parts, start, mean)
+        for part in parts:
+            result = self._train(part, start, kept=kept)
+            if feedback is not None:
+                if part not in cut:
+                    self._add_updates(result, start, mean)
+                self._observe(result, start, mean, feedback, index, metrics)
+            own, said = self._upload(result)
+            trainer.add(average, reports, own, said, result)
+            if self._variates is not None:
+                changes.append((part, said))
+        if algorithm.poisson:
+            nobody = np.bincount(items.course, minlength=number) == 0
+            trainer.keep_statistics(average, start, nobody)
+        self._end_round(start, average, reports)
+        for part, said in changes:
+            self._change_variates(part, said)
+
+    def _train(self, items: Items, start: Values, *, kept: bool) -> LocalResult:
+        """Train a portion; what it received is kept if that is asked for."""
+        trainer, algorithm, names = self._trainer, self._algorithm, self._names(items)
+        context = self._context(items)
+        pull = algorithm.pull(context)
+        shared = trainer.shared(items, start)
+        local = trainer.receive(start, items, "local", shared)
+        received = None
+        if kept or pull is not None or algorithm.keeps_copy:
+            received = trainer.receive(start, items, "received", shared)
+        if algorithm.keeps_copy:
+            own = self._with_own(local, items)
+            trainer.run(own, items, self._settings, names, pull, received)
+            self._keep(items, own)
+            trainer.run(local, items, self._settings, names)
+            return LocalResult(items, received, local, shared)
+        if trainer.kept:
+            local = self._with_own(local, items)
+            received = None if received is None else self._with_own(received, items)
+        shift = algorithm.correction(context)
+        trainer.run(local, items, self._settings, names, pull, received, shared, shift)
+        self._keep(items, local)
+        return LocalResult(items, received, local, shared)
+
+    def _with_own(self, values: Values, items: Items) -> Values:
+        """Return values of items with what their clients keep."""
+        own = self._trainer.take(self._personal, self._rows(items))
+        return self._trainer.with_kept(values, own)
+
+    def _keep(self, items: Items, own: Values) -> None:
+        """Keep what stays with the clients; one that diverged keeps its last finite model."""
+        if not self._trainer.kept:
+            return
+        mine = self._trainer.kept_of(own)
+        finite = np.flatnonzero(self._trainer.finite(mine))
+        rows = self._rows(items)[finite]
+        self._trainer.put(self._personal, rows, self._trainer.take(mine, finite))
+
+    def _upload(self, result: LocalResult) -> tuple[Values, Parameters]:
+        """Return what clients send: parameters, and all of it by name."""
+        local = result.local
+        if self._algorithm.sends_updates:
+            local = self._trainer.updates(local, result.received)
+        own = self._trained(local)
+        said = self._algorithm.upload(own, self._context(result.items))
+        return local if said is own else self._trainer.replaced(local, said), said
+
+    def _add_cut(self, parts: Sequence[Items], start: Values, mean: Values) -> list[Items]:
+        """Add portions with a course that lies in others, too, to the mean updates; return them.
+
+        They train again for all else: what is compared with a mean must not be kept until then.
+        """
+        number = np.zeros(len(self.positions), dtype=np.int64)
+        for part in parts:
+            number[np.unique(part.course)] += 1
+        cut = [part for part in parts if (number[part.course] > 1).any()]
+        everybody = np.arange(len(self.positions) * self._clients)
+        personal = self._trainer.take(self._personal, everybody) if cut else self._personal
+        for part in cut:
+            self._add_updates(self._train(part, start, kept=True), start, mean)
+        self._personal = personal
+        return cut
+
+    def _add_updates(self, result: LocalResult, start: Values, mean: Values) -> None:
+        for items, received, local in self._trainer.written_out(result, start):
+            self._trainer.add_updates(items, received, local, mean)
+
+    def _observe(
+        self,
+        result: LocalResult,
+        start: Values,
+        mean: Values,
+        feedback: Feedback,
+        index: int,
+        metrics: bool,
+    ) -> None:
+        """Note what clients report of a round, compared with the mean updates of their courses."""
+        trainer = self._trainer
+        for items, received, local in trainer.written_out(result, start):
+            at = self.positions[items.course], index, items.client
+            feedback.sampled[at] = True
+            found = trainer.compare(items, received, local, mean)
+            feedback.update_norm[at], feedback.alignment[at] = found
+            if metrics:
+                feedback.before[at] = trainer.measure_own(received, items.client)
+                feedback.after[at] = trainer.measure_own(local, items.client)
+
+    def _end_round(self, start: Values, average: Values, reports: Parameters) -> None:
+        """Finish a round; a course that met a non-finite number keeps its last finite state."""
+        self._finished += 1
+        self._elapsed += 1
+        trainer = self._trainer
+        means = {**self._trained(average), **reports}
+        updated, server = self._algorithm.server_update(
+            self._trained(start), means, self._server, self._context()
+        )
+        values = trainer.with_personal(average, start)
+        if updated is not means:
+            values = trainer.replaced(values, updated)
+        finite = trainer.finite(values, server.values())
+        if not finite.all():
+            self.freeze(~finite)
+        live = self.diverged_at == 0
+        if not live.all():
+            values = trainer.where(live, values, self._parameters)
+            server = {n: trainer.choose(live, v, self._server[n]) for n, v in server.items()}
+        self._parameters, self._server = values, server
+
+    def _change_variates(self, items: Items, said: Parameters) -> None:
+        """Add to the variates of clients what they sent; courses that diverged keep theirs."""
+        live = np.flatnonzero(self.diverged_at[items.course] == 0)
+        rows = self._rows(items)[live]
+        for name, value in self._trained(self._variates).items():
+            value[:, rows] += said[VARIATE + name][:, live]
+
+    def measure(self) -> NDArray[np.float32]:
+        """Return (courses, clients, splits, metrics) of the model each client would use."""
+        trainer = self._trainer
+        if not trainer.kept:
+            return trainer.measure(self._parameters)
+        found = []
+        for client in range(self._clients):
+            rows = np.arange(len(self.positions)) * self._clients + client
+            own = trainer.with_kept(self._parameters, trainer.take(self._personal, rows))
+            found.append(trainer.measure(own, client))
+        return np.concatenate(found, axis=1)
+
+    def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
+        """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
+        roster = self.roster
+        return roster.sampled(self._elapsed + ahead)
+
+    def freeze(self, diverged: NDArray[np.bool_]) -> None:
+        """Mark (courses,) as diverged in this round and stop training them."""
+        new = diverged & (self.diverged_at == 0)
+        self.diverged_at[new] = self._finished[new]
+
+    def get(self, row: int) -> CourseState:
+        """Return a copy of the state of one course."""
+        own, clients = np.array([row]), self._clients_of(row)
+        return CourseState(
+            {n: v[:, own][:, 0] for n, v in self._trainer.views(self._parameters).items()},
+            {n: v[:, own][:, 0] for n, v in self._server.items()},
+            {n: v[:, clients] for n, v in self._trainer.kept_views(self._personal).items()},
+            int(self._finished[row]),
+            int(self.diverged_at[row]),
+            variates={n: v[:, clients] for n, v in self._trained(self._variates).items()},
+        )
+
+    def put(self, row: int, state: CourseState) -> None:
+        """Set the state of one course."""
+        clients = self._clients_of(row)
+        for mine, values, where in (
+            (self._trainer.views(self._parameters), state.parameters, row),
+            (self._server, state.server, row),
+            (self._trainer.kept_views(self._personal), state.personal, clients),
+            (self._trained(self._variates), state.variates, clients),
+        ):
+            for name, value in values.items():
+                mine[name][:, where] = value
+        self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
+        self._roster = None
+
+    def _clients_of(self, row: int) -> Rows:
+        return np.arange(row * self._clients, (row + 1) * self._clients)
+
+    def _rows(self, items: Items) -> Rows:
+        """Return the place of each item among the clients of all courses."""
+        return items.course * self._clients + items.client
+
+    def _trained(self, values: Values | None) -> Parameters:
+        """Return views of the parameters that the server's optimiser updates."""
+        return {} if values is None else self._trainer.views(values, self._trainer.untrained)
+
+    def _context(self, items: Items | None = None) -> Context:
+        def variates() -> Parameters:
+            if items is None or self._variates is None:
+                return {}
+            return self._trained(self._trainer.take(self._variates, self._rows(items)))
+
+        return self._settings.context(
+            items, self.roster, self._names(items), self._server, variates
+        )
+
+    def _names(self, items: Items | None) -> Names:
+        roster = self.roster
+        return roster.names(items, self._elapsed)

@@ -1,0 +1,387 @@
+"""Local training by torch: minibatches are laid out ahead, then all items take steps together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.fl.hyperparameters import Hyperparameters
+from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
+from fedhpo_gym.fl.models import Minibatch, Parameters
+from fedhpo_gym.fl.models.torch_model import TorchFederation, fit
+from fedhpo_gym.fl.participants import Items, Names
+from fedhpo_gym.fl.shared_matrices import SharedMatrix
+from fedhpo_gym.fl.shared_together import SharedMatrices
+
+MAX_LAID_OUT = 2**26
+"""Numbers of minibatches that are laid out ahead of the steps that read them."""
+MAX_KEPT = 2**18
+"""Rows of minibatches whose layout is kept for the next round."""
+
+Laid = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
+"""Inputs, targets, weights and sizes of the minibatches of one step."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Portion:
+    """Some steps of the items that still train, whatever rows are drawn.
+
+    Attributes:
+        at: client and step of each minibatch that is drawn.
+        where: (minibatches,) which of them each item's is; None where each is one item's.
+        counts: items of each step.
+        weights: (items, width) weights of rows, by step.
+        sizes: (items,) rows that are not padding, by step.
+    """
+
+    at: tuple[NDArray[np.int64], NDArray[np.int64]]
+    where: Tensor | None
+    counts: list[int]
+    weights: Sequence[Tensor]
+    sizes: Sequence[NDArray[np.int64]]
+
+
+class Steps:
+    """The local steps of items whose minibatches are equally wide.
+
+    A step of small courses costs as much as its number of operations. So inputs of many steps are
+    read at once, and what no draw decides is worked out once for all rounds of the same items.
+
+    Attributes:
+        items: the items, sorted by their number of steps: those still training are a prefix.
+    """
+
+    def __init__(self, prepared: TorchFederation, items: Items, device: torch.device) -> None:
+        """Lay out what no draw decides."""
+        self.items = items
+        self._prepared = prepared
+        self._device = device
+        clients, self._column = items.drawers.distinct
+        first = np.unique(self._column, return_index=True)[1]
+        epochs = np.zeros(len(clients), dtype=np.int64)
+        np.maximum.at(epochs, self._column, items.epochs)
+        rows = [prepared.federation.clients[client][0] for client in items.client[first].tolist()]
+        self._width = int(items.width[0])
+        self._layout = RoundLayout(rows, items.batch_size[first], epochs, self._width)
+        self._active = np.searchsorted(-items.steps, -np.arange(items.steps[0]), side="left")
+        self._kept: Sequence[_Portion] | None = None
+
+    def batches(self, streams: Sequence[np.random.Generator]) -> Iterator[Laid]:
+        """Yield inputs, targets, weights and sizes of the minibatches of each step.
+
+        Args:
+            streams: what the clients among `items.drawers.distinct` draw their minibatches from.
+        """
+        drawn = self._layout.draw(streams)
+        for portion in self._portions():
+            rows = torch.from_numpy(drawn[portion.at]).to(self._device)
+            x, targets = self._prepared.take(rows), self._prepared.targets(rows)
+            if portion.where is not None:
+                x, targets = (
+                    x.index_select(0, portion.where),
+                    targets.index_select(1, portion.where),
+                )
+            yield from zip(
+                x.split_with_sizes(portion.counts),
+                targets.split_with_sizes(portion.counts, 1),
+                portion.weights,
+                portion.sizes,
+                strict=True,
+            )
+
+    def _portions(self) -> Iterable[_Portion]:
+        """Return the steps, as many at once as may be laid out; few are kept."""
+        if self._kept is not None:
+            return self._kept
+        made = (self._portion(steps) for steps in self._split())
+        if int(self._active.sum()) * self._width > MAX_KEPT:
+            return made
+        self._kept = list(made)
+        return self._kept
+
+    def _split(self) -> Iterator[NDArray[np.int64]]:
+        row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
+        per_item = math.prod(self._prepared.inputs[row].shape) * self._width
+        portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
+        steps = np.arange(len(self._active))
+        return filter(len, np.split(steps, np.flatnonzero(np.diff(portion)) + 1))
+
+    def _portion(self, steps: NDArray[np.int64]) -> _Portion:
+        active = self._active[steps]
+        step = np.repeat(steps, active)
+        item = np.arange(len(step)) - np.repeat(np.cumsum(active) - active, active)
+        at: tuple[NDArray[np.int64], ...] = step, self._column[item]
+        where: Tensor | None = None
+        sizes = self._layout.sizes[at]
+        weights = row_weights(sizes, self._width)
+        if len(self._column) > self._layout.sizes.shape[1]:  # read the rows of a minibatch once
+            shape = self._layout.sizes.shape
+            places, index = np.unique(np.ravel_multi_index(at, shape), return_inverse=True)
+            at, where = np.unravel_index(places, shape), torch.from_numpy(index).to(self._device)
+        weight = torch.from_numpy(weights).to(self._device)
+        counts = active.tolist()
+        ends = itertools.accumulate(counts, initial=0)
+        of_step = [sizes[start:end] for start, end in itertools.pairwise(ends)]
+        return _Portion((at[1], at[0]), where, counts, torch.split(weight, counts), of_step)
+
+
+MAX_PLANNED = 2**17
+"""Numbers that are kept of steps from round to round: of large courses only the first steps'."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StepSettings:
+    """Hyperparameters of some items, (items,) each.
+
+    Attributes:
+        rate: learning rates.
+        decay: factors of the parameters.
+        others: values of the model's hyperparameters, by name.
+        pull: strength of the pull; None for none.
+        momentum: share of a step that the next one takes again; None for none.
+    """
+
+    rate: Tensor
+    decay: Tensor
+    others: Mapping[str, Tensor]
+    pull: Tensor | None
+    momentum: Tensor | None = None
+
+    def of(self, span: slice) -> StepSettings:
+        """Return those of some of the items."""
+        others = {name: value[span] for name, value in self.others.items()}
+        pull = None if self.pull is None else self.pull[span]
+        momentum = None if self.momentum is None else self.momentum[span]
+        return StepSettings(self.rate[span], self.decay[span], others, pull, momentum)
+
+
+class Plan:
+    """How items of one width train.
+
+    Attributes:
+        span: where they stand among all items.
+        steps: what they read.
+    """
+
+    def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
+        """Plan with the hyperparameters of the items of all widths."""
+        self.span, self.steps = span, steps
+        self._first = {len(steps.items): chosen.of(span)}
+        self._rates: list[Tensor] = []
+        self._room = MAX_PLANNED
+
+    def first(self, count: int) -> StepSettings:
+        """Return the hyperparameters of the first items; they are those that train longest."""
+        if count not in self._first:
+            self._first[count] = self._first[len(self.steps.items)].of(slice(count))
+        return self._first[count]
+
+    def rates(self, number: int, weights: Tensor, rate: Tensor) -> Tensor:
+        """Return the (items, rows) products of the rows' weights and learning rates in a step."""
+        if number < len(self._rates):
+            return self._rates[number]
+        rates = weights * rate[:, None]
+        self._room -= rates.numel()
+        if self._room >= 0:
+            self._rates.append(rates)
+        return rates
+
+
+class Draws:
+    """The random numbers of local training in one round.
+
+    Every client has its own stream, which goes on from step to step; so what one client draws
+    depends neither on the other clients nor on the courses that are trained beside.
+    """
+
+    def __init__(self, names: Names) -> None:
+        """Start the streams of a round; `names` are those whom numbers are drawn for."""
+        self._names = names
+        self._streams: dict[int, np.random.Generator] = {}
+
+    def uniform(self, items: int, shape: tuple[int, ...]) -> Tensor:
+        """Return (items, *shape) float32 from U[0, 1) for the first items: per name the same.
+
+        They are in the memory of the processor, whatever the device.
+        """
+        distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
+        drawn = np.empty((len(distinct), *shape), dtype=np.float32)
+        for row, index in zip(drawn, distinct.tolist(), strict=True):
+            self._of(index).random(dtype=np.float32, out=row)
+        if not np.array_equal(where, np.arange(len(distinct))):
+            drawn = drawn[where]
+        return torch.from_numpy(drawn)
+
+    def _of(self, index: int) -> np.random.Generator:
+        if index not in self._streams:
+            keys = self._names.distinct[0][index]
+            self._streams[index] = stream(self._names.seed, "local training", *keys)
+        return self._streams[index]
+
+
+class LocalTraining:
+    """Runs the local steps of items of one group."""
+
+    def __init__(self, prepared: TorchFederation, device: torch.device) -> None:
+        """Train on a federation."""
+        self._prepared = prepared
+        self._model = prepared.model
+        self._device = device
+        self._streams = ClientStreams(prepared.num_clients)
+        self._known: WeakKeyDictionary[Items, Sequence[tuple[slice, Steps]]] = WeakKeyDictionary()
+        self._plans: WeakKeyDictionary[Items, tuple[Tensor, Sequence[Plan]]] = WeakKeyDictionary()
+
+    def run(
+        self,
+        parameters: Parameters,
+        items: Items,
+        settings: Hyperparameters,
+        names: Names,
+        pull: Tensor | None = None,
+        anchor: Parameters | None = None,
+        shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
+        shift: Parameters | None = None,
+    ) -> None:
+        """Train (own, items, ..) parameters in place, through all local steps of a round.
+
+        Args:
+            parameters: parameters of the items.
+            items: the items.
+            settings: hyperparameters of the courses.
+            names: whom random numbers are drawn for.
+            pull: (items,) strength of the pull towards `anchor`, see `Algorithm.pull`.
+            anchor: parameters of the items before training.
+            shared: what all items, then of one course, have instead of parameters of their own.
+            shift: what is added to the gradients, see `Algorithm.correction`.
+        """
+        plans = self._planned(items, settings, pull)
+        named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
+        drawn = [(names.seed, *name) for part in named for name in part.distinct[0]]
+        streams = iter(self._streams(drawn))
+        for plan, part in zip(plans, named, strict=True):
+            own = list(itertools.islice(streams, len(part.distinct[0])))
+            towards = _of(anchor, plan.span) if pull is not None and anchor is not None else {}
+            added = _of(shift or {}, plan.span)
+            self._train(
+                _of(parameters, plan.span), plan, Draws(part), own, towards, shared or {}, added
+            )
+
+    def _planned(
+        self, items: Items, settings: Hyperparameters, pull: Tensor | None
+    ) -> Sequence[Plan]:
+        """Return how the items of each width train: while the learning rates last, the same."""
+        known = self._plans.get(items)
+        if known is not None and known[0] is settings.rate and pull is None:
+            return known[1]
+        rows = torch.from_numpy(settings.rows(items)).to(self._device)
+        rate, decay = settings.rate.index_select(0, rows), settings.decay.index_select(0, rows)
+        momentum = None if settings.momentum is None else settings.momentum.index_select(0, rows)
+        if pull is not None:
+            pull = rate * pull
+            decay = decay - pull
+        others = settings.of(items, list(self._model.hyperparameters))
+        chosen = StepSettings(rate, decay, others, pull, momentum)
+        plans = [Plan(*part, chosen) for part in self._parts(items)]
+        if pull is None:
+            self._plans[items] = settings.rate, plans
+        return plans
+
+    def _parts(self, items: Items) -> Sequence[tuple[slice, Steps]]:
+        """Return the items by width: products have one shape each, whatever else is trained."""
+        if items not in self._known:
+            bounds = [0, *(np.flatnonzero(np.diff(items.width)) + 1).tolist(), len(items)]
+            spans = [slice(start, end) for start, end in itertools.pairwise(bounds)]
+            self._known[items] = [
+                (span, Steps(self._prepared, items.take(span), self._device)) for span in spans
+            ]
+        return self._known[items]
+
+    def _train(
+        self,
+        parameters: Parameters,
+        plan: Plan,
+        draws: Draws,
+        streams: Sequence[np.random.Generator],
+        anchor: Parameters,
+        shared: Mapping[str, SharedMatrix | SharedMatrices],
+        shift: Parameters,
+    ) -> None:
+        """Train items of one width.
+
+        Args:
+            parameters: of the items.
+            plan: how they train.
+            draws: their random numbers, but for minibatches.
+            streams: what their minibatches are drawn from.
+            anchor: what they are pulled to, if they are.
+            shared: see `run`.
+            shift: likewise.
+        """
+        trained = [name for name in parameters if name not in self._model.buffers]
+        part, count = parameters, len(plan.steps.items)
+        now = plan.first(count)
+        moves = None if now.momentum is None else Moves(parameters, trained)
+        for number, (x, targets, weights, sizes) in enumerate(plan.steps.batches(streams)):
+            if len(sizes) != count:
+                count = len(sizes)
+                part = {name: value[:, :count] for name, value in parameters.items()}
+                now = plan.first(count)
+            batch = Minibatch(
+                x=x,
+                targets=targets,
+                rates=plan.rates(number, weights, now.rate),
+                decay=now.decay,
+                sizes=sizes,
+                settings=now.others,
+                uniform=partial(draws.uniform, count),
+                shared=shared,
+            )
+            self._model.sgd_step(part, batch)
+            if now.pull is not None:
+                for name in trained:
+                    part[name].addcmul_(fit(now.pull, part[name]), anchor[name][:, :count])
+                for matrix in shared.values():
+                    matrix.pull(now.pull)
+            for name, added in shift.items():
+                part[name].addcmul_(fit(now.rate, added), added[:, :count], value=-1.0)
+            if now.momentum is not None and moves is not None:
+                moves.repeat(part, now.momentum)
+                for matrix in shared.values():
+                    matrix.repeat(now.momentum)
+
+
+class Moves:
+    """What local steps moved last: momentum repeats a share of it (Polyak, 1964).
+
+    With a step u that a model takes by itself, w <- w - v where v <- momentum v + u: those of
+    `torch.optim.SGD` while the learning rate stays, as it does in a round.
+    """
+
+    def __init__(self, parameters: Parameters, names: Sequence[str]) -> None:
+        """Begin a round: nothing has moved."""
+        self._before = {name: parameters[name].clone() for name in names}
+        self._moved = {name: torch.zeros_like(parameters[name]) for name in names}
+
+    def repeat(self, parameters: Parameters, momentum: Tensor) -> None:
+        """Add a share of the last move of the first items to their parameters, in place."""
+        count = len(momentum)
+        for name, moved in self._moved.items():
+            value, last = parameters[name], moved[:, :count]
+            before = self._before[name][:, :count]
+            value.addcmul_(fit(momentum, value), last)
+            last.copy_(value - before)
+            before.copy_(value)
+
+
+def _of(parameters: Parameters, span: slice) -> Parameters:
+    return {name: value[:, span] for name, value in parameters.items()}

@@ -1,0 +1,199 @@
+"""What is known of a model, whatever computes it, and what compiled code is given of one."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
+
+
+class Model(ABC):
+    """A model that courses train.
+
+    Attributes:
+        compiled: whether compiled code trains it, see `CompiledModel`; else torch does.
+        architecture: settings of a configuration that decide the shape of the model.
+        hyperparameters: further settings that a step reads, with the value for configurations that
+            lack them.
+        num_parameters: numbers that are trained.
+        buffers: names of the parameters that are averaged but not trained, as running statistics.
+        norms: names of the parameters of normalisation layers.
+        personal: names of the parameters that stay with each client, whatever the algorithm.
+        revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
+        precisions: the types of numbers that it can compute in.
+    """
+
+    compiled: ClassVar[bool] = False
+    architecture: ClassVar[tuple[str, ...]] = ()
+    hyperparameters: ClassVar[Mapping[str, float]] = {}
+    buffers: frozenset[str] = frozenset()
+    norms: frozenset[str] = frozenset()
+    personal: frozenset[str] = frozenset()
+    revision: ClassVar[int] = 0
+    precisions: ClassVar[tuple[str, ...]] = ("float32",)
+    num_parameters: int
+
+    @classmethod
+    def refuse_precision(cls, precision: str) -> None:
+        """Refuse a precision that the model cannot compute in.
+
+        Raises:
+            InvalidArgumentError: it cannot.
+        """
+        if precision not in cls.precisions:
+            raise InvalidArgumentError(
+                f"`precision` must be one that {cls.__name__} computes in, "
+                f"{' or '.join(map(repr, cls.precisions))}, got {precision!r}."
+            )
+
+    @abstractmethod
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Draw the initial parameters of one course, (model's own, ...) each."""
+
+
+LANES = 8
+"""Rows of numbers are padded with zeros to multiples of it."""
+Values = Mapping[str, NDArray[np.float32]]
+"""(model's own, items, ...) parameters by name, as algorithms see them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a parameter stands among the numbers of a course.
+
+    Attributes:
+        name: of the parameter.
+        shape: (model's own, ...), two or three axes; the first of three is 1.
+        offset: where it begins.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def columns(self) -> int:
+        """Numbers of a row."""
+        return self.shape[-1]
+
+    @property
+    def stride(self) -> int:
+        """Numbers from one row to the next."""
+        return padded(self.columns)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def room(self) -> int:
+        """Rows there is room for: those of a matrix (1, rows, columns) are padded, too."""
+        return padded(self.rows) if len(self.shape) > 2 else self.rows
+
+    @property
+    def span(self) -> slice:
+        """Where it stands."""
+        return slice(self.offset, self.offset + self.room * self.stride)
+
+    def of(self, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the parameter of (items, numbers) as a view (model's own, items, ...)."""
+        found = numbers[:, self.span].reshape(len(numbers), self.room, self.stride)
+        found = found[:, : self.rows, : self.columns]
+        return found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The numbers of a course, one parameter after the other; those that are trained come first.
+
+    Attributes:
+        parts: the parameters.
+        trained: numbers that are trained, padding included.
+    """
+
+    parts: tuple[Part, ...]
+    trained: int
+
+    @cached_property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return max(int(part.span.stop) for part in self.parts)
+
+    def views(self, numbers: NDArray[np.float32], without: Collection[str] = ()) -> Values:
+        """Return views of (items, numbers), by name."""
+        return {part.name: part.of(numbers) for part in self.parts if part.name not in without}
+
+    def write(self, numbers: NDArray[np.float32], values: Values) -> None:
+        """Write parameters into (items, numbers)."""
+        for part in self.parts:
+            if part.name in values:
+                part.of(numbers)[...] = values[part.name]
+
+
+def make_layout(shapes: Mapping[str, tuple[int, ...]], buffers: frozenset[str]) -> Layout:
+    """Lay parameters of some shapes end to end."""
+    parts: list[Part] = []
+    offset = trained = 0
+    for name in sorted(shapes, key=lambda name: name in buffers):
+        parts.append(Part(name, shapes[name], offset))
+        offset = parts[-1].span.stop
+        trained = trained if name in buffers else offset
+    return Layout(tuple(parts), trained)
+
+
+def padded(number: int) -> int:
+    """Return the next multiple of `LANES`."""
+    return -(-number // LANES) * LANES
+
+
+class CompiledModel(Model):
+    """A model that compiled code trains, one course after the other.
+
+    Attributes:
+        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
+    """
+
+    compiled: ClassVar[bool] = True
+    min_rows: ClassVar[int] = 1
+
+    @classmethod
+    @abstractmethod
+    def for_federation(cls, federation: Federation, **shape: Any) -> CompiledModel:
+        """Create the model that fits a federation's data; `shape` holds the architecture."""
+
+    @abstractmethod
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of the parameters, as of `init`."""
+
+    @abstractmethod
+    def data(self, federation: Federation) -> tuple[Any, ...]:
+        """Return what compiled code reads: a named tuple, whose type says which code it is.
+
+        It has `classes`, `trained` and `min_rows`, see `fedhpo_gym.fl.compiled`.
+        """
+
+    @abstractmethod
+    def memory(self, rows: int) -> int:
+        """Return how many numbers of memory that code needs for minibatches of some rows."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the parameters stand."""
+        return make_layout(self.shapes(), self.buffers)
+
+
+def flat_rows(groups: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return rows of groups one after the other, and where each begins and the last ends."""
+    first = np.cumsum([0, *map(len, groups)])
+    index = np.concatenate([np.empty(0, np.int64), *groups], dtype=np.int32, casting="same_kind")
+    return index, first.astype(np.int64)

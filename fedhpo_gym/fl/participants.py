@@ -1,0 +1,286 @@
+"""Which (course, client) pairs train in a round, and in which portions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.fl.course import Needs, PerClient
+from fedhpo_gym.fl.minibatches import batch_rows, client_orders, poisson_clients
+
+MAX_KNOWN = 16
+"""Rounds whose items are remembered: courses alone often sample the same clients again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawers:
+    """Whom random numbers are drawn for, whatever the round.
+
+    Attributes:
+        batch_key: (items,) index of the batch key.
+        client: (items,) client; -1 for draws of the server.
+    """
+
+    batch_key: NDArray[np.int64]
+    client: NDArray[np.int64]
+
+    @cached_property
+    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+        """The (batch_key, client) that occur, and (items,) which of them each item has.
+
+        Where there is no client, the server's, it is left out.
+        """
+        width = int(self.client.max()) + 2
+        found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
+        pairs = (divmod(key, width) for key in found.tolist())
+        return [(index, client - 1) if client else (index,) for index, client in pairs], where
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What names the random numbers of each item in one round.
+
+    Attributes:
+        seed: of the federation.
+        rounds: finished rounds of each batch key.
+        drawers: whom they are drawn for.
+    """
+
+    seed: int
+    rounds: Sequence[int]
+    drawers: Drawers
+
+    @cached_property
+    def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
+        """The (round, client) that occur, and (items,) which of them each item has."""
+        pairs, where = self.drawers.distinct
+        return [(self.rounds[index], *client) for index, *client in pairs], where
+
+    @property
+    def of_items(self) -> list[tuple[int, ...]]:
+        """The (round, client) of each item."""
+        distinct, where = self.distinct
+        return [distinct[index] for index in where.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """(course, client) pairs, by width, and those of one width with most local steps first.
+
+    Attributes:
+        course: (items,) index of the course in its group.
+        client: (items,) index of the client.
+        batch_key: (items,) index of the course's batch key.
+        samples: (items,) training samples of the client.
+        batch_size: (items,) samples per minibatch.
+        width: (items,) rows of a minibatch, padding included; see `batch_rows`.
+        epochs: (items,) local epochs.
+        steps: (items,) minibatches, each a local step.
+        weight: (items,) share of the client's samples among the course's sampled clients.
+        num_sampled: (items,) clients the course samples.
+    """
+
+    course: NDArray[np.int64]
+    client: NDArray[np.int64]
+    batch_key: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    batch_size: NDArray[np.int64]
+    width: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    weight: NDArray[np.float32]
+    num_sampled: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.course)
+
+    def take(self, index: NDArray[np.intp] | slice) -> Items:
+        """Return some of the items."""
+        return Items(*(getattr(self, name)[index] for name in _FIELDS))
+
+    @cached_property
+    def counted_equally(self) -> Items:
+        """The same with weights that count everybody alike, of as many as are sampled."""
+        return replace(self, weight=(1.0 / self.num_sampled).astype(np.float32))
+
+    @cached_property
+    def drawers(self) -> Drawers:
+        """Whom random numbers are drawn for."""
+        return Drawers(self.batch_key, self.client)
+
+
+_FIELDS = tuple(field.name for field in fields(Items))
+
+
+class Roster:
+    """Who trains in the rounds of a group.
+
+    Attributes:
+        batch_key: (courses,) index of each course's batch key.
+        num_sampled: (courses,) clients each course samples.
+        samples: (clients,) training samples.
+        width: (courses,) rows of a minibatch, padding included.
+        epochs: (courses, clients) local epochs.
+        batch_size: (courses, clients) samples per minibatch.
+    """
+
+    def __init__(
+        self,
+        needed: Sequence[Needs],
+        finished: Sequence[int],
+        federation: Federation,
+        *,
+        poisson: bool = False,
+        min_rows: int = 1,
+        longest_first: bool = True,
+    ) -> None:
+        """Lay out what does not change from round to round.
+
+        Args:
+            needed: what each course of the group needs.
+            finished: rounds that each has behind it.
+            federation: what they all train on.
+            poisson: as in `Algorithm`.
+            min_rows: as in `Trainer`.
+            longest_first: likewise.
+        """
+        self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
+        self._seed, self._num_clients = federation.seed, federation.num_clients
+        keys = [(one.batch_size, own) for one, own in zip(needed, finished, strict=True)]
+        place_of = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        self._finished = [own for _, own in place_of]
+        self.batch_key = np.array([place_of[key] for key in keys])
+        self.num_sampled = np.array([one.num_sampled for one in needed])
+        self.samples = federation.num_samples[:, 0]
+        self.epochs = _table([one.num_epochs for one in needed], self._num_clients)
+        self.batch_size = _table([one.batch_size for one in needed], self._num_clients)
+        self.width = np.array([batch_rows(federation, one.batch_size) for one in needed])
+        self._everybody = bool((self.num_sampled >= self._num_clients).all())
+        self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
+        self._known: dict[bytes, Items] = {}
+
+    def items(self, elapsed: int) -> Items:
+        """Return the items of a round, `elapsed` rounds after the group was made.
+
+        The same clients give the same object, so that what follows from it is laid out once.
+        """
+        drawn = self._participants(elapsed)
+        client = np.concatenate(drawn)
+        course = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
+        key = course.tobytes() + client.tobytes()
+        if key not in self._known:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            items = self.items_of(course, client, self.batch_key[course])
+            self._known[key] = self.sorted(items)
+        return self._known[key]
+
+    def sorted(self, items: Items) -> Items:
+        """Return items in the order in which they are trained."""
+        if not self._longest_first:
+            return items
+        return items.take(np.lexsort((-items.steps, items.width)))
+
+    def items_of(
+        self, course: NDArray[np.int64], client: NDArray[np.int64], batch_key: NDArray[np.int64]
+    ) -> Items:
+        """Return the items of some (course, client) pairs, in this order."""
+        size, batch_size = self.samples[client], self.batch_size[course, client]
+        epochs = self.epochs[course, client]
+        total = np.bincount(course, size, minlength=len(self.batch_key))
+        return Items(
+            course,
+            client,
+            batch_key,
+            size,
+            batch_size,
+            self.width[course],
+            epochs,
+            self._steps(size, batch_size, epochs),
+            (size / np.maximum(total, 1)[course]).astype(np.float32),
+            self.num_sampled[course],
+        )
+
+    def names(self, items: Items | None, elapsed: int) -> Names:
+        """Return whom random numbers of a round are drawn for; None for the courses' server."""
+        drawers = self._server if items is None else items.drawers
+        return Names(self._seed, [finished + elapsed for finished in self._finished], drawers)
+
+    def sampled(self, elapsed: int) -> NDArray[np.bool_]:
+        """Return (courses, clients): who trains in a round."""
+        found = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
+        for own, clients in zip(found, self._participants(elapsed), strict=True):
+            own[clients] = True
+        return found
+
+    def _participants(self, elapsed: int) -> list[NDArray[np.int64]]:
+        """Return who trains in a round of each course, rising."""
+        if self._everybody:
+            return [np.arange(self._num_clients)] * len(self.batch_key)
+        rounds = [(self._seed, finished + elapsed) for finished in self._finished]
+        counts = zip(self.batch_key.tolist(), self.num_sampled.tolist(), strict=True)
+        if self._poisson:
+            return [poisson_clients(rounds[key], n, self._num_clients) for key, n in counts]
+        orders = client_orders(rounds, self._num_clients)
+        return [np.sort(orders[key][:n]) for key, n in counts]
+
+    @cached_property
+    def steps(self) -> NDArray[np.int64]:
+        """(courses, clients) local steps of a round."""
+        return self._steps(self.samples, self.batch_size, self.epochs)
+
+    def _steps(
+        self, samples: NDArray[np.int64], batch_size: NDArray[np.int64], epochs: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        full, rest = np.divmod(samples, batch_size)
+        rests = (rest >= self._min_rows) & (rest > 0)
+        steps: NDArray[np.int64] = epochs * (
+            np.where(batch_size >= self._min_rows, full, 0) + rests
+        )
+        return steps
+
+
+def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
+    """Yield the items in portions of whole batch keys; of one that is too large, of whole clients.
+
+    A portion holds at least one client of a batch key, and else at most `max_bytes` of local
+    parameters. How a batch key is split does not depend on the others.
+    """
+    limit = max(max_bytes // max(item_bytes, 1), 1)
+    for part in _portions(items, items.batch_key, limit):
+        yield from _portions(part, part.client, limit)
+
+
+def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Items]:
+    """Yield at most `limit` items at a time, if possible, never parting those of equal key."""
+    if len(items) <= limit:
+        if len(items):
+            yield items
+        return
+    keys, counts = np.unique(key, return_counts=True)
+    first, used = 0, 0
+    for position, count in enumerate(counts.tolist()):
+        if used and used + count > limit:
+            yield items.take(np.flatnonzero(np.isin(key, keys[first:position])))
+            first, used = position, 0
+        used += count
+    yield items.take(np.flatnonzero(np.isin(key, keys[first:])))
+
+
+def _table(settings: Sequence[PerClient], num_clients: int) -> NDArray[np.int64]:
+    """Return (courses, clients) settings."""
+    if not any(setting.own for setting in settings):
+        bases = np.array([[int(setting.base)] for setting in settings])
+        return np.broadcast_to(bases, (len(settings), num_clients))
+    found = np.empty((len(settings), num_clients), dtype=np.int64)
+    for row, setting in enumerate(settings):
+        found[row] = int(setting.base)
+        for client, value in setting.own:
+            found[row, client] = int(value)
+    return found

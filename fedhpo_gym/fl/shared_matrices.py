@@ -1,0 +1,317 @@
+"""Matrices of clients that start alike: one shared product, and a thin correction for each client.
+
+All clients of a round start from the same matrix W. A step of stochastic gradient descent (SGD)
+with weight decay and a pull towards W keeps a client's matrix of the form
+
+    scale W - sum_j coefficient_j left_j^T right_j
+
+with a row of `left` and `right` for every sample that was trained on. So the rows of all clients
+are multiplied by W at once, and no client's matrix is ever written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.algorithms.base import Parameters
+from fedhpo_gym.fl.participants import Items
+
+if TYPE_CHECKING:
+    from fedhpo_gym.fl.models.torch_model import TorchModel
+
+TILE = 32
+"""Rows of shared products and of corrections are filled up to a multiple of it: every new shape of
+a product costs its library a millisecond."""
+SUM_TILE = 256
+"""Likewise for the product at the end of the round."""
+
+
+def worth_sharing(rank: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Return where corrections have fewer numbers than the (out, in) matrices they replace.
+
+    Then they cost less memory and less arithmetic, too.
+
+    Args:
+        rank: rows that the largest client trains on in a round.
+        shape: (out, in) of the matrix.
+    """
+    return np.asarray(rank * sum(shape) <= shape[0] * shape[1])
+
+
+class Matrix(Protocol):
+    """An (out, in) matrix per client; rows of clients are concatenated, `sizes` rows of each."""
+
+    def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return (n, out): each client's (n, in) rows times its transposed matrix."""
+
+    def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return (n, in): each client's (n, out) rows times its matrix."""
+
+    def step(
+        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
+    ) -> None:
+        """Replace each client's matrix M by decay M - left^T right; (n, out) and (n, in)."""
+
+
+class OwnMatrix(Matrix):
+    """The matrix of one client, updated in place."""
+
+    def __init__(self, values: Tensor, dtype: torch.dtype) -> None:
+        """Compute with (out, in) float32 values in another data type."""
+        self._values = values
+        self._rounded = values.to(dtype)
+
+    def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        del sizes
+        return rows @ self._rounded.t()
+
+    def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        del sizes
+        return rows @ self._rounded
+
+    def step(
+        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
+    ) -> None:
+        del sizes
+        subtract_product(self._values, left, right, decay[0])
+
+
+class SharedMatrix(Matrix):
+    """The matrices of clients of one course in one round; clients that still train come first."""
+
+    def __init__(
+        self,
+        start: Tensor,
+        dtype: torch.dtype,
+        ranks: Sequence[int],
+        buffers: Workspace,
+        name: str,
+    ) -> None:
+        """Give every client the same matrix.
+
+        Args:
+            start: (out, in) float32.
+            dtype: of the products.
+            ranks: rows that each client will train on.
+            buffers: where the rows are kept; they are valid until the next matrix of that name.
+            name: of the parameter.
+        """
+        self._start, self._rounded = start, start.to(dtype)
+        bounds = np.cumsum([0, *(_up(rank, TILE) for rank in ranks)])
+        self._first: list[int] = bounds[:-1].tolist()
+        self._filled = [0] * len(ranks)
+        total = _up(int(bounds[-1]), SUM_TILE)
+        self._left = buffers.take(f"left {name}", (total, start.shape[0]), self._rounded)
+        self._right = buffers.take(f"right {name}", (total, start.shape[1]), self._rounded)
+        self._padding = slice(int(bounds[-1]), total)
+        self._coefficients = torch.ones(total, device=start.device)
+        self._scale = np.ones(len(ranks), dtype=np.float32)
+        self._last: tuple[NDArray[np.float32], Tensor] | None = None
+        self._moved: tuple[NDArray[np.float32], Tensor] | None = None
+
+    def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        return self._correct(
+            _padded(rows) @ self._rounded.t(), rows, self._right, self._left, sizes
+        )
+
+    def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        return self._correct(_padded(rows) @ self._rounded, rows, self._left, self._right, sizes)
+
+    def _correct(
+        self, product: Tensor, rows: Tensor, inner: Tensor, outer: Tensor, sizes: Sequence[int]
+    ) -> Tensor:
+        ends = list(itertools.accumulate(sizes, initial=0))
+        for client, (start, end) in enumerate(itertools.pairwise(ends)):
+            scale, filled = float(self._scale[client]), self._used(client)
+            if scale != 1.0:
+                product[start:end] *= scale
+            if filled.stop > filled.start:
+                weights = rows[start:end] @ inner[filled].t()
+                weights *= self._coefficients[filled]
+                product[start:end].addmm_(weights, outer[filled], alpha=-1.0)
+        return product[: len(rows)]
+
+    def step(
+        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
+    ) -> None:
+        ends = list(itertools.accumulate(sizes, initial=0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._scale[: len(sizes)] *= np.asarray(decay, dtype=np.float32)
+        for client, (start, end) in enumerate(itertools.pairwise(ends)):
+            used = self._used(client)
+            if decay[client] != 1.0:
+                self._coefficients[used] *= decay[client]
+            first = self._first[client] + self._filled[client]
+            self._filled[client] += end - start
+            grown = self._used(client)
+            for mine, rows in ((self._left, left), (self._right, right)):
+                mine[used.stop : grown.stop] = 0.0
+                mine[first : first + end - start] = rows[start:end]
+            # The first rows of the last tile were there before: their coefficients are their own.
+            self._coefficients[first : grown.stop] = 1.0
+
+    def pull(self, strength: Tensor) -> None:
+        """Add strength times the start to the matrices of the first clients."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._scale[: len(strength)] += strength.cpu().numpy()
+
+    def repeat(self, momentum: Tensor) -> None:
+        """Add a share of their last move to the matrices of the first clients."""
+        if self._last is None or self._moved is None:
+            zeros = torch.zeros_like(self._coefficients)
+            self._last = np.ones_like(self._scale), zeros
+            self._moved = np.zeros_like(self._scale), zeros.clone()
+        for client, share in enumerate(momentum.cpu().numpy()):
+            first = self._first[client]
+            rows = slice(first, first + self._filled[client])
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._scale[client] += share * self._moved[0][client]
+                self._moved[0][client] = self._scale[client] - self._last[0][client]
+            self._last[0][client] = self._scale[client]
+            now, last, moved = self._coefficients[rows], self._last[1][rows], self._moved[1][rows]
+            now.add_(moved, alpha=float(share))
+            moved.copy_(now - last)
+            last.copy_(now)
+
+    def add_to(self, total: Tensor, weights: NDArray[np.float32]) -> None:
+        """Add the weighted sum of the clients' matrices to a total (out, in), in place."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            total.add_(self._start, alpha=float((self._scale * weights).sum()))
+        for client, weight in enumerate(weights.tolist()):
+            self._coefficients[self._used(client)] *= weight
+            self._clear(slice(self._used(client).stop, self._end(client)))
+        self._clear(self._padding)
+        left = self._left.mul_(self._coefficients[:, None])
+        subtract_product(total, left, self._right, 1.0)
+
+    def copies(self, clients: Sequence[int]) -> Tensor:
+        """Return the (clients, out, in) float32 matrices of some clients, before `add_to`."""
+        out = torch.empty((len(clients), *self._start.shape), device=self._start.device)
+        for row, client in enumerate(clients):
+            used = self._used(client)
+            out[row] = self._start * float(self._scale[client])
+            left = (self._left[used] * self._coefficients[used, None]).to(self._left.dtype)
+            subtract_product(out[row], left, self._right[used], 1.0)
+        return out
+
+    def _used(self, client: int) -> slice:
+        """Rows of a client that are filled, up to the end of a tile."""
+        first = self._first[client]
+        return slice(first, first + _up(self._filled[client], TILE))
+
+    def _end(self, client: int) -> int:
+        following = self._first[client + 1 :]
+        return following[0] if following else self._padding.start
+
+    def _clear(self, rows: slice) -> None:
+        self._left[rows] = 0.0
+        self._right[rows] = 0.0
+
+
+def subtract_product(values: Tensor, left: Tensor, right: Tensor, decay: float) -> None:
+    """Replace (out, in) float32 values by decay values - left^T right, in place."""
+    if left.dtype == values.dtype:
+        values.addmm_(left.t(), right, beta=decay, alpha=-1.0)
+        return
+    if decay != 1.0:
+        values.mul_(decay)
+    # Twice as fast as leaving the transposition to the product.
+    values.sub_(left.t().contiguous() @ right)
+
+
+def _padded(rows: Tensor) -> Tensor:
+    missing = -len(rows) % TILE
+    return torch.cat([rows, rows.new_zeros((missing, rows.shape[1]))]) if missing else rows
+
+
+def _up(number: int, tile: int) -> int:
+    return -(-number // tile) * tile
+
+
+class Workspace:
+    """Tensors of the largest size that was ever asked for, by name.
+
+    The allocator gives large tensors back to the system as soon as they are free, and the first
+    touch of fresh pages costs as much as several passes over warm ones.
+    """
+
+    def __init__(self) -> None:
+        """Start without any memory."""
+        self._kept: dict[str, Tensor] = {}
+
+    def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return a contiguous tensor of any content, valid until its name is taken again.
+
+        Args:
+            name: whose memory to use.
+            shape: of the tensor.
+            like: a tensor of its data type and device.
+        """
+        size = math.prod(shape)
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size or kept.dtype != like.dtype:
+            kept = torch.empty(size, dtype=like.dtype, device=like.device)
+            self._kept[name] = kept
+        return kept[:size].view(*shape)
+
+
+ROWS_TOGETHER = 256
+"""Rows of minibatches that clients of one course train together, at most: more would gain little,
+and feature maps need memory."""
+MAX_KEPT = 2**13
+"""Rows that corrections of clients that train together hold, at most."""
+MORE = 8
+"""How many times more both are where a model takes the step of all items together."""
+
+
+def shared_names(
+    model: TorchModel, algorithm: Algorithm, personal: frozenset[str]
+) -> frozenset[str]:
+    """Return the parameters that need not be written for every client."""
+    if algorithm.keeps_copy or algorithm.reads_uploads:
+        return frozenset()
+    return model.shareable - personal
+
+
+def sharing_courses(
+    rows: NDArray[np.int64], names: frozenset[str], parameters: Parameters
+) -> NDArray[np.bool_]:
+    """Return (courses,): which share those parameters, by what their own clients cost.
+
+    It depends neither on the courses beside, nor on who is sampled.
+
+    Args:
+        rows: (courses,) rows that the largest client of a course trains on in a round.
+        names: of the parameters.
+        parameters: all of them, (own, rows, ..) each.
+    """
+    found = np.full(len(rows), bool(names))
+    for name in names:
+        found &= worth_sharing(rows, parameters[name].shape[2:])
+    return found
+
+
+def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
+    """Yield the items by course, and of each as many clients as train together.
+
+    Args:
+        items: some items.
+        rows: (courses,) rows that the largest client of a course trains on in a round.
+        together: see `TorchModel.together`.
+    """
+    more = MORE if together else 1
+    for course in np.unique(items.course).tolist():
+        own = np.flatnonzero(items.course == course)
+        width = int(items.width[own[0]])
+        count = min(ROWS_TOGETHER * more // width, MAX_KEPT * more // int(rows[course]))
+        for start in range(0, len(own), max(count, 1)):
+            yield items.take(own[start : start + max(count, 1)])

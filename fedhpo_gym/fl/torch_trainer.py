@@ -1,0 +1,384 @@
+"""What torch computes of a round: parameters are tensors (own, rows, ..) by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.fl import records
+from fedhpo_gym.fl.averaging import Averaging
+from fedhpo_gym.fl.evaluation import Evaluator, lay_out
+from fedhpo_gym.fl.hyperparameters import Hyperparameters
+from fedhpo_gym.fl.local_training import LocalTraining
+from fedhpo_gym.fl.models.torch_model import (
+    Parameters,
+    TorchFederation,
+    TorchModel,
+    fit,
+    sum_classes,
+)
+from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
+from fedhpo_gym.fl.precision import require_precision, warn_unless_fixed
+from fedhpo_gym.fl.records import MAX_NORM
+from fedhpo_gym.fl.shared_matrices import (
+    SharedMatrix,
+    Workspace,
+    shared_names,
+    sharing_courses,
+    split_cohorts,
+)
+from fedhpo_gym.fl.shared_together import SharedMatrices
+from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
+
+Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
+
+
+class TorchTrainer(Trainer):
+    """Trains courses of one federation and model shape, which advance in lockstep."""
+
+    model: TorchModel
+    longest_first: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        prepared: TorchFederation,
+        algorithm: Algorithm,
+        device: torch.device,
+        buffers: Workspace,
+    ) -> None:
+        """Train on a federation; `buffers` is memory that is used again."""
+        self._prepared = prepared
+        self._device = device
+        self._buffers = buffers
+        self._initial: Parameters = {
+            name: torch.from_numpy(value).to(device)[:, None]
+            for name, value in prepared.initial.items()
+        }
+        super().__init__(prepared.federation, prepared.model, algorithm, self._initial.keys())
+        self._local = LocalTraining(prepared, device)
+        self._averaging = Averaging(self.model.together, device)
+        self._evaluators: dict[int | None, Evaluator] = {}
+        self._shared_names = shared_names(self.model, algorithm, self.personal)
+        self._sharing: tuple[Roster | None, Bools] = None, np.empty(0, dtype=np.bool_)
+
+    def _index(self, values: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+    def array(self, values: Any) -> Tensor:
+        """Put values on the device, in single precision."""
+        if isinstance(values, Tensor):
+            return values
+        with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
+            return torch.from_numpy(np.asarray(values, dtype=np.float32)).to(self._device)
+
+    def power(self, base: Any, exponent: Any) -> Any:
+        return base**exponent
+
+    def norm(self, values: Parameters) -> Tensor:
+        """Take every item by itself, in double precision."""
+        like = next(iter(values.values()))
+        total = like.new_zeros(like.shape[1], dtype=torch.float64)
+        for value in values.values():
+            for item in range(value.shape[1]):
+                own = value[:, item].to(torch.float64).flatten()
+                total[item] += (own * own).sum()
+        norm: Tensor = total.sqrt().to(like.dtype)
+        return norm
+
+    def initial(self, rows: int) -> Parameters:
+        return {name: v.repeat_interleave(rows, 1) for name, v in self._initial.items()}
+
+    def zeros(self, rows: int) -> Parameters:
+        return self._zeros(rows, self.personal)
+
+    def _zeros(self, rows: int, without: Collection[str]) -> Parameters:
+        return {
+            name: value.new_zeros((value.shape[0], rows, *value.shape[2:]))
+            for name, value in self._initial.items()
+            if name not in without
+        }
+
+    def views(self, values: Parameters, without: Collection[str] = ()) -> Parameters:
+        return {name: value for name, value in values.items() if name not in without}
+
+    def kept_of(self, values: Parameters) -> Parameters:
+        return {name: value for name, value in values.items() if name in self.kept}
+
+    def kept_views(self, values: Parameters) -> Parameters:
+        return values
+
+    def with_kept(self, values: Parameters, kept: Parameters) -> Parameters:
+        return {**values, **kept}
+
+    def with_personal(self, average: Parameters, start: Parameters) -> Parameters:
+        return {**start, **average}
+
+    def replaced(self, values: Parameters, new: Parameters) -> Parameters:
+        return {name: new.get(name, value) for name, value in values.items()}
+
+    def take(self, values: Parameters, rows: Rows) -> Parameters:
+        if not values:
+            return {}
+        index = self._index(rows)
+        return {name: value.index_select(1, index) for name, value in values.items()}
+
+    def put(self, values: Parameters, rows: Rows, new: Parameters) -> None:
+        index = self._index(rows)
+        for name, value in new.items():
+            values[name].index_copy_(1, index, value)
+
+    def concatenated(self, values: Sequence[Parameters]) -> Parameters:
+        return {name: torch.cat([one[name] for one in values], 1) for name in values[0]}
+
+    def where(self, live: Bools, new: Parameters, old: Parameters) -> Parameters:
+        return {name: self.choose(live, value, old[name]) for name, value in new.items()}
+
+    def choose(self, live: Bools, new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(fit(self._index(live), new), new, old)
+
+    def finite(self, values: Parameters, more: Iterable[Tensor] = ()) -> Bools:
+        """Look for odd numbers only where the largest or the smallest is one."""
+        found = [_finite(one) for one in (*values.values(), *more)]
+        return np.asarray(np.stack(found).all(axis=0))
+
+    @property
+    def row_bytes(self) -> int:
+        return sum(value.numel() * value.element_size() for value in self._initial.values())
+
+    def _shares(self, roster: Roster) -> Bools:
+        """Return (courses,): which share matrices among their clients."""
+        if self._sharing[0] is not roster:
+            shares = sharing_courses(self._trained_rows(roster), self._shared_names, self._initial)
+            self._sharing = roster, shares
+        return self._sharing[1]
+
+    def _trained_rows(self, roster: Roster) -> Rows:
+        """Return (courses,) rows that the largest client of a course trains on in a round.
+
+        Where the model takes the step of all items together, those that fill minibatches up count.
+        """
+        padded = roster.steps * roster.width[:, None]
+        rows = padded if self.model.together else roster.epochs * roster.samples
+        most: Rows = rows.max(axis=1)
+        return most
+
+    def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
+        """Split items; of those that share matrices, each portion is of one course."""
+        shares = self._shares(roster)[items.course]
+        own, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
+        cohorts = split_cohorts(sharing, self._trained_rows(roster), self.model.together)
+        own = own if shares.any() else items
+        return [*split_items(own, self.row_bytes, records.MAX_LOCAL_BYTES), *cohorts]
+
+    def shared(
+        self, items: Items, start: Parameters
+    ) -> Mapping[str, SharedMatrix | SharedMatrices]:
+        """Return matrices of clients that all start with the same (out, in) numbers."""
+        roster, shares = self._sharing
+        course = int(items.course[0])
+        if roster is None or not shares[course]:
+            return {}
+        return {
+            name: self._matrix(start[name][0, course], items, name)
+            for name in sorted(self._shared_names)
+        }
+
+    def _matrix(self, start: Tensor, items: Items, name: str) -> SharedMatrix | SharedMatrices:
+        if self.model.together:
+            rows = int((items.steps * items.width).max())
+            return SharedMatrices(start, self.model.dtype, len(items), rows)
+        ranks = (items.epochs * items.samples).tolist()
+        return SharedMatrix(start, self.model.dtype, ranks, self._buffers, name)
+
+    def receive(
+        self, start: Parameters, items: Items, purpose: str, without: Collection[str] = ()
+    ) -> Parameters:
+        """Copy into memory that is used again."""
+        course, sent = self._index(items.course), {}
+        for name, value in start.items():
+            if name not in without:
+                shape = (value.shape[0], len(items), *value.shape[2:])
+                out = self._buffers.take(f"{purpose} {name}", shape, value)
+                sent[name] = torch.index_select(value, 1, course, out=out)
+        return sent
+
+    def run(
+        self,
+        local: Parameters,
+        items: Items,
+        settings: Hyperparameters,
+        names: Names,
+        pull: Tensor | None = None,
+        anchor: Parameters | None = None,
+        shared: Mapping[str, Any] | None = None,
+        shift: Parameters | None = None,
+    ) -> None:
+        """Let all items take their steps together."""
+        self._local.run(local, items, settings, names, pull, anchor, shared, shift)
+
+    def updates(self, local: Parameters, received: Parameters) -> Parameters:
+        return {
+            name: value if name in self.untrained else value - received[name]
+            for name, value in local.items()
+        }
+
+    def add(
+        self,
+        average: Parameters,
+        reports: Parameters,
+        sent: Parameters,
+        said: Parameters,
+        result: LocalResult,
+    ) -> None:
+        items, shared = result.items, result.shared
+        totals = {**{n: v for n, v in average.items() if n not in shared}, **reports}
+        values = {**sent, **{name: said[name] for name in reports}}
+        if self.equally:
+            statistics = {n: v for n, v in totals.items() if n in self.model.buffers}
+            totals = {n: v for n, v in totals.items() if n not in self.model.buffers}
+            self._averaging.add(totals, values, items.counted_equally)
+            totals = statistics
+        if totals:
+            self._averaging.add(totals, values, items)
+        for name, matrix in shared.items():
+            matrix.add_to(average[name][0, items.course[0]], items.weight)
+
+    def keep_statistics(self, average: Parameters, start: Parameters, nobody: Bools) -> None:
+        empty = self._index(nobody)
+        for name in self.model.buffers & average.keys():
+            average[name][:, empty] = start[name][:, empty]
+
+    def written_out(
+        self, result: LocalResult, start: Parameters
+    ) -> Iterator[tuple[Items, Parameters, Parameters]]:
+        """Yield few clients at once where their shared matrices must be written out."""
+        items, received, local, shared = result
+        if not shared:
+            yield items, received or {}, local
+            return
+        seen = max(records.MAX_LOCAL_BYTES // self.row_bytes, 1)
+        for first in range(0, len(items), seen):
+            index = np.arange(first, min(first + seen, len(items)))
+            before, after = self.take(received or {}, index), self.take(local, index)
+            for name, matrix in shared.items():
+                before[name] = start[name][:, items.course[index]]
+                after[name] = matrix.copies(index.tolist())[None]
+            yield items.take(index), before, after
+
+    def no_updates(self, rows: int) -> Parameters:
+        return self._zeros(rows, self.model.buffers)
+
+    def add_updates(
+        self, items: Items, received: Parameters, local: Parameters, mean: Parameters
+    ) -> None:
+        where, weight = self._index(items.course), self._index(items.weight)
+        for name, total in mean.items():
+            update = local[name] - received[name]
+            total.index_add_(1, where, update.mul_(fit(weight, update)))
+
+    def compare(
+        self, items: Items, received: Parameters, local: Parameters, mean: Parameters
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        where, found = self._index(items.course), []
+        for name, value in local.items():
+            if name in mean:
+                update, of_all = value - received[name], mean[name][:, where]
+                pairs = (update, update), (update, of_all), (of_all, of_all)
+                found.append([_inner(a, b) for a, b in pairs])
+        square, inner, mean_square = (
+            sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)
+        )
+        norm = torch.sqrt(square).nan_to_num(posinf=MAX_NORM).clamp(max=MAX_NORM)
+        cosine = inner / (norm * torch.sqrt(mean_square))
+        cosine = cosine.nan_to_num(posinf=0.0, neginf=0.0).clamp(-1.0, 1.0)
+        return norm.cpu().numpy(), cosine.cpu().numpy()
+
+    def measure(self, values: Parameters, client: int | None = None) -> NDArray[np.float32]:
+        if client not in self._evaluators:
+            rows = lay_out(self.federation, None if client is None else [client])
+            self._evaluators[client] = Evaluator(self._prepared, rows, self._device)
+        return self._evaluators[client](values)
+
+    def measure_own(self, values: Parameters, client: Rows) -> NDArray[np.float32]:
+        found: list[tuple[Rows, NDArray[np.float32]]] = []
+        for one in np.unique(client).tolist():
+            chosen = np.flatnonzero(client == one)
+            found.append((chosen, self.measure(self.take(values, chosen), one)[:, 0]))
+        order, metrics = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return metrics[np.argsort(order)]
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    """Return the (items,) inner products of parameters (own, items, ..)."""
+    return sum_classes(a * b).reshape(a.shape[1], -1).sum(1)
+
+
+def _finite(value: Tensor) -> Bools:
+    """Return (items,): whether all numbers of an item's (own, items, ..) tensor are finite."""
+    own, items = value.shape[:2]
+    low, high = torch.aminmax(value)
+    if math.isfinite(float(low)) and math.isfinite(float(high)):
+        return np.ones(items, dtype=np.bool_)
+    found: Bools = torch.isfinite(value).reshape(own, items, -1).all(2).all(0).cpu().numpy()
+    return found
+
+
+class TorchTrainers(Trainers):
+    """Torch trains courses; those of one federation and model shape are one group."""
+
+    def __init__(
+        self, model: type[TorchModel], algorithm: Algorithm, device: str, precision: str
+    ) -> None:
+        """Train a model by an algorithm.
+
+        Raises:
+            InvalidArgumentError: the precision is refused.
+        """
+        require_precision(precision, model, device)
+        warn_unless_fixed()
+        self._model = model
+        self._algorithm = algorithm
+        self._precision = precision
+        self._device = torch.device(device)
+        self._buffers = Workspace()
+
+    def trainer(
+        self, federation: Federation, architecture: Iterable[tuple[str, float]]
+    ) -> TorchTrainer:
+        """Return what trains courses of one federation and model shape."""
+        prepared = TorchFederation(
+            federation, self._model, architecture, self._device, self._precision
+        )
+        return TorchTrainer(prepared, self._algorithm, self._device, self._buffers)
+
+    def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
+        """Take one group after the other."""
+        with one_thread():
+            for group in groups:
+                work(group)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread: small products gain nothing from more, and rounding stays fixed.
+
+    On a graphics processor, float32 means float32, and the same products are chosen each time.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    exact = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    try:
+        with torch.no_grad(), exact:
+            yield
+    finally:
+        torch.set_num_threads(before)

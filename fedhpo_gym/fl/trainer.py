@@ -1,0 +1,256 @@
+"""What a round asks of what computes it: compiled code, or torch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.algorithms.base import Array, Parameters
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.fl import records
+from fedhpo_gym.fl.hyperparameters import Hyperparameters
+from fedhpo_gym.fl.models.model import Model
+from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
+
+Values = Any
+"""Parameters of some rows (courses, or courses on clients) in the form in which a trainer keeps
+them: (rows, numbers) in compiled code, tensors (own, rows, ..) by name for torch."""
+Rows = NDArray[np.int64]
+
+
+class LocalResult(NamedTuple):
+    """What items received, if it was kept, what they made of it, and what they share instead."""
+
+    items: Items
+    received: Values | None
+    local: Values
+    shared: Mapping[str, Any]
+
+
+class Trainer(ABC):
+    """Trains courses of one federation and model shape, and does arithmetic on their parameters.
+
+    Attributes:
+        federation: the data.
+        model: the model that fits them.
+        min_rows: rows of the smallest minibatch that is trained on; smaller ones are left out.
+        longest_first: whether items stand by width, and those with most local steps first.
+        personal: names of the parameters that stay with the clients.
+        kept: names of the parameters of which every client keeps its own.
+        untrained: names of the parameters that the server's optimiser does not update.
+        equally: whether everybody counts alike in averages; if False, by samples.
+    """
+
+    min_rows: int = 1
+    longest_first: ClassVar[bool]
+
+    def __init__(
+        self, federation: Federation, model: Model, algorithm: Algorithm, names: Collection[str]
+    ) -> None:
+        """Sort the names of the parameters by what the algorithm does with them."""
+        self.federation = federation
+        self.model = model
+        self.personal = algorithm.personal(names, model.norms) | model.personal
+        self.kept = frozenset(names) if algorithm.keeps_copy else self.personal
+        self.untrained = model.buffers | self.personal
+        self.equally = algorithm.counts_equally
+
+    @abstractmethod
+    def array(self, values: NDArray[Any]) -> Array:
+        """Return values in single precision, as hooks of algorithms read them."""
+
+    @abstractmethod
+    def power(self, base: Any, exponent: Any) -> Any:
+        """Raise positive numbers to powers; those of numpy in double precision."""
+
+    @abstractmethod
+    def norm(self, values: Parameters) -> Array:
+        """Return the (items,) Euclidean norm of what items have in some parameters."""
+
+    @abstractmethod
+    def initial(self, rows: int) -> Values:
+        """Return what courses of the seed begin with."""
+
+    @abstractmethod
+    def zeros(self, rows: int) -> Values:
+        """Return zeros for all parameters that do not stay with the clients."""
+
+    @abstractmethod
+    def views(self, values: Values, without: Collection[str] = ()) -> Parameters:
+        """Return views (own, rows, ..) by name, but for some names."""
+
+    @abstractmethod
+    def kept_of(self, values: Values) -> Values:
+        """Return those parameters of which every client keeps its own."""
+
+    @abstractmethod
+    def kept_views(self, values: Values) -> Parameters:
+        """Return views of them, by name."""
+
+    @abstractmethod
+    def with_kept(self, values: Values, kept: Values) -> Values:
+        """Return values with those that clients keep in their places."""
+
+    @abstractmethod
+    def with_personal(self, average: Values, start: Values) -> Values:
+        """Return an average with what the server has where parameters stay with the clients."""
+
+    @abstractmethod
+    def replaced(self, values: Values, new: Parameters) -> Values:
+        """Return a copy of values with some parameters replaced; other names are left out."""
+
+    @abstractmethod
+    def take(self, values: Values, rows: Rows) -> Values:
+        """Return a copy of some rows."""
+
+    @abstractmethod
+    def put(self, values: Values, rows: Rows, new: Values) -> None:
+        """Replace some rows."""
+
+    @abstractmethod
+    def concatenated(self, values: Sequence[Values]) -> Values:
+        """Return the rows of all of them."""
+
+    @abstractmethod
+    def where(self, live: NDArray[np.bool_], new: Values, old: Values) -> Values:
+        """Return new values in the rows that live, and old ones elsewhere."""
+
+    @abstractmethod
+    def choose(self, live: NDArray[np.bool_], new: Array, old: Array) -> Array:
+        """Return the same of one array (own, rows, ..)."""
+
+    @abstractmethod
+    def finite(self, values: Values, more: Iterable[Array] = ()) -> NDArray[np.bool_]:
+        """Return (rows,) whether all numbers are finite, of more arrays (own, rows, ..), too."""
+
+    def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
+        """Return items that fit into memory together."""
+        del roster
+        return list(split_items(items, self.row_bytes, records.MAX_LOCAL_BYTES))
+
+    @property
+    @abstractmethod
+    def row_bytes(self) -> int:
+        """Bytes of the parameters of a course."""
+
+    def shared(self, items: Items, start: Values) -> Mapping[str, Any]:
+        """Return what items of one course have instead of parameters of their own, by name."""
+        del items, start
+        return {}
+
+    @abstractmethod
+    def receive(
+        self, start: Values, items: Items, purpose: str, without: Collection[str] = ()
+    ) -> Values:
+        """Return a copy of what the server sends to items, valid until asked for the same purpose.
+
+        Args:
+            start: of all courses.
+            items: who receives it.
+            purpose: whose memory to use.
+            without: names that are not copied.
+        """
+
+    @abstractmethod
+    def run(
+        self,
+        local: Values,
+        items: Items,
+        settings: Hyperparameters,
+        names: Names,
+        pull: Array | None = None,
+        anchor: Values | None = None,
+        shared: Mapping[str, Any] | None = None,
+        shift: Parameters | None = None,
+    ) -> None:
+        """Train parameters of items in place, through all local steps of a round.
+
+        Args:
+            local: parameters of the items.
+            items: the items.
+            settings: hyperparameters of the courses.
+            names: whom random numbers are drawn for.
+            pull: (items,) strength of the pull towards `anchor`, see `Algorithm.pull`.
+            anchor: parameters of the items before training.
+            shared: what `shared` returned.
+            shift: what is added to the gradients, see `Algorithm.correction`.
+        """
+
+    @abstractmethod
+    def updates(self, local: Values, received: Values) -> Values:
+        """Return how items moved what is trained; local values may be overwritten."""
+
+    @abstractmethod
+    def add(
+        self,
+        average: Values,
+        reports: Parameters,
+        sent: Values,
+        said: Parameters,
+        result: LocalResult,
+    ) -> None:
+        """Add what items send to the averages of their courses, in the order of the clients.
+
+        Running statistics count by samples, whatever the algorithm.
+
+        Args:
+            average: of the courses.
+            reports: likewise, of what is sent besides parameters.
+            sent: parameters of the items.
+            said: what they send besides, by name.
+            result: what came of their training.
+        """
+
+    @abstractmethod
+    def keep_statistics(self, average: Values, start: Values, nobody: NDArray[np.bool_]) -> None:
+        """Let running statistics stay in courses in which nobody took part."""
+
+    def written_out(
+        self, result: LocalResult, start: Values
+    ) -> Iterator[tuple[Items, Values, Values]]:
+        """Yield items with all parameters that they received, and that they made of them."""
+        del start
+        yield result.items, result.received, result.local
+
+    @abstractmethod
+    def no_updates(self, rows: int) -> Values:
+        """Return the mean updates of courses before anybody has been added."""
+
+    @abstractmethod
+    def add_updates(self, items: Items, received: Values, local: Values, mean: Values) -> None:
+        """Add weighted updates of items to the means of their courses."""
+
+    @abstractmethod
+    def compare(
+        self, items: Items, received: Values, local: Values, mean: Values
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return (items,) norms of updates, and their cosines with the means of their courses."""
+
+    @abstractmethod
+    def measure(self, values: Values, client: int | None = None) -> NDArray[np.float32]:
+        """Return (rows, clients, splits, metrics) on the data of one client; of all for None."""
+
+    @abstractmethod
+    def measure_own(self, values: Values, client: Rows) -> NDArray[np.float32]:
+        """Return (rows, splits, metrics), each row on the data of its client."""
+
+
+class Trainers(ABC):
+    """What trains the courses of a batch, by federation and model shape."""
+
+    @abstractmethod
+    def trainer(self, federation: Federation, architecture: Iterable[tuple[str, float]]) -> Trainer:
+        """Return what trains courses of one federation and model shape."""
+
+    def room(self, courses: int) -> int:
+        """Return how many courses of a batch may be one group."""
+        return max(courses, 1)
+
+    @abstractmethod
+    def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
+        """Do something with every group."""

@@ -1,0 +1,98 @@
+"""Exchanging the backend of a trial environment: one wrapper with a name for each backend."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+
+from fedhpo_gym.core.checks import as_typed, parameter_types
+from fedhpo_gym.wrappers.checks import check_env
+
+
+class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Exchanges the backend of a trial environment.
+
+    It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
+    a `backend` that answers, such as "raw", and then nothing is left to exchange.
+    """
+
+    backend: ClassVar[str]
+
+    def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
+        """Exchange the backend; call `reset` before the next step.
+
+        Args:
+            env: a trial environment.
+            seed: answer for one seed; None averages over the task's seeds.
+
+        Raises:
+            InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
+            MissingDataError: the backend has nothing to answer from; says what to do.
+        """
+        self._exchange(env, seed=seed)
+
+    def _exchange(self, env: gym.Env[Any, Any], **options: Any) -> None:
+        hints = parameter_types(type(self))
+        options = {name: as_typed(name, value, hints[name]) for name, value in options.items()}
+        gym.utils.RecordConstructorArgs.__init__(self, **options)
+        gym.Wrapper.__init__(self, check_env(env, "use_backend"))
+        env.get_wrapper_attr("use_backend")(self.backend, **options)
+
+
+class TabularBackend(BackendWrapper):
+    """Answers by exact look-up in the task's table; off the grid is an error."""
+
+    backend = "tabular"
+
+
+class SurrogateBackend(BackendWrapper):
+    """Answers by a model fitted on the task's table, which answers any point."""
+
+    backend = "surrogate"
+
+
+class RawBackend(BackendWrapper):
+    """Answers by real training with the suite's engine."""
+
+    backend = "raw"
+
+    def __init__(
+        self, env: gym.Env[Any, Any], *, seed: int | None = None, device: str = "cpu"
+    ) -> None:
+        """Exchange the backend, as `BackendWrapper` does; `device` is that of torch."""
+        self._exchange(env, seed=seed, device=device)
+
+
+class FederatedScopeBackend(BackendWrapper):
+    """Answers by real training with FederatedScope, in an interpreter of its own."""
+
+    backend = "federatedscope"
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        seed: int | None = None,
+        source: str | None = None,
+        interpreter: str | None = None,
+        time_limit_s: float = 3600.0,
+    ) -> None:
+        """Exchange the backend; call `reset` before the next step.
+
+        Args:
+            env: a trial environment.
+            seed: answer for one seed; None averages over the task's seeds.
+            source: FederatedScope's source tree; by default that of the folder that the environment
+                variable `FEDHPO_GYM_FEDERATEDSCOPE` names.
+            interpreter: Python that has its dependencies; by default that of the same folder.
+            time_limit_s: real seconds that a course may take for the rounds of a trial.
+
+        Raises:
+            InvalidArgumentError: `env` is no trial environment, an argument is out of its range, or
+                FederatedScope cannot train this task.
+            MissingDependencyError: nothing says where FederatedScope is.
+            PeerError: FederatedScope does not start.
+        """
+        options = {"source": source, "interpreter": interpreter, "time_limit_s": time_limit_s}
+        self._exchange(env, seed=seed, **options)

@@ -1,0 +1,165 @@
+"""Ending an episode when its budget is spent, and in any case."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.wrappers.checks import check_env
+
+MAX_TRIALS: Final = 100_000
+"""Trials after which an episode ends whatever its budget, unless asked otherwise."""
+NEEDED: Final = frozenset({"cost", "elapsed_s", "trial"})
+"""What an environment must say of a step."""
+
+
+class Budget:
+    """What an episode may spend; whichever limit is reached first ends it."""
+
+    def __init__(
+        self,
+        budget_s: float | None = None,
+        budget_rounds: int | None = None,
+        budget_trials: int | None = None,
+        max_trials: int | None = None,
+    ) -> None:
+        """Check the limits, which `BudgetTermination` takes."""
+        given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
+        given["budget_trials"] = budget_trials
+        self.limits = {
+            name: _checked(name, value) for name, value in given.items() if value is not None
+        }
+        if not self.limits:
+            raise InvalidArgumentError(f"one of {sorted(given)} must be given, got none")
+        self.max_trials = self.limits.get("budget_trials", MAX_TRIALS)
+        if max_trials is not None:
+            self.max_trials = _checked("max_trials", max_trials)
+
+    def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
+        """Return the fraction left of the budget closest to its end; not positive when spent.
+
+        Args:
+            elapsed_s: (...) simulated seconds since reset.
+            rounds: (...) communication rounds paid for since reset.
+            trials: (...) trials since reset.
+        """
+        spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
+        left = [1.0 - spent[name] / value for name, value in self.limits.items()]  # type: ignore[operator]
+        least = left[0] if len(left) == 1 else functools.reduce(np.minimum, left)
+        if isinstance(trials, int):
+            return least if trials < self.max_trials else min(least, 0.0)
+        return np.where(np.asarray(trials) < self.max_trials, least, np.minimum(least, 0.0))
+
+
+def with_remaining(space: gym.spaces.Dict) -> gym.spaces.Dict:
+    """Return the observation space of an environment whose observations tell what is left."""
+    fraction = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    return gym.spaces.Dict({**space.spaces, "remaining_budget": fraction})
+
+
+class BudgetTermination(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Terminates with the step whose cost crosses a budget; that step counts in full.
+
+    Adds `remaining_budget` (1,) to the observation: the fraction left, in [0, 1], of the budget
+    that is closest to its end.
+
+    Time and rounds alone may never be spent: with freeze-thaw a repetition costs nothing, and a
+    system may cost almost nothing. So every episode also ends after `max_trials` trials, which no
+    sensible run reaches. `remaining_budget` does not count towards that bound, and is 0 there.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        budget_s: float | None = None,
+        budget_rounds: int | None = None,
+        budget_trials: int | None = None,
+        max_trials: int | None = None,
+    ) -> None:
+        """Limit an environment; whichever budget is spent first ends the episode.
+
+        Args:
+            env: a trial environment.
+            budget_s: simulated seconds.
+            budget_rounds: communication rounds.
+            budget_trials: number of trials.
+            max_trials: bound on the trials of an episode, beside its budgets; by default
+                `budget_trials` bounds them, and `MAX_TRIALS` where it is not given.
+
+        Raises:
+            InvalidArgumentError: no budget is given, one is not positive, a number of rounds or
+                trials is not whole, or `env` is no environment with dictionary observations.
+        """
+        self.budget = Budget(budget_s, budget_rounds, budget_trials, max_trials)
+        names = ("budget_s", "budget_rounds", "budget_trials")
+        recorded: dict[str, Any] = {name: self.budget.limits.get(name) for name in names}
+        if max_trials is not None:  # else it is not recorded: specs from before it replay
+            recorded["max_trials"] = self.budget.max_trials
+        gym.utils.RecordConstructorArgs.__init__(self, **recorded)
+        gym.Wrapper.__init__(self, check_env(env))
+        inner = env.observation_space
+        if not isinstance(inner, gym.spaces.Dict):
+            raise InvalidArgumentError(
+                f"`env` must have dictionary observations, got {type(inner).__name__}; wrap the "
+                "environment before flattening its observations"
+            )
+        self.observation_space = with_remaining(inner)
+        self._rounds = 0
+        self._over = False
+
+    @property
+    def budget_s(self) -> float | None:
+        """Simulated seconds of an episode; None where something else ends it."""
+        return self.budget.limits.get("budget_s")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; the whole budget is left."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._rounds, self._over = 0, False
+        return self._with_remaining(observation, 1.0), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step; terminates when a budget is spent.
+
+        Raises:
+            ResetNeeded: the episode has ended.
+            InvalidArgumentError: the environment does not say what a step costs.
+        """
+        if self._over:
+            raise gym.error.ResetNeeded("the budget is spent and the episode over; call `reset`")
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not info.keys() >= NEEDED:
+            raise InvalidArgumentError(
+                f"`env` must say {sorted(NEEDED - info.keys())} in `info`, as trial environments "
+                f"do, got {self.env}"
+            )
+        self._rounds += info["cost"]["rounds"]
+        left = float(self.budget.left(info["elapsed_s"], self._rounds, info["trial"]))
+        observation = self._with_remaining(observation, max(0.0, left))
+        self._over = terminated or truncated or left <= 0.0
+        return observation, reward, terminated or left <= 0.0, truncated, info
+
+    def _with_remaining(self, observation: Any, left: float) -> Any:
+        if "remaining_budget" in observation:  # of another such wrapper
+            left = min(left, float(observation["remaining_budget"][0]))
+        return {**observation, "remaining_budget": np.array([left], dtype=np.float32)}
+
+
+def _checked(name: str, value: float) -> float:
+    """Return a budget: a number of seconds, or a whole number of rounds or trials."""
+    whole = name != "budget_s"
+    number = as_number(value)
+    if number is None or not 0 < number < math.inf or (whole and number != int(number)):
+        rule = "a positive whole number" if whole else "positive and finite"
+        raise InvalidArgumentError(f"`{name}` must be {rule}, got {shown(value)}")
+    return number

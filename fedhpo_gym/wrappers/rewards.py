@@ -1,0 +1,345 @@
+"""One reward from many objectives: the paper's soft constraints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
+from fedhpo_gym.wrappers.checks import check_env
+
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""The largest penalty that a trial may have: a reward must be finite as float32, too."""
+
+
+class Penalty:
+    """What exceeds soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
+
+    def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
+        """Read the constraints, as `ScalarizePenalty` takes them."""
+        self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
+        self._weights: NDArray[np.float64] = np.zeros(len(objectives))
+        for index, (limit, weight) in read_constraints(objectives, constraints).items():
+            self._limits[index] = objectives[index].limit_error(limit)
+            self._weights[index] = weight
+        self._weighted = np.flatnonzero(self._weights).tolist()
+        with np.errstate(over="ignore"):
+            worst = self.of(np.array([one.score_bounds[0] for one in objectives]))
+        if not worst <= LARGEST:
+            raise InvalidArgumentError(
+                "`constraints` must have limits and weights whose penalty is finite as float32 for "
+                f"the worst trial, got {shown(constraints)}"
+            )
+
+    def of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the (...) penalties of (..., m) scores."""
+        total = np.zeros(scores.shape[:-1])
+        # One after the other: a matrix product may round differently for another number of rows.
+        for column in self._weighted:
+            excess = np.maximum(-scores[..., column] - self._limits[column], 0.0)
+            total = total + self._weights[column] * excess
+        return total
+
+
+class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Reward = score of the first objective minus a penalty for each violated soft constraint.
+
+    FedHPO-Bench (Section 3.2) turns the vector into a scalar by "treating privacy and
+    fairness-related values as soft constraints to penalize". A constraint is a limit in the
+    objective's own unit; what exceeds it costs `weight` per unit:
+    r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
+    Where an objective has a transform, the limit stays in its own unit and the excess is of errors.
+
+    The weight decides this score alone. A trial environment takes the limits as they are: its
+    incumbent is the best trial that keeps them, whatever their weights.
+
+    Attributes:
+        vector_reward: False: what is under this wrapper returns a vector, this returns a number.
+        penalty: what exceeds the constraints costs.
+    """
+
+    vector_reward = False
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Make the reward one built-in float.
+
+        Args:
+            env: an environment whose reward is the vector of scores of
+                `env.unwrapped.objectives`.
+            constraints: by objective, a limit, or `{"limit": limit, "weight": weight}`; the
+                weight is 1 if not given.
+
+        Raises:
+            UnknownNameError: a constraint names no objective of the environment.
+            InvalidArgumentError: `constraints` is no mapping, a limit is not finite, a weight is
+                negative or so large that a penalty may not be finite, or `env` is of another kind.
+        """
+        objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
+        self.penalty = Penalty(objectives, constraints)
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
+        gym.Wrapper.__init__(self, env)
+        if constraints and hasattr(env.unwrapped, "constrain"):
+            env.unwrapped.constrain(constraints)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step with a scalar reward.
+
+        It is `info["score"]`, too; `info["penalty"]` says how much was subtracted.
+        """
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        scores = np.asarray(reward, dtype=np.float64)
+        penalty = float(self.penalty.of(scores))
+        score = float(scores[0]) - penalty
+        info = {**info, "score": score, "penalty": penalty}
+        return observation, score, terminated, truncated, info
+
+
+KINDS: Final = ("improvement", "anytime", "incumbent", "regret")
+SHORTEST: Final = 1e-6
+"""The shortest trial, in units of the budget, that a reward per cost is divided by."""
+
+Floats = NDArray[np.float64]
+
+
+class IncumbentValue:
+    """The worth phi of incumbents, and what trials earn by it: the rule of `IncumbentReward`."""
+
+    def __init__(
+        self,
+        problem: Any,
+        kind: str = "improvement",
+        discount: float = 1.0,
+        per_cost: bool = False,
+        budget_s: float | None = None,
+    ) -> None:
+        """Take the arguments of `IncumbentReward`."""
+        check_reward(kind, discount, per_cost)
+        self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
+        self._problem, self._scale = problem, float(problem.error_scale)
+        self._budget_s = _checked_budget(problem.task.budget_s if budget_s is None else budget_s)
+
+    @property
+    def objective(self) -> Any:
+        """The first objective: not kept, as it holds functions, which cannot be pickled."""
+        return self._problem.objectives[0]
+
+    def potential(self, values: Floats, violations: Floats) -> Floats:
+        """Return the (N,) phi of trials.
+
+        Args:
+            values: (N,) values of the first objective.
+            violations: (N,) total violations of constraints.
+        """
+        feasible = self._scale / (self._scale + self.objective.lacks(values))
+        # 1 - 1 / (1 + v) is 1 where v is infinite.
+        return np.where(violations > 0, 1.0 / (1.0 + violations) - 1.0, feasible)
+
+    def rewards(
+        self,
+        before: Floats,
+        after: Floats,
+        times_s: float | Floats,
+        elapsed_s: float | Floats,
+        optimum: float | Floats,
+    ) -> Floats:
+        """Return the (N,) rewards of one trial each.
+
+        Args:
+            before: (N,) phi of the incumbents before it.
+            after: (N,) phi of the incumbents after it.
+            times_s: (N,) simulated seconds of the trials, or those of all.
+            elapsed_s: (N,) simulated seconds since the reset, these trials included, or those of
+                all.
+        """
+        if self.kind == "incumbent":
+            return after.copy()
+        if self.kind == "regret":
+            return after - optimum
+        if self.kind == "anytime":
+            return (after - before) * np.maximum(1.0 - elapsed_s / self._budget_s, 0.0)
+        gained = self._discount * after - before
+        if not self._per_cost:
+            return gained
+        found: Floats = gained / np.maximum(times_s / self._budget_s, SHORTEST)
+        return found
+
+    def find_optimum(self, all_trials: Callable[[], tuple[Floats, Floats]]) -> float:
+        """Return the phi of the best trial there is; 1 unless `kind` is "regret".
+
+        Args:
+            all_trials: returns (B,) values of the first objective and (B,) total violations.
+        """
+        if self.kind != "regret":
+            return 1.0
+        return float(self.potential(*all_trials()).max())
+
+
+class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Rewards the incumbent: the best trial of an episode so far.
+
+    The incumbent is that of the environment: the best trial that keeps all constraints. What it
+    lacks to the best value there can be is d, the error of the first objective without the clip. It
+    is worth
+
+        phi = c / (c + d), or -v / (1 + v) while no trial is feasible and its total violation is v,
+
+    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
+    half of the worst error. So phi of feasible trials lies in [0, 1], falls strictly, and is
+    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
+    the error, the more it is worth to lower it further. This is a saturation of half-value c, as
+    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a
+    logarithm has no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then
+    the reward is
+
+    ==============  ======================================  ======================================
+    kind            reward                                  return of an episode of T trials
+    ==============  ======================================  ======================================
+    "improvement"   gamma phi_t - phi_(t-1)                 phi_T, where gamma = 1
+    "anytime"       (phi_t - phi_(t-1)) (1 - s_t / B)       the mean of phi over the budget's time
+    "incumbent"     phi_t                                   the longer the episode, the higher
+    "regret"        -(phi* - phi_t), phi* at the optimum    the longer the episode, the lower
+    ==============  ======================================  ======================================
+
+    Here s_t are the simulated seconds since the reset when trial t ends, and B is the budget in
+    seconds: what is found earlier serves longer. A trial that ends after the budget is worth
+    nothing. The return is the area under the curve of the incumbent over time, divided by B.
+
+    The improvement is a difference of potentials (Ng, Harada and Russell, 1999, Equation 2). With
+    discount gamma, the discounted return is gamma^T phi_T: it is worth less to be late. `per_cost`
+    divides an improvement by the simulated seconds of its trial, in units of the budget, so that a
+    return is a rate of progress and no longer how good the outcome is.
+
+    Attributes:
+        value: the rule.
+        optimum: phi of the best trial that an action can ask for; 1 unless `kind` is "regret".
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        *,
+        kind: str = "improvement",
+        discount: float = 1.0,
+        per_cost: bool = False,
+        budget_s: float | None = None,
+    ) -> None:
+        """Reward the incumbent instead of the trial.
+
+        Args:
+            env: a trial environment in `ScalarizePenalty`.
+            kind: "improvement", "incumbent" or "regret".
+            discount: gamma of "improvement", in (0, 1].
+            per_cost: divide an improvement by the cost of its trial.
+            budget_s: simulated seconds that time is measured in; by default the task's budget.
+
+        Raises:
+            UnknownNameError: there is no such kind.
+            InvalidArgumentError: an argument is out of its range, `env` is of another kind, or
+                "regret" is asked for where the optimum is not known.
+        """
+        check_reward(kind, discount, per_cost)
+        check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
+        gym.utils.RecordConstructorArgs.__init__(
+            self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
+        )
+        gym.Wrapper.__init__(self, env)
+        self.value = IncumbentValue(env.unwrapped, kind, discount, per_cost, budget_s)
+        self._start()
+
+    def _start(self) -> None:
+        self.optimum = self.value.find_optimum(self.get_wrapper_attr("all_trials"))
+        self._incumbent: tuple[float, float] | None = None
+        self._potential = np.zeros(1)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset; a backend exchanged outside this wrapper may have brought another optimum."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._start()
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step; `info["score"]` says what the trial itself is worth."""
+        observation, _, terminated, truncated, info = self.env.step(action)
+        best, before = info["incumbent"], self._potential
+        incumbent = best[self.value.objective.name], best.get("violation", 0.0)
+        if incumbent != self._incumbent:  # else it is worth what it was
+            self._incumbent = incumbent
+            self._potential = self.value.potential(*np.array(incumbent)[:, None])
+        times_s, elapsed_s = info["cost"]["time_s"], info["elapsed_s"]
+        reward = self.value.rewards(before, self._potential, times_s, elapsed_s, self.optimum)
+        return observation, float(reward[0]), terminated, truncated, info
+
+    @property
+    def kind(self) -> str:
+        """How the incumbent is rewarded: one of `KINDS`."""
+        return self.value.kind
+
+
+def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
+    """Refuse what no `IncumbentReward` can be."""
+    require_known("reward", as_typed("reward", kind, str), KINDS)
+    as_typed("reward_per_cost", per_cost, bool)
+    number = as_number(discount)
+    if number is None or not 0 < number <= 1:
+        raise InvalidArgumentError(f"`reward_discount` must be in (0, 1], got {shown(discount)}")
+    if kind != "improvement" and (per_cost or number != 1):
+        raise InvalidArgumentError(
+            "`reward_discount` and `reward_per_cost` change reward='improvement' only, "
+            f"got reward={kind!r}; leave them out"
+        )
+
+
+def _checked_budget(budget_s: float) -> float:
+    number = as_number(budget_s)
+    if number is None or not 0 < number < math.inf:
+        raise InvalidArgumentError(f"`budget_s` must be positive and finite, got {shown(budget_s)}")
+    return float(number)
+
+
+class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Adds the incumbent's regret to `info`: how far it is from the best that can be reached.
+
+    It is the regret of docs/regret.md: that of the incumbent's configuration at full fidelity.
+    `info["regret"]` is in the unit of the first objective; it is left out while no trial keeps the
+    constraints. `info["relative_regret"]` is in units of what a random configuration has.
+
+    Observations and rewards stay as they are, but `info` then tells who reads it where the optimum
+    lies. No environment has this wrapper unless somebody asks.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        """Wrap an environment.
+
+        Args:
+            env: a trial environment that answers from stored numbers.
+
+        Raises:
+            InvalidArgumentError: `env` is of another kind, or nobody knows its optimum.
+        """
+        check_env(env, "full_truth").get_wrapper_attr("full_truth")
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and say the regret."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        truth = self.get_wrapper_attr("full_truth")
+        regret, relative = truth.regret_at([info["incumbent"]["configuration"]])
+        known = {"relative_regret": float(relative[0])}
+        if np.isfinite(regret[0]):  # a record holds finite numbers only
+            known["regret"] = float(regret[0])
+        return observation, reward, terminated, truncated, {**info, **known}
