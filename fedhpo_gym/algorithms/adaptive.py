@@ -51,13 +51,7 @@ class Adaptive(Algorithm):
 
     @abstractmethod
     def second_moment(self, moment: Array, square: Array, decay: Array) -> Array:
-        """Return the next second moment.
-
-        Args:
-            moment: the last one.
-            square: squares of the mean update.
-            decay: second_decay.
-        """
+        """Return the next second moment."""
 
 
 class FedAdam(Adaptive):

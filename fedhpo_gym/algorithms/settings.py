@@ -28,11 +28,7 @@ class Setting:
     instead: str = ""
 
     def validate(self, name: str, value: object) -> float:
-        """Return a value, checked.
-
-        Raises:
-            InvalidArgumentError: it is no number, or outside [low, high].
-        """
+        """Return a value, checked."""
         number = as_number(value)
         if number is None or not self.low <= number <= self.high:
             raise InvalidArgumentError(
@@ -64,17 +60,7 @@ def check_settings(
     searched: tuple[str, ...],
     settings: Mapping[str, object],
 ) -> dict[str, float]:
-    """Return settings, checked: known, in their range, and not searched at the same time.
-
-    Args:
-        problem: what they belong to, for messages.
-        own: the settings of the algorithm and the model, beside those of local training.
-        searched: names of the dimensions of the search space.
-        settings: their values, by name.
-
-    Raises:
-        InvalidArgumentError: they are not.
-    """
+    """Return settings, checked: known, in their range, and not searched at the same time."""
     known = {**TRAINING, **own}
     if not isinstance(settings, Mapping):
         raise InvalidArgumentError(

@@ -59,9 +59,7 @@ class Layout:
 def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     """Return nested infos with a mask `_key` beside every `key`; zero where the mask is False.
 
-    Args:
-        info: nested dictionaries of (n, ...) arrays, of `columns_of` where some have gaps.
-        mask: (n,) environments that say something.
+    Shapes: `mask` (n,).
     """
     out: dict[str, Any] = {}
     for key, value in info.items():
@@ -101,8 +99,7 @@ def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
 def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:
     """Return infos, as (n,) arrays of objects, of what each environment of a mask says.
 
-    Args:
-        mask: (n,) environments that say something.
+    Shapes: `mask` (n,).
     """
     out: dict[str, Any] = {}
     for index in np.flatnonzero(mask):
@@ -178,18 +175,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,
     ) -> None:
-        """Create the arrays all environments share.
-
-        Args:
-            num_envs: number of environments, N.
-            observation_space: of one environment.
-            action_space: of one environment; a box in [-1, 1].
-            autoreset_mode: "NextStep", "SameStep" or "Disabled".
-            copy: hand out copies of the observations.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range.
-        """
+        """Create the arrays all environments share."""
         self.num_envs = num_envs = checked_number(num_envs)
         self.autoreset_mode = _mode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
@@ -219,10 +205,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
         What it does to the others does not matter: they restart next.
 
-        Args:
-            actions: (N, ...) actions; those of active environments were checked, others are in
-                range.
-            active: (N,) which environments step.
+        Shapes: `actions` (N, ...); `active` (N,).
         """
 
     @abstractmethod
@@ -232,16 +215,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     def reset(
         self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
-        """Start new episodes.
-
-        Args:
-            seed: environment i gets `seed + i`, or `seed[i]`.
-            options: `{"reset_mask": mask}` resets the environments of an (N,) mask only;
-                `instance` is one index, or one per environment, where there are instances.
-
-        Raises:
-            InvalidArgumentError: a seed, the mask or an instance is not valid.
-        """
+        """Start new episodes."""
         seeds = _spread(seed, self.num_envs)
         given = read_options(options, (*self._options, "reset_mask"))
         mask = self._reset_mask(given)
@@ -261,12 +235,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     ) -> tuple[Observations, NDArray[np.floating], Mask, Mask, dict[str, Any]]:
         """Step all environments; the class says what happens at the end of an episode.
 
-        Args:
-            actions: (N, n) actions in [-1, 1].
-
-        Raises:
-            ResetNeeded: `reset` was never called, or not after an episode without autoreset.
-            InvalidArgumentError: an action is not in the action space; nothing was changed.
+        Shapes: `actions` (N, n).
         """
         active = self._active()
         outcome = self._advance(self._checked(actions, active), active)

@@ -17,11 +17,7 @@ def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
     A point dominates another if it is nowhere worse and somewhere better: equal points stay
     together.
 
-    Args:
-        errors: (n, objectives) numbers.
-
-    Returns:
-        (n,) marks.
+    Shapes: `errors` (n, objectives); returns (n,).
     """
     points = _checked("errors", errors)
     distinct, inverse = np.unique(points, axis=0, return_inverse=True)
@@ -38,10 +34,7 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
 
     Exact, by `moocore` (Fonseca, Paquete and Lopez-Ibanez, 2006).
 
-    Args:
-        errors: (n, objectives) numbers; points that are not better than the reference in every
-            objective add nothing.
-        reference: (objectives,) finite numbers.
+    Shapes: `errors` (n, objectives); `reference` (objectives,).
     """
     points = _checked("errors", errors)
     corner = as_reals("reference", reference).astype(np.float64)
@@ -68,13 +61,7 @@ def growing_volumes(
     Who sees noisy values picks the trials that are not dominated by these, and gets what they truly
     are. So volumes may fall; where nothing is noisy, they never do.
 
-    Args:
-        errors: (N, k) true errors, in the order of the trials.
-        reference: (k,) that of `hypervolume`.
-        told: (N, k) errors as they were seen; `errors` themselves without noise.
-
-    Returns:
-        (N,) volumes.
+    Shapes: `errors` (N, k); `reference` (k,); `told` (N, k); returns (N,).
     """
     points, believed = _checked("errors", errors), _checked("told", told)
     if believed.shape != points.shape:
@@ -102,8 +89,7 @@ def attained(
     A run attains a point if one of its trials is nowhere worse. This is the empirical attainment
     function of Grunert da Fonseca, Fonseca and Hall (2001), by `moocore`.
 
-    Args:
-        runs: (N, k) errors of each run, k = 2 or 3.
+    Shapes: `runs` (N, k).
     """
     trials = [as_reals("runs", run).astype(np.float64) for run in runs]
     shapes = [run.shape for run in trials]
@@ -147,9 +133,7 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
     tau-b = (C - D) / sqrt((P - T) (P - U)) of P pairs, of which C are in the same order in both
     lists, D in opposite order, T tied in one list and U in the other (Kendall, 1945).
 
-    Args:
-        one: (n,) numbers; infinity is larger than all others, and equal to itself.
-        other: (n,) numbers.
+    Shapes: `one` (n,); `other` (n,).
     """
     lists = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if lists[0].ndim != 1 or lists[0].shape != lists[1].shape or np.isnan(lists).any():

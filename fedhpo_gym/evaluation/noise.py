@@ -123,8 +123,7 @@ class Noise:
         clients that are heard count the same, and their metrics are clipped to their bounds: one
         client then changes a mean of n by at most the width of the bounds over n.
 
-        Args:
-            bounds: (metrics, 2) of every metric.
+        Shapes: `bounds` (metrics, 2).
         """
         if not (self.private or self.iid or self.clients < 1):
             return evaluations
@@ -155,9 +154,7 @@ class Noise:
         those that are left. That is the order in which exponential waiting times of these rates end
         (Efraimidis and Spirakis, 2006). Who has no samples to train or to validate on is not drawn.
 
-        Args:
-            accuracy: (B, S, N) validation accuracy.
-            samples: (B, S, N, splits) samples.
+        Shapes: `accuracy` (B, S, N); `samples` (B, S, N, splits).
         """
         able = (samples[..., TRAIN] > 0) & (samples[..., VAL] > 0)
         waits = np.array([rng.standard_exponential(able.shape[1:]) for rng in rngs])
@@ -185,8 +182,7 @@ class Noise:
         is b = R M s / epsilon, its variance 2 b^2. Seeds are federations of their own, and the
         noise of a mean over them is the mean of theirs.
 
-        Args:
-            sensitivities: (B, R, S) how much one client can change each number.
+        Shapes: `sensitivities` (B, R, S).
         """
         drawn = np.stack([rng.laplace(size=sensitivities.shape[1:]) for rng in rngs])
         scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)
@@ -212,9 +208,7 @@ def exchanged(
     clients have as many as before. Which answers are right does not change, so counts decide all:
     what is dealt is hypergeometric. With a share of 1, clients are random samples of all data.
 
-    Args:
-        accuracy: (S, N) shares of right answers.
-        samples: (S, N) samples.
+    Shapes: `accuracy` (S, N); `samples` (S, N).
     """
     has = samples > 0
     exact = np.where(has, accuracy, 0.0).astype(np.float64) * samples

@@ -307,13 +307,8 @@ def client_means(
 ) -> NDArray[np.float64]:
     """Return sample-weighted means over clients, then plain means over seeds.
 
-    Args:
-        values: (..., S, N, splits, metrics).
-        num_samples: (S, N, splits), or (..., S, N, splits).
-
-    Returns:
-        (..., splits, metrics) means; NaN where a seed has no sample in the split. Leading axes
-        change no bit: sums over clients and seeds run in their order.
+    Shapes: `values` (..., S, N, splits, metrics); `num_samples` (S, N, splits); returns (...,
+    splits, metrics).
     """
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -438,11 +433,8 @@ def evaluation_of(
 ) -> Evaluation:
     """Return what learning curves answer at a fidelity.
 
-    Args:
-        metrics: (seeds, R, clients, splits, metrics) curves that reach the fidelity's round.
-        rounds: (R,) rounds after which the models were evaluated.
-        diverged_at: (seeds,) the round in which a course left the finite numbers; 0 for never.
-        num_samples: (seeds, clients, splits).
+    Shapes: `metrics` (seeds, R, clients, splits, metrics); `rounds` (R,); `diverged_at` (seeds,);
+    `num_samples` (seeds, clients, splits).
     """
     known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
     best = np.stack(

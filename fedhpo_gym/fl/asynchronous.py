@@ -97,19 +97,6 @@ def until_aggregation(
 
     Whenever fewer than `at_once` clients train, an idle one begins, drawn uniformly. Reports of the
     same instant are collected before anybody begins. While the server aggregates, everything waits.
-
-    Args:
-        queue: where the course stands.
-        version: aggregations that it has had.
-        reports: that the aggregation waits for.
-        at_once: clients that train at once.
-        num_clients: clients of the federation.
-        clock: how long they take.
-        seed: what is drawn.
-
-    Returns:
-        where the course stands after the aggregation; the jobs that were begun; those that have
-        reported, in the order of their arrival.
     """
     now_s, begun, in_flight = queue.now_s, queue.begun, list(queue.in_flight)
     started: list[Job] = []
@@ -148,11 +135,7 @@ class AsynchronousGroup(Group):
     _algorithm: Asynchronous
 
     def __init__(self, positions: Sequence[int], *others: Any) -> None:
-        """Begin in the same way, with nothing in flight.
-
-        Raises:
-            InvalidArgumentError: a part of the model stays with the clients.
-        """
+        """Begin in the same way, with nothing in flight."""
         self._flights = [InFlight(Queue(), {}) for _ in positions]
         self._numbers: list[int] = []
         super().__init__(positions, *others)
@@ -263,11 +246,7 @@ class AsynchronousGroup(Group):
         return Names(self._trainer.federation.seed, self._numbers, items.drawers)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
-        """Refuse: who trains in a round is known when it is over.
-
-        Raises:
-            InvalidArgumentError: always.
-        """
+        """Refuse: who trains in a round is known when it is over."""
         raise InvalidArgumentError(
             "`sampled` must not be asked of asynchronous courses, whose clients begin when others "
             f"are done, got {ahead} rounds ahead; use a synchronous algorithm"

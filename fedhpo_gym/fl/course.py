@@ -105,16 +105,7 @@ class Needs(NamedTuple):
 
 
 def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
-    """Return what decides which courses train beside a course.
-
-    Args:
-        course: the course.
-        num_clients: clients of its federation.
-        architecture: names of the settings that shape the model.
-
-    Raises:
-        InvalidArgumentError: a configuration lacks what shapes the model.
-    """
+    """Return what decides which courses train beside a course."""
     return Needs(
         course.seed,
         tuple((name, _required(course, name)) for name in architecture),

@@ -45,25 +45,7 @@ class CourseBatch:
         local_metrics: bool = True,
         precision: str = "float32",
     ) -> None:
-        """Create the courses at round 0.
-
-        Args:
-            federations: the data, by the seed courses ask for it; one for every seed among
-                `courses`. All draws come from the federation's own seed.
-            model: the model to train.
-            algorithm: the FL algorithm.
-            courses: what to train.
-            device: torch device; compiled models know "cpu" alone.
-            horizon: rounds the courses are meant to take: the T of algorithms that schedule noise.
-            observe: whether to report the clients' `Feedback`.
-            local_metrics: whether that holds metrics before and after local training, which cost
-                two evaluations per client and round.
-            precision: type of the numbers that are computed with.
-
-        Raises:
-            InvalidArgumentError: a configuration lacks what training needs, or the precision or the
-                device is refused.
-        """
+        """Create the courses at round 0."""
         self._federations = dict(federations)
         self._model = model
         self._algorithm = algorithm
@@ -134,13 +116,7 @@ class CourseBatch:
         progress: Callable[[], None] | None = None,
         evaluated: Collection[int] | None = None,
     ) -> Curves:
-        """Train every course for some more rounds.
-
-        Args:
-            rounds: how many rounds.
-            progress: called after every round of every group of courses.
-            evaluated: rounds, counted from here, after which to evaluate; all by default.
-        """
+        """Train every course for some more rounds."""
         at = [r for r in range(1, rounds + 1) if evaluated is None or r in evaluated]
         shape = (len(self._courses), len(at), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
@@ -202,13 +178,6 @@ class CourseBatch:
 
         Every course keeps its model, its server's state and its round, unless its seed or the shape
         of its model changes: then it starts again at round 0.
-
-        Args:
-            courses: as many as before, in the same order.
-            federations: data of seeds that are new; data that no course uses are forgotten.
-
-        Raises:
-            InvalidArgumentError: there are more or fewer courses than before.
         """
         if len(courses) != len(self._courses):
             raise InvalidArgumentError(

@@ -29,13 +29,7 @@ def has_exact(family: str) -> bool:
 
 
 def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.float64]]:
-    """Return by how much one step on all rows of every client moves the server's parameters.
-
-    Args:
-        case: a family with a plain form, and its data.
-        start: its parameters, without items.
-        rate: the learning rate.
-    """
+    """Return by how much one step on all rows of every client moves the server's parameters."""
     federation, logits = case.federation, _LOGITS[case.family]
     moved = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in start.items()}
     sizes = federation.num_samples[:, 0]

@@ -38,16 +38,7 @@ class Group:
         algorithm: Algorithm,
         horizon: int,
     ) -> None:
-        """Initialise every course from its seed.
-
-        Args:
-            positions: where the courses stand in the batch.
-            courses: the courses.
-            needed: what each needs.
-            trainer: what computes.
-            algorithm: the algorithm.
-            horizon: rounds the courses will be trained for.
-        """
+        """Initialise every course from its seed."""
         self.positions = np.array(positions)
         self._trainer = trainer
         self._algorithm = algorithm
@@ -105,13 +96,7 @@ class Group:
         self.put(row, begun.get(0))
 
     def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
-        """Run one communication round of every course.
-
-        Args:
-            feedback: of the batch, which is told what clients report; None for no report.
-            index: which of its rounds this is.
-            metrics: whether models of clients are measured before and after local training.
-        """
+        """Run one communication round of every course."""
         trainer, algorithm, number = self._trainer, self._algorithm, len(self.positions)
         self._begin_round()
         roster = self.roster

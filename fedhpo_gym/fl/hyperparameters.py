@@ -38,11 +38,7 @@ class Hyperparameters:
     def __init__(
         self, courses: Sequence[Course], trainer: Trainer, algorithm: Algorithm, horizon: int
     ) -> None:
-        """Read the configurations of the courses.
-
-        Raises:
-            InvalidArgumentError: a configuration lacks what training needs.
-        """
+        """Read the configurations of the courses."""
         self._courses = courses
         self._trainer = trainer
         self._algorithm = algorithm
@@ -64,9 +60,7 @@ class Hyperparameters:
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
         """Let learning rates decay: from the first round to the last, to `rate_decay` times.
 
-        Args:
-            finished: (courses,) rounds that courses have behind them.
-            stopped: (courses,) which courses take steps of length zero.
+        Shapes: `finished` (courses,); `stopped` (courses,).
         """
         if not self._decays and np.array_equal(stopped, self.stopped):
             return
@@ -97,15 +91,7 @@ class Hyperparameters:
         state: Parameters,
         variates: Callable[[], Parameters],
     ) -> Context:
-        """Return what the algorithm's hooks may know about items, or, for None, the courses.
-
-        Args:
-            items: the items.
-            roster: who trains.
-            names: whom random numbers are drawn for.
-            state: of the server.
-            variates: those that items keep.
-        """
+        """Return what the algorithm's hooks may know about items, or, for None, the courses."""
         whose = roster if items is None else items
         if whose not in self._known:
             self._known[whose] = self._read(whose)

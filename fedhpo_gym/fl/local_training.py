@@ -77,11 +77,7 @@ class Steps:
         self._kept: Sequence[_Portion] | None = None
 
     def batches(self, streams: Sequence[np.random.Generator]) -> Iterator[Laid]:
-        """Yield inputs, targets, weights and sizes of the minibatches of each step.
-
-        Args:
-            streams: what the clients among `items.drawers.distinct` draw their minibatches from.
-        """
+        """Yield inputs, targets, weights and sizes of the minibatches of each step."""
         drawn = self._layout.draw(streams)
         for portion in self._portions():
             rows = torch.from_numpy(drawn[portion.at]).to(self._device)
@@ -254,15 +250,7 @@ class LocalTraining:
     ) -> None:
         """Train (own, items, ..) parameters in place, through all local steps of a round.
 
-        Args:
-            parameters: parameters of the items.
-            items: the items.
-            settings: hyperparameters of the courses.
-            names: whom random numbers are drawn for.
-            pull: (items,) strength of the pull towards `anchor`, see `Algorithm.pull`.
-            anchor: parameters of the items before training.
-            shared: what all items, then of one course, have instead of parameters of their own.
-            shift: what is added to the gradients, see `Algorithm.correction`.
+        Shapes: `pull` (items,).
         """
         plans = self._planned(items, settings, pull)
         named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
@@ -316,17 +304,7 @@ class LocalTraining:
         shared: Mapping[str, SharedMatrix | SharedMatrices],
         shift: Parameters,
     ) -> None:
-        """Train items of one width.
-
-        Args:
-            parameters: of the items.
-            plan: how they train.
-            draws: their random numbers, but for minibatches.
-            streams: what their minibatches are drawn from.
-            anchor: what they are pulled to, if they are.
-            shared: see `run`.
-            shift: likewise.
-        """
+        """Train items of one width."""
         trained = [name for name in parameters if name not in self._model.buffers]
         part, count = parameters, len(plan.steps.items)
         now = plan.first(count)

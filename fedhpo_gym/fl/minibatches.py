@@ -124,11 +124,7 @@ class RoundLayout:
     ) -> None:
         """Lay out minibatches of some clients of a federation.
 
-        Args:
-            rows: training samples of each.
-            batch_size: (clients,) samples per minibatch.
-            epochs: (clients,) local epochs.
-            width: rows of a minibatch, padding included.
+        Shapes: `batch_size` (clients,); `epochs` (clients,).
         """
         held = np.array([len(own) for own in rows])
         per_epoch = -(-held // batch_size)
@@ -144,11 +140,7 @@ class RoundLayout:
         ]
 
     def draw(self, streams: Sequence[np.random.Generator]) -> NDArray[np.int64]:
-        """Return the (clients, steps, width) rows of all minibatches; 0 where they are padded.
-
-        Args:
-            streams: what each client draws from, see `client_streams`.
-        """
+        """Return the (clients, steps, width) rows of all minibatches; 0 where they are padded."""
         clients, steps, width = self._shape
         flat = np.zeros((clients, steps * width), dtype=np.int64)
         for line, rng, own, places in zip(flat, streams, self._rows, self._places, strict=True):

@@ -78,7 +78,7 @@ class Items:
         batch_key: (items,) index of the course's batch key.
         samples: (items,) training samples of the client.
         batch_size: (items,) samples per minibatch.
-        width: (items,) rows of a minibatch, padding included; see `batch_rows`.
+        width: (items,) rows of a minibatch, padding included.
         epochs: (items,) local epochs.
         steps: (items,) minibatches, each a local step.
         weight: (items,) share of the client's samples among the course's sampled clients.
@@ -140,16 +140,7 @@ class Roster:
         min_rows: int = 1,
         longest_first: bool = True,
     ) -> None:
-        """Lay out what does not change from round to round.
-
-        Args:
-            needed: what each course of the group needs.
-            finished: rounds that each has behind it.
-            federation: what they all train on.
-            poisson: as in `Algorithm`.
-            min_rows: as in `Trainer`.
-            longest_first: likewise.
-        """
+        """Lay out what does not change from round to round."""
         self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
         self._seed, self._num_clients = federation.seed, federation.num_clients
         keys = [(one.batch_size, own) for one, own in zip(needed, finished, strict=True)]

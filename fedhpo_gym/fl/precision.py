@@ -19,11 +19,7 @@ EMULATION = "FEDHPO_GYM_EMULATE_BFLOAT16"
 
 
 def require_precision(precision: str, model: type[Model], device: str = "cpu") -> None:
-    """Check that a model can be trained in a precision here, and not slower than in float32.
-
-    Raises:
-        InvalidArgumentError: it cannot.
-    """
+    """Check that a model can be trained in a precision here, and not slower than in float32."""
     model.refuse_precision(precision)
     if precision == "float32" or torch.device(device).type != "cpu" or has_bfloat16():
         return

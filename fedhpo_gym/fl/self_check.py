@@ -75,14 +75,7 @@ class Verdict:
 
 
 def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[Verdict]:
-    """Try every law on some families of models, on this processor; it takes seconds.
-
-    Args:
-        families: names of models; all by default.
-
-    Returns:
-        A verdict per family and law. Families whose packages are not installed have one each.
-    """
+    """Try every law on some families of models, on this processor; it takes seconds."""
     verdicts: list[Verdict] = []
     cases: dict[str, tuple[Case, NDArray[np.float32]]] = {}
     for family in families:
@@ -104,18 +97,7 @@ def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[Verdict]:
 
 
 def require_equal_bits(model: type[Model], precision: str = "float32") -> str:
-    """Try what stored numbers rest on: that a model's courses have the same bits in any company.
-
-    Args:
-        model: the model.
-        precision: what it computes in.
-
-    Returns:
-        What was found, for a card.
-
-    Raises:
-        UnequalBitsError: they have not; the message says what to set.
-    """
+    """Try what stored numbers rest on: that a model's courses have the same bits in any company."""
     family = next((name for name in MODELS if _is(name, model)), "")
     if not family:  # a model of the user's own
         return "not tried"
@@ -303,11 +285,7 @@ class Case:
 
 @cache
 def make_case(family: str) -> Case:
-    """Return the case of a family.
-
-    Raises:
-        MissingDependencyError: the family needs a package that is not installed.
-    """
+    """Return the case of a family."""
     make, more, number = _FAMILIES[family]
     model = MODELS[family]
     if family == "BERT":

@@ -40,9 +40,7 @@ def worth_sharing(rank: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.b
 
     Then they cost less memory and less arithmetic, too.
 
-    Args:
-        rank: rows that the largest client trains on in a round.
-        shape: (out, in) of the matrix.
+    Shapes: `shape` (out, in).
     """
     return np.asarray(rank * sum(shape) <= shape[0] * shape[1])
 
@@ -98,12 +96,7 @@ class SharedMatrix(Matrix):
     ) -> None:
         """Give every client the same matrix.
 
-        Args:
-            start: (out, in) float32.
-            dtype: of the products.
-            ranks: rows that each client will train on.
-            buffers: where the rows are kept; they are valid until the next matrix of that name.
-            name: of the parameter.
+        Shapes: `start` (out, in).
         """
         self._start, self._rounded = start, start.to(dtype)
         bounds = np.cumsum([0, *(_up(rank, TILE) for rank in ranks)])
@@ -249,13 +242,7 @@ class Workspace:
         self._kept: dict[str, Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return a contiguous tensor of any content, valid until its name is taken again.
-
-        Args:
-            name: whose memory to use.
-            shape: of the tensor.
-            like: a tensor of its data type and device.
-        """
+        """Return a contiguous tensor of any content, valid until its name is taken again."""
         size = math.prod(shape)
         kept = self._kept.get(name)
         if kept is None or len(kept) < size or kept.dtype != like.dtype:
@@ -289,10 +276,7 @@ def sharing_courses(
 
     It depends neither on the courses beside, nor on who is sampled.
 
-    Args:
-        rows: (courses,) rows that the largest client of a course trains on in a round.
-        names: of the parameters.
-        parameters: all of them, (own, rows, ..) each.
+    Shapes: `rows` (courses,).
     """
     found = np.full(len(rows), bool(names))
     for name in names:
@@ -303,10 +287,7 @@ def sharing_courses(
 def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
     """Yield the items by course, and of each as many clients as train together.
 
-    Args:
-        items: some items.
-        rows: (courses,) rows that the largest client of a course trains on in a round.
-        together: see `TorchModel.together`.
+    Shapes: `rows` (courses,).
     """
     more = MORE if together else 1
     for course in np.unique(items.course).tolist():

@@ -53,11 +53,7 @@ class SharedMatrices(Matrices):
     def __init__(self, start: Tensor, dtype: torch.dtype, clients: int, rows: int) -> None:
         """Give every client the same matrix.
 
-        Args:
-            start: (out, in) float32.
-            dtype: of the products.
-            clients: how many there are.
-            rows: that a client trains on at most, those that fill minibatches up included.
+        Shapes: `start` (out, in).
         """
         self._start, self._rounded = start, start.to(dtype)
         self._left = self._rounded.new_zeros((clients, rows, start.shape[0]))

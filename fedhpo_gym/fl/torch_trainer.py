@@ -339,11 +339,7 @@ class TorchTrainers(Trainers):
     def __init__(
         self, model: type[TorchModel], algorithm: Algorithm, device: str, precision: str
     ) -> None:
-        """Train a model by an algorithm.
-
-        Raises:
-            InvalidArgumentError: the precision is refused.
-        """
+        """Train a model by an algorithm."""
         require_precision(precision, model, device)
         warn_unless_fixed()
         self._model = model

@@ -147,14 +147,7 @@ class Trainer(ABC):
     def receive(
         self, start: Values, items: Items, purpose: str, without: Collection[str] = ()
     ) -> Values:
-        """Return a copy of what the server sends to items, valid until asked for the same purpose.
-
-        Args:
-            start: of all courses.
-            items: who receives it.
-            purpose: whose memory to use.
-            without: names that are not copied.
-        """
+        """Return a copy of what the server sends to items, valid until asked for the same purpose."""
 
     @abstractmethod
     def run(
@@ -170,15 +163,7 @@ class Trainer(ABC):
     ) -> None:
         """Train parameters of items in place, through all local steps of a round.
 
-        Args:
-            local: parameters of the items.
-            items: the items.
-            settings: hyperparameters of the courses.
-            names: whom random numbers are drawn for.
-            pull: (items,) strength of the pull towards `anchor`, see `Algorithm.pull`.
-            anchor: parameters of the items before training.
-            shared: what `shared` returned.
-            shift: what is added to the gradients, see `Algorithm.correction`.
+        Shapes: `pull` (items,).
         """
 
     @abstractmethod
@@ -197,13 +182,6 @@ class Trainer(ABC):
         """Add what items send to the averages of their courses, in the order of the clients.
 
         Running statistics count by samples, whatever the algorithm.
-
-        Args:
-            average: of the courses.
-            reports: likewise, of what is sent besides parameters.
-            sent: parameters of the items.
-            said: what they send besides, by name.
-            result: what came of their training.
         """
 
     @abstractmethod

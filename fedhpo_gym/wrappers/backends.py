@@ -20,16 +20,7 @@ class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
     backend: ClassVar[str]
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
-        """Exchange the backend; call `reset` before the next step.
-
-        Args:
-            env: a trial environment.
-            seed: answer for one seed; None averages over the task's seeds.
-
-        Raises:
-            InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
-            MissingDataError: the backend has nothing to answer from; says what to do.
-        """
+        """Exchange the backend; call `reset` before the next step."""
         self._exchange(env, seed=seed)
 
     def _exchange(self, env: gym.Env[Any, Any], **options: Any) -> None:

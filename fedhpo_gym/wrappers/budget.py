@@ -43,13 +43,7 @@ class Budget:
             self.max_trials = _checked("max_trials", max_trials)
 
     def left(self, elapsed_s: ArrayLike, rounds: ArrayLike, trials: ArrayLike) -> Any:
-        """Return the fraction left of the budget closest to its end; not positive when spent.
-
-        Args:
-            elapsed_s: (...) simulated seconds since reset.
-            rounds: (...) communication rounds paid for since reset.
-            trials: (...) trials since reset.
-        """
+        """Return the fraction left of the budget closest to its end; not positive when spent."""
         spent = {"budget_s": elapsed_s, "budget_rounds": rounds, "budget_trials": trials}
         left = [1.0 - spent[name] / value for name, value in self.limits.items()]  # type: ignore[operator]
         least = left[0] if len(left) == 1 else functools.reduce(np.minimum, left)

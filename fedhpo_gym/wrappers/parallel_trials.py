@@ -82,16 +82,7 @@ class ParallelTrials:
     """
 
     def __init__(self, env: gym.Env[Any, Any], workers: int) -> None:
-        """Put W workers to an environment; call `reset` next.
-
-        Args:
-            env: a trial environment, as `gymnasium.make` returns it.
-            workers: W, a whole number from 1.
-
-        Raises:
-            InvalidArgumentError: `env` is of another kind, its actions are not those of the trial
-                environment, or `workers` is out of its range.
-        """
+        """Put W workers to an environment; call `reset` next."""
         check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
         number = as_integer(workers)
         if number is None or not 1 <= number <= MAX_WORKERS:
@@ -133,15 +124,7 @@ class ParallelTrials:
     def start(self, action: NDArray[np.float32]) -> int:
         """Give a trial to the lowest free worker now.
 
-        Args:
-            action: (n,) an action of the environment.
-
-        Returns:
-            The number of the trial, from 1.
-
-        Raises:
-            ResetNeeded: there was no `reset`, or the episode has ended.
-            InvalidArgumentError: no worker is free, or the action is not in the action space.
+        Shapes: `action` (n,).
         """
         self._require_episode()
         if not self._free:
@@ -164,13 +147,7 @@ class ParallelTrials:
     def repeat(self, action: NDArray[np.float32], worker: int | None) -> FinishedTrial:
         """Let a worker do what it did in a recorded run: from its last end on, and on to the end.
 
-        Args:
-            action: (n,) of the next trial that ended.
-            worker: who ran it.
-
-        Raises:
-            ResetNeeded: there was no `reset`, or the episode has ended.
-            InvalidArgumentError: there is no such worker, or time would run backwards.
+        Shapes: `action` (n,).
         """
         self._require_episode()
         if worker not in self._free:
@@ -194,12 +171,7 @@ class ParallelTrials:
         return float(cost.time_s), self._busy_until.get(course, 0.0), course, paid
 
     def finish(self) -> FinishedTrial:
-        """Wait for the next trial that ends, and tell the environment of it.
-
-        Raises:
-            ResetNeeded: there was no `reset`, or the episode has ended.
-            InvalidArgumentError: no worker is busy.
-        """
+        """Wait for the next trial that ends, and tell the environment of it."""
         self._require_episode()
         if not self._running:
             raise InvalidArgumentError(

@@ -138,9 +138,7 @@ class IncumbentValue:
     def potential(self, values: Floats, violations: Floats) -> Floats:
         """Return the (N,) phi of trials.
 
-        Args:
-            values: (N,) values of the first objective.
-            violations: (N,) total violations of constraints.
+        Shapes: `values` (N,); `violations` (N,).
         """
         feasible = self._scale / (self._scale + self.objective.lacks(values))
         # 1 - 1 / (1 + v) is 1 where v is infinite.
@@ -156,12 +154,7 @@ class IncumbentValue:
     ) -> Floats:
         """Return the (N,) rewards of one trial each.
 
-        Args:
-            before: (N,) phi of the incumbents before it.
-            after: (N,) phi of the incumbents after it.
-            times_s: (N,) simulated seconds of the trials, or those of all.
-            elapsed_s: (N,) simulated seconds since the reset, these trials included, or those of
-                all.
+        Shapes: `before` (N,); `after` (N,); `times_s` (N,); `elapsed_s` (N,).
         """
         if self.kind == "incumbent":
             return after.copy()
@@ -176,11 +169,7 @@ class IncumbentValue:
         return found
 
     def find_optimum(self, all_trials: Callable[[], tuple[Floats, Floats]]) -> float:
-        """Return the phi of the best trial there is; 1 unless `kind` is "regret".
-
-        Args:
-            all_trials: returns (B,) values of the first objective and (B,) total violations.
-        """
+        """Return the phi of the best trial there is; 1 unless `kind` is "regret"."""
         if self.kind != "regret":
             return 1.0
         return float(self.potential(*all_trials()).max())

@@ -76,10 +76,6 @@ class RoundArguments:
             share an `epsilon`.
         report_moves: tell in `info["move_product"]` the inner product of how the global model moved
             in a step and in the one before. Agents that follow hyper-gradients need it.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range.
-        UnknownNameError: a name does not exist.
     """
 
     task: str
@@ -152,13 +148,7 @@ class RoundArguments:
         )
 
     def open(self, number: int = 1) -> RoundProcess:
-        """Return the process of as many episodes, which run together.
-
-        Raises:
-            InvalidArgumentError: torch cannot use the device.
-            MissingDataError: the data set is not on this machine; says what to do.
-            MissingDependencyError: torch is not installed.
-        """
+        """Return the process of as many episodes, which run together."""
         default = self.controls.default
         courses = open_courses(
             self.backend,
@@ -236,19 +226,7 @@ OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
 def make_round_env(
     *, vector_reward: bool = False, render_mode: str | None = None, **arguments: Any
 ) -> RoundEnv:
-    """Build a round environment; the entry point of every `FedHPO-DAC-*` id.
-
-    Args:
-        vector_reward: return reward vectors.
-        render_mode: "human", "rgb_array" or None.
-        arguments: as `RoundArguments` says.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown or out of its range.
-        UnknownNameError: a name does not exist.
-        MissingDataError: the data set is not on this machine; says what to do.
-        MissingDependencyError: torch is not installed.
-    """
+    """Build a round environment; the entry point of every `FedHPO-DAC-*` id."""
     check_own(make_round_env, {"vector_reward": vector_reward, "render_mode": render_mode})
     process = from_names(RoundArguments, arguments, OF_FORM).open()
     return RoundEnv(process, vector_reward=vector_reward, render_mode=render_mode)
@@ -265,23 +243,7 @@ def make_round_vector_env(
     render_mode: str | None = None,
     **arguments: Any,
 ) -> RoundVectorEnv:
-    """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id.
-
-    Args:
-        num_envs: N.
-        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
-        copy: hand out copies of the observations (`BatchedVectorEnv`).
-        info_keys: what `info` shall also hold (`RoundVectorEnv`).
-        vector_reward: return reward vectors.
-        render_mode: None.
-        arguments: as `RoundArguments` says; all environments have the same.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown or out of its range.
-        UnknownNameError: a name does not exist.
-        MissingDataError: the data set is not on this machine; says what to do.
-        MissingDependencyError: torch is not installed.
-    """
+    """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id."""
     if render_mode is not None:
         raise InvalidArgumentError(
             "`render_mode` must be None for a vector environment, got "

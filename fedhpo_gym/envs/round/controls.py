@@ -106,9 +106,7 @@ class Controls:
     ) -> Work:
         """Return the work of some rounds, which the task's system charges.
 
-        Args:
-            sampled: (clients,) who trained in at least one of them.
-            num_samples: (clients,) training samples; rules that count them need it.
+        Shapes: `sampled` (clients,); `num_samples` (clients,).
         """
         rate = float(configuration[RATE])
         return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
@@ -120,8 +118,7 @@ class Controls:
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions.
 
-        Args:
-            num_samples: (clients,) the most training samples a client can have.
+        Shapes: `num_samples` (clients,).
         """
         dearest: dict[str, Value] = {**self.default}
         # The smaller its minibatches, the more steps a client takes.

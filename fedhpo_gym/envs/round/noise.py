@@ -63,8 +63,7 @@ def measurement_of(
     Where the noise withholds, the other metrics are those of a guess: the loss that chance has, and
     no accuracy, F1 or spread.
 
-    Args:
-        truth: (N, splits, metrics) its means.
+    Shapes: `truth` (N, splits, metrics).
     """
     bounds = np.array([metric.bounds for metric in task.metrics])
     heard = noise.apply(exact, rngs, bounds)

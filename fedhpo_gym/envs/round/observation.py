@@ -152,9 +152,7 @@ NORM_DECADES = 6.0
 def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:
     """Return (N, splits, metrics) sample-weighted means over the clients of each course.
 
-    Args:
-        metrics: (N, clients, splits, metrics).
-        num_samples: (N, clients, splits).
+    Shapes: `metrics` (N, clients, splits, metrics); `num_samples` (N, clients, splits).
     """
     weights = num_samples[..., None].astype(np.float64)
     shares = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
@@ -212,8 +210,7 @@ def observe(
 ) -> dict[str, NDArray[np.float32]]:
     """Return the (N, size) entries of N observations, which `RoundEnv` explains.
 
-    Args:
-        sampled: (N, clients) who trains next, in the per-client form.
+    Shapes: `sampled` (N, clients).
     """
     norm = np.array([NORM_DECADES, NORM_DECADES])
     raw: dict[str, Any] = {

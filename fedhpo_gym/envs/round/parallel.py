@@ -53,15 +53,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     }
 
     def __init__(self, env: gym.Env[Any, Any], reward: str = "team") -> None:
-        """Give every client of an environment an agent.
-
-        Args:
-            env: a round environment made with `per_client=True` and scalar rewards.
-            reward: "team" or "own".
-
-        Raises:
-            InvalidArgumentError: the environment has another form, or there is no such reward.
-        """
+        """Give every client of an environment an agent."""
         course = env.unwrapped if isinstance(env, gym.Env) else None
         if not isinstance(course, RoundEnv) or course.process.controls.num_rows is None:
             raise InvalidArgumentError(
@@ -98,11 +90,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
-        """Start a course (`RoundEnv.reset`). PettingZoo lets options be there that nobody knows.
-
-        Raises:
-            InvalidArgumentError: there is no such instance.
-        """
+        """Start a course (`RoundEnv.reset`). PettingZoo lets options be there that nobody knows."""
         given = as_typed("options", {} if options is None else options, Mapping[str, Any])
         known = {name: value for name, value in given.items() if name == "instance"}
         observation, info = self.env.reset(seed=seed, options=known)
@@ -118,12 +106,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Train with the hyperparameters of all agents.
-
-        Raises:
-            ResetNeeded: the episode has ended.
-            InvalidArgumentError: an agent is missing, or its action is not in its space.
-        """
+        """Train with the hyperparameters of all agents."""
         if not self.agents:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
         actions = as_typed("actions", actions, Mapping[str, Any])

@@ -105,10 +105,6 @@ class TrialArguments:
         noise: what evaluations lack: any of `clients`, `bias`, `iid`, `epsilon` and `evaluations`;
             `fedhpo_gym.evaluation.noise.Noise`. By default nothing. Trials share an `epsilon`,
             and an episode ends when it is spent.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range.
-        UnknownNameError: a name does not exist.
     """
 
     task: str
@@ -208,13 +204,7 @@ class TrialArguments:
         return {name: value for name, value in given.items() if value is not None}
 
     def open_instances(self) -> tuple[Backend, ...]:
-        """Open what answers in the episodes of each instance; nothing where none are asked for.
-
-        Raises:
-            InvalidArgumentError: there are not enough.
-            MissingDataError: one that is asked for has no numbers.
-            UnknownNameError: there is no such set.
-        """
+        """Open what answers in the episodes of each instance; nothing where none are asked for."""
         if self.instances is None:
             return ()
         fixed = {"alpha": self.alpha, "preprocessing": self.preprocessing}
@@ -288,12 +278,7 @@ class TrialArguments:
         }
 
     def open(self) -> TrialSetup:
-        """Open what answers, and return what is asked of it.
-
-        Raises:
-            InvalidArgumentError: the objectives that are named, or the instances, cannot be asked.
-            MissingDataError: there is nothing to answer from; says what to do.
-        """
+        """Open what answers, and return what is asked of it."""
         instances, options = self.open_instances(), self.backend_options
         backend = instances[0] if instances else None
         if backend is None:
@@ -341,17 +326,7 @@ def _refuse_constants(setup: TrialSetup) -> None:
 
 @takes(TrialArguments)
 def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.Env[Any, Any]:
-    """Build a trial environment with its budget and, unless `vector_reward`, a scalar reward.
-
-    Args:
-        render_mode: "human", "rgb_array" or None.
-        arguments: as `TrialArguments` says.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown or out of its range.
-        UnknownNameError: a name does not exist.
-        MissingDataError: the backend has nothing to answer from; says what to do.
-    """
+    """Build a trial environment with its budget and, unless `vector_reward`, a scalar reward."""
     check_own(make_trial_env, {"render_mode": render_mode})
     asked = from_names(TrialArguments, arguments, ("render_mode",))
     env: gym.Env[Any, Any] = TrialEnv(asked.open(), render_mode=render_mode)
@@ -374,22 +349,7 @@ def make_trial_vector_env(
     render_mode: str | None = None,
     **arguments: Any,
 ) -> TrialVectorEnv:
-    """Build N trial environments as one; the vector entry point of every `FedHPO-*` id.
-
-    Args:
-        num_envs: N.
-        autoreset_mode: "NextStep", "SameStep" or "Disabled" (`BatchedVectorEnv`).
-        copy: hand out copies of the observations (`BatchedVectorEnv`).
-        info_keys: of `INFO_KEYS`, what infos say, too: an array for every metric,
-            hyperparameter or fidelity dimension.
-        render_mode: None.
-        arguments: as `TrialArguments` says; all environments have the same.
-
-    Raises:
-        InvalidArgumentError: an argument is unknown or out of its range.
-        UnknownNameError: a name does not exist.
-        MissingDataError: the backend has nothing to answer from; says what to do.
-    """
+    """Build N trial environments as one; the vector entry point of every `FedHPO-*` id."""
     if render_mode is not None:
         raise InvalidArgumentError(
             "`render_mode` must be None for a vector environment, got "

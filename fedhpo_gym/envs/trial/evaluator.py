@@ -98,9 +98,7 @@ class Scorer:
     ) -> ScoredRows:
         """Return the rows of B evaluations, bit for bit those of each alone.
 
-        Args:
-            times_s: (B,) simulated seconds of all their rounds.
-            truth: (B, objectives) what the values truly are, where it is known.
+        Shapes: `times_s` (B,); `truth` (B, objectives).
         """
         objectives = self._setup.objectives
         if truth is None:
@@ -187,10 +185,7 @@ class Evaluator:
     def rows(self, queries: NDArray[Any], rngs: Generators | None = None) -> ScoredRows:
         """Return the rows of queries, which the caller may write into.
 
-        Args:
-            queries: (B,) cells or (B, n) actions.
-            rngs: (B,) random streams where evaluations are noisy: no two of a query are then alike,
-                and only what they truly are is kept.
+        Shapes: `queries` (B,); `rngs` (B,).
         """
         known = self._all_rows(len(queries)) if self.has_cells else None
         if known is None:
@@ -280,10 +275,7 @@ class TrialSource:
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return (N,) handles of the queries and (N, columns) numbers (`Scorer`).
 
-        Args:
-            actions: (N, n) actions.
-            active: (N,) environments that ask; rows of the others mean nothing.
-            seen: (N, size) where the observations go.
+        Shapes: `actions` (N, n); `active` (N,); `seen` (N, size).
         """
         if self._has_cells:
             handles = queries = self._setup.search_space.flat_grid_indices(actions)
@@ -406,8 +398,7 @@ class TrialStreams:
     def __init__(self, trials: NDArray[np.int64], *, freeze_thaw: bool) -> None:
         """Follow the numbers of the trials.
 
-        Args:
-            trials: (N,) trials since reset, which somebody else counts.
+        Shapes: `trials` (N,).
         """
         self._trials, self._freeze_thaw = trials, freeze_thaw
         self._keys = np.zeros(len(trials), dtype=np.int64)
@@ -422,8 +413,7 @@ class TrialStreams:
     def of(self, where: Indices, queries: Sequence[Hashable]) -> list[np.random.Generator]:
         """Return the streams of the coming trials of some episodes.
 
-        Args:
-            where: (n,) which episodes.
+        Shapes: `where` (n,).
         """
         numbers = self._trials[where].tolist()
         if self._freeze_thaw:
@@ -448,11 +438,7 @@ def noisy_values(
 
     What reads no client is told exactly: privacy that training spent, time, bytes, computation.
 
-    Args:
-        truth: (B, objectives) their values.
-
-    Returns:
-        (B, objectives) values, and the entries of `observation.measure`.
+    Shapes: `truth` (B, objectives); returns (B, objectives).
     """
     noise = setup.noise
     assert noise is not None  # noqa: S101 - the caller asked

@@ -41,8 +41,7 @@ def charge(
 def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return the (B,) simulated seconds of `charge`, bit for bit.
 
-    Args:
-        columns: (B,) values of every dimension of the search space and the fidelity, by name.
+    Shapes: `columns` (B,).
     """
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
@@ -152,10 +151,7 @@ class Ledger:
     def pay(self, where: Indices, courses: Indices, rounds: Indices) -> Indices:
         """Pay for a query of each of some environments; return the (B,) rounds that it owes.
 
-        Args:
-            where: (B,) which environments.
-            courses: (B,) numbers of what each of them trains, each environment's from 0.
-            rounds: (B,) rounds that are asked for.
+        Shapes: `where` (B,); `courses` (B,); `rounds` (B,).
         """
         known = self._paid.shape[1]
         if (more := int(courses.max()) + 1 - known) > 0:

@@ -128,8 +128,7 @@ class TrialProcess:
     def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
         """Start N episodes.
 
-        Args:
-            frame: (N, layout.size) where observations go.
+        Shapes: `frame` (N, layout.size).
         """
         self.setup = setup
         self.frame = frame
@@ -214,9 +213,7 @@ class TrialProcess:
     ) -> Numbers:
         """Evaluate one query per episode; return (N, columns) what they brought.
 
-        Args:
-            actions: (N, n) actions in [-1, 1].
-            active: (N,) episodes that step; what happens to the others does not matter.
+        Shapes: `actions` (N, n); `active` (N,).
         """
         state, frame = self.episodes, self.frame
         handles, numbers = self._source.answer(actions, active, frame)
@@ -250,8 +247,7 @@ class TrialProcess:
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
         """Return what all trials that an episode can ask for would bring.
 
-        Returns:
-            (B,) values of the first objective, and (B,) total violations of constraints.
+        Shapes: returns (B,).
         """
         part = self.part(index)
         if not isinstance(part.backend, StoredBackend) or not part.is_grid:

@@ -70,14 +70,7 @@ class Truth:
         return dict(self._setup.fixed)
 
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return the (n, objectives) values of configurations, at the truth's one fidelity.
-
-        Args:
-            configurations: legal ones, as `info["configuration"]` says them.
-
-        Raises:
-            InvalidArgumentError: the truth is of several fidelities.
-        """
+        """Return the (n, objectives) values of configurations, at the truth's one fidelity."""
         if not set(self._setup.fixed) >= {"round", "client_sample_rate"}:
             raise InvalidArgumentError(
                 "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
@@ -109,11 +102,7 @@ class Truth:
         return np.asarray(np.median(self.errors[rows], axis=0))
 
     def query(self, index: int) -> CheckedQuery:
-        """Return the configuration and the fidelity of a row of `values`; -1 is the last.
-
-        Raises:
-            InvalidArgumentError: there is no such row.
-        """
+        """Return the configuration and the fidelity of a row of `values`; -1 is the last."""
         row, size = as_integer(index), len(self.values)
         if row is None or not -size <= row < size:
             raise InvalidArgumentError(
@@ -151,12 +140,7 @@ class Truth:
         return int(np.argmin(np.where(self.feasible, self.errors[:, 0], np.inf)))
 
     def under(self, constraints: Constraints) -> Truth:
-        """Return the truth of the same queries under other constraints.
-
-        Raises:
-            UnknownNameError: a constraint names no objective.
-            InvalidArgumentError: the constraints are not well formed.
-        """
+        """Return the truth of the same queries under other constraints."""
         return replace(self, _setup=replace(self._setup, constraints=constraints))
 
     def regret_at(
@@ -173,15 +157,7 @@ class Truth:
         return regret, np.where(is_feasible, self.relative_regret(values[:, 0]), 1.0)
 
     def regret(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return how far values of the first objective are from the best one; 0 is the optimum.
-
-        Args:
-            values: values of any shape, in the unit of the objective.
-
-        Returns:
-            Differences of the same shape, never negative on a table. Where the truth is not exact,
-            better queries may lie between those that were asked.
-        """
+        """Return how far values of the first objective are from the best one; 0 is the optimum."""
         errors = self.objectives[0].unclipped_errors(_numbers("values", values))
         return np.asarray(errors - self.errors[self.optimum, 0])
 
@@ -203,25 +179,14 @@ class Truth:
         return float(self._medians[0]) * (1.0 if self.objectives[0].minimize else -1.0)
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
-        """Return the rows that no other dominates, in their order.
-
-        Args:
-            names: objectives that count; all by default.
-
-        Raises:
-            UnknownNameError: the environment has no such objective.
-        """
+        """Return the rows that no other dominates, in their order."""
         rows = np.flatnonzero(self.feasible)
         return rows[non_dominated(self.errors[rows][:, self._columns(names)])]
 
     def ideal(
         self, names: Sequence[str] | None = None, constraints: Constraints | None = None
     ) -> NDArray[np.float64]:
-        """Return the best value of each objective (`front`).
-
-        Args:
-            constraints: limits in the place of the environment's (`under`).
-        """
+        """Return the best value of each objective (`front`)."""
         if constraints is not None:
             return self.under(constraints).ideal(names)
         errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
@@ -259,13 +224,7 @@ class Truth:
     ) -> float:
         """Return the volume between a front and a reference point (`evaluation.fronts`).
 
-        Args:
-            reference: values of the objectives that bound the volume.
-            values: (n, objectives) values found by somebody; the true front by default.
-
-        Raises:
-            UnknownNameError: the environment has no such objective.
-            InvalidArgumentError: the arrays do not fit together.
+        Shapes: `values` (n, objectives).
         """
         columns = self._columns(names)
         if values is None:
@@ -286,20 +245,7 @@ class Truth:
         Volumes end at `reference`. Shares do not depend on units. An objective that is the same
         everywhere is left out.
 
-        Args:
-            values: (T, objectives) what trials brought, in their order and in the objectives'
-                units; NaN is worse than any number.
-            told: (T, objectives) noisy values that an agent saw; it presents the trials that are
-                not dominated by these. `values` by default.
-
-        Returns:
-            (T,) shares that never rise unless there is noise: 1 is nothing, 0 the whole front. On a
-            lattice that is not exact, they may fall below 0.
-
-        Raises:
-            UnknownNameError: the environment has no such objective.
-            InvalidArgumentError: the arrays do not fit together.
-            MissingDependencyError: the extra `fronts` is not installed.
+        Shapes: `values` (T, objectives); `told` (T, objectives); returns (T,).
         """
         found = self._ranked("values", values, names)
         seen = found if told is None else self._ranked("told", told, names)
@@ -487,9 +433,7 @@ def local_search(
     coordinates a little. It goes to the best of them where that is better. Steps shrink
     geometrically. Feasible queries are better than others (`evaluation.constraints`).
 
-    Args:
-        asked: (B,) queries that are known.
-        values: (B, objectives) what they answered.
+    Shapes: `asked` (B,); `values` (B, objectives).
     """
     rng, space = stream(0, "truth_climbing"), setup.search_space
     per_place = setup.backend.num_samples.size * len(METRICS) * MOVES * ROUNDS

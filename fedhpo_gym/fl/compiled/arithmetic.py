@@ -185,15 +185,6 @@ def residuals(
     """Turn the logits z[at], z[at + stride], ... into rate x d(cross-entropy)/d(products).
 
     Logits far below the largest are clamped; their exponentials vanish in the sum.
-
-    Args:
-        z: numbers.
-        at: where the first logit is.
-        stride: how far apart they are.
-        classes: how many there are.
-        label: of the row.
-        rate: the factor.
-        squashed: whether logits are the sigmoids of products, and z holds these.
     """
     top = np.float32(-np.inf)
     for c in range(classes):

@@ -16,7 +16,7 @@ def predict(
 ) -> None:
     """Set out (rows x classes, one row after the other) to the logits of rows[begin:end].
 
-    Every kind of model has its own, see `jit.implements`; s is memory that it may use. The number
+    Every kind of model has its own; s is memory that it may use. The number
     of rows is at most `BLOCK`. Without `fresh` the last call was for the same rows, so that what it
     made of them is still in s.
     """
@@ -79,14 +79,7 @@ def measure(
     are clamped. Macro-F1 is over the classes that occur among labels or predictions, as
     scikit-learn's. All are 0 of a group without rows.
 
-    Args:
-        model: data and shape of a model.
-        rows: the rows of every group.
-        labels: (n,) labels of all rows.
-        group: (models, groups) groups to measure on.
-        w: (models, numbers) parameters.
-        size: numbers of memory that `predict` needs.
-        out: what is written.
+    Shapes: `labels` (n,); `group` (models, groups); `w` (models, numbers).
     """
     classes, models = model.classes, len(w)
     logits = np.empty(BLOCK * classes, dtype=np.float32)

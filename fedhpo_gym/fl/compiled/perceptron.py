@@ -109,19 +109,7 @@ def _normalise(
     model: Any, w: Floats, at: int, running: int, rows: int, s: Floats, product: int, unit: int,
     shifted: int,
 ) -> None:  # fmt: skip
-    """Find by how much a hidden layer scales its products, and move its running statistics.
-
-    Args:
-        model: the shape.
-        w: the numbers of the course.
-        at: where bias, scale and shift of the layer begin.
-        running: where its running mean and variance begin.
-        rows: of the minibatch.
-        s: memory.
-        product: where the products of centred inputs and weights are.
-        unit: where the inverse deviations and gains are written.
-        shifted: where the products of mean inputs and weights are.
-    """
+    """Find by how much a hidden layer scales its products, and move its running statistics."""
     width = model.width
     n = _U(width)
     inverse, gain, p = _U(unit), _U(unit + width), _U(product)

@@ -66,7 +66,7 @@ def _mixed(word: Any, other: Any) -> Any:
 
 @compiled
 def start(words: Words, pool: Words, state: State) -> None:
-    """Start the stream of some words, see `entropy`; `pool` (4,) is overwritten."""
+    """Start the stream of some words; `pool` (4,) is overwritten."""
     constant = _IN
     for i in range(POOL):
         pool[i], constant = _hashed(words[i], constant, _IN_FACTOR)
@@ -159,14 +159,7 @@ _SMALLEST = 2.0**-54
 def standard_normal(
     seed: int, purpose: str, keys: Sequence[tuple[int, ...]], size: int
 ) -> NDArray[np.float32]:
-    """Draw (len(keys), size) standard normal numbers.
-
-    Args:
-        seed: of the stream.
-        purpose: name of the stream.
-        keys: integers that tell streams of one name apart, as many for each row.
-        size: numbers of a row.
-    """
+    """Draw (len(keys), size) standard normal numbers."""
     names = np.array(keys, dtype=np.uint32).reshape(len(keys), -1)
     out = np.empty((len(keys), size), dtype=np.float32)
     _fill(entropy(seed, purpose, names.shape[1]), names, out)

@@ -264,11 +264,7 @@ class CompiledTrainers(Trainers):
     def __init__(
         self, model: type[CompiledModel], algorithm: Algorithm, device: str, precision: str
     ) -> None:
-        """Train a model by an algorithm.
-
-        Raises:
-            InvalidArgumentError: the device or the precision is refused.
-        """
+        """Train a model by an algorithm."""
         model.refuse_precision(precision)
         if device != "cpu":
             raise InvalidArgumentError(

@@ -27,7 +27,7 @@ class Settings(NamedTuple):
     Attributes:
         rate: learning rates.
         decay: factors of the parameters, 1 - learning rate x weight decay.
-        pull: strength of the pull towards what was received, see `Algorithm.pull`.
+        pull: strength of the pull towards what was received.
         momentum: share of a step that the next one takes again.
         batch_size: samples per minibatch.
         epochs: local epochs.
@@ -61,7 +61,7 @@ def gradient(
 ) -> None:
     """Set g to rate x the gradient of the mean loss on rows[begin:end] by the trained parameters.
 
-    Every kind of model has its own, see `jit.implements`. It may move running statistics in w; s
+    Every kind of model has its own. It may move running statistics in w; s
     is memory that it may use.
     """
     raise NotImplementedError
@@ -118,18 +118,7 @@ def train(  # noqa: C901 - one loop
 ) -> None:
     """Train items in place.
 
-    Args:
-        model: data and shape of a model.
-        rows: training rows of the clients.
-        words: `rng.entropy` of the minibatches, with room for the number and the client.
-        settings: see `Settings`.
-        items: see `Items`.
-        order_of_items: (items,) those of a client follow each other: they share minibatches.
-        live: (courses,) which courses train; others stay as they are.
-        local: (items, numbers) parameters; the trained ones come first.
-        anchor: likewise, what local steps are pulled to; without items for no pull.
-        shift: likewise, what is added to gradients; without items for nothing.
-        size: numbers of memory that `gradient` needs.
+    Shapes: `order_of_items` (items,); `live` (courses,); `local` (items, numbers).
     """
     largest = 0
     for client in items.client:
@@ -193,13 +182,8 @@ def add_up(
 ) -> None:
     """Add weighted parameters to the averages of their courses, item after item.
 
-    Args:
-        courses: (items,) courses.
-        weight: (items,) weights.
-        local: (items, numbers) parameters.
-        average: (courses, numbers).
-        first: the first number that is added.
-        end: behind the last one.
+    Shapes: `courses` (items,); `weight` (items,); `local` (items, numbers); `average` (courses,
+    numbers).
     """
     for item in range(len(weight)):
         course, own = courses[item], weight[item]
@@ -232,7 +216,7 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
 def add_updates(
     courses: Integers, weight: Floats, received: Floats, local: Floats, mean: NDArray[np.float64]
 ) -> None:
-    """Add weighted updates to the (courses, numbers) means of their courses; see `compare`."""
+    """Add weighted updates to the (courses, numbers) means of their courses."""
     for item in range(len(weight)):
         course, own = courses[item], float(weight[item])
         for p in range(mean.shape[1]):

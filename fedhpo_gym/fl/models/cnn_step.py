@@ -31,13 +31,7 @@ class Layer:
     NAMES: ClassVar[tuple[str, ...]] = ("kernel", "scale", "shift")
 
     def __init__(self, own: Parameters, number: str, further: bool) -> None:
-        """Read the parameters whose names end with a number.
-
-        Args:
-            own: parameters of the item.
-            number: the end of the names.
-            further: whether there is a layer before, which needs the gradient of its outputs.
-        """
+        """Read the parameters whose names end with a number."""
         self._own = own
         self._number = number
         self._further = further
@@ -129,7 +123,7 @@ MAX_NORM = 5.0
 class Step:
     """A step of one item on one minibatch, but for the products with the large layer.
 
-    Everything backward is multiplied by the learning rate, see `Minibatch.rates`.
+    Everything backward is multiplied by the learning rate.
 
     Attributes:
         own: parameters of the item, updated in place; those of the large layer are not read.

@@ -171,16 +171,9 @@ def _step(
 ) -> None:
     """Take one SGD step of one course on one client, in place.
 
-    Everything backward is multiplied by the learning rate, see `Minibatch.rates`.
+    Everything backward is multiplied by the learning rate.
 
-    Args:
-        own: its parameters, without items.
-        graph: the client.
-        rates: (training nodes,) learning rate / minibatch size; 0 for nodes outside of it.
-        decay: factor of the weights.
-        drawn: (at least neighbours, 64) from U[0, 1), for dropout; None for none.
-        dropout: share of the hidden units that are dropped.
-        clip_norm: length of the longest gradient that is not shortened to it.
+    Shapes: `rates` (training nodes,); `drawn` (at least neighbours, 64).
     """
     weight1, weight2, bias2 = own["weight1"], own["weight2"], own["bias2"]
     hidden = graph.first @ weight1

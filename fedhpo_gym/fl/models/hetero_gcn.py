@@ -184,14 +184,9 @@ def _forward(own: Parameters, graphs: _Joined) -> tuple[Tensor, Tensor, Tensor, 
 def _step(own: Parameters, graphs: _Joined, targets: Tensor, rates: Tensor, decay: float) -> None:
     """Take one SGD step of one course on one client, in place.
 
-    Everything backward is multiplied by the learning rate, see `Minibatch.rates`.
+    Everything backward is multiplied by the learning rate.
 
-    Args:
-        own: its parameters, without padding and items.
-        graphs: the minibatch, g graphs.
-        targets: (g, classes) one-hot labels.
-        rates: (g, 1) learning rate / g.
-        decay: factor of the weights.
+    Shapes: `targets` (g, classes); `rates` (g, 1).
     """
     hidden, mean, pooled, logits = _forward(own, graphs)
     residual = torch.softmax(logits, 1).sub_(targets).mul_(rates)

@@ -88,7 +88,7 @@ class LeafLogisticRegression(LogisticRegression):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
-        """See `CompiledModel.for_federation`.
+        """Create the model that fits a federation's data.
 
         Raises:
             InvalidArgumentError: the features are sparse.

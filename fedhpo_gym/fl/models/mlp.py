@@ -52,7 +52,7 @@ class Perceptron(CompiledModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> Perceptron:
-        """See `CompiledModel.for_federation`; `shape` has `model_depth` and `model_width`."""
+        """`shape` has `model_depth` and `model_width`."""
         depth, width = int(shape["model_depth"]), int(shape["model_width"])
         return cls(federation.features.shape[1], federation.num_classes, depth, width)
 
@@ -72,7 +72,7 @@ class Perceptron(CompiledModel):
         return dict(sorted(drawn.items()))
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """See `CompiledModel.shapes`; the order is that which compiled code reads."""
+        """The order is that which compiled code reads."""
         found: dict[str, tuple[int, ...]] = {}
         for layer, inputs in enumerate(self.inputs_of[: self.depth], start=1):
             found[f"weight{layer}"] = (1, inputs, self.width)

@@ -20,7 +20,7 @@ class Model(ABC):
     """A model that courses train.
 
     Attributes:
-        compiled: whether compiled code trains it, see `CompiledModel`; else torch does.
+        compiled: whether compiled code trains it; else torch does.
         architecture: settings of a configuration that decide the shape of the model.
         hyperparameters: further settings that a step reads, with the value for configurations that
             lack them.
@@ -28,7 +28,7 @@ class Model(ABC):
         buffers: names of the parameters that are averaged but not trained, as running statistics.
         norms: names of the parameters of normalisation layers.
         personal: names of the parameters that stay with each client, whatever the algorithm.
-        revision: raised when numbers change of its courses alone; see `ENGINE_VERSION`.
+        revision: raised when numbers change of its courses alone.
         precisions: the types of numbers that it can compute in.
     """
 
@@ -179,7 +179,7 @@ class CompiledModel(Model):
     def data(self, federation: Federation) -> tuple[Any, ...]:
         """Return what compiled code reads: a named tuple, whose type says which code it is.
 
-        It has `classes`, `trained` and `min_rows`, see `fedhpo_gym.fl.compiled`.
+        It has `classes`, `trained` and `min_rows`.
         """
 
     @abstractmethod

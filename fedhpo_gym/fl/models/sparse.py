@@ -36,13 +36,7 @@ class SparseMatrix:
 def take(
     matrix: SparseRows, rows: NDArray[np.int64], columns: NDArray[np.int64] | None = None
 ) -> SparseRows:
-    """Return some rows of a sparse matrix, and of these some columns, in ascending order.
-
-    Args:
-        matrix: the matrix.
-        rows: row numbers, in any order.
-        columns: ascending column numbers; all by default.
-    """
+    """Return some rows of a sparse matrix, and of these some columns, in ascending order."""
     counts = np.diff(matrix.indptr)[rows]
     where = np.repeat(np.arange(len(rows)), counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
