@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,14 +59,19 @@ def pytest_report_header() -> str:
     return f"real data: {find_datasets(os.environ, REPOSITORY)[1]}"
 
 
-LONG = {"test_readme.py", "test_reliability.py", "test_digests.py", "test_compiled.py"}
+LONG = {"test_readme.py", "test_digests.py", "test_compiled.py"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    cases = Counter[str]()
     for item in items:
         if "shared_datasets" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.data)
+        if (fast := item.get_closest_marker("fast")) is not None:
+            cases[name := item.nodeid.partition("[")[0]] += 1
+            if cases[name] > fast.args[0]:
+                item.add_marker(pytest.mark.slow)
     # What takes a minute begins first: nothing long is left to one worker at the end.
     items.sort(key=lambda item: item.path.name not in LONG)
 
@@ -115,6 +122,25 @@ def run_python() -> RunPython:
 def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the suite in a narrow terminal sees the same tables."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pages hold empty pictures: to draw one takes a third of a second."""
+    figure = pytest.importorskip("matplotlib.figure")
+
+    def savefig(_: object, buffer: io.StringIO | io.BytesIO, **__: object) -> None:
+        buffer.write("<svg></svg>" if isinstance(buffer, io.StringIO) else b"%PDF")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(figure.Figure, "savefig", savefig)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks() -> Iterator[None]:
+    """Let files of tests be lost with the power: only then does a synchronized one differ."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,16 +16,26 @@ import pytest
 from fedhpo_gym.agents.policy import load_policy, save_policy
 from fedhpo_gym.core.archive import card_digest, reading_card, write_archive
 from fedhpo_gym.core.errors import DamagedDataError
-from pairs import arrays_of
-from rewriter import numbered
+from stored_files import arrays_of, numbered_policy
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SUPPORT = REPOSITORY / "tests" / "support"
 
 
+REWRITE = """
+import itertools, sys
+from pathlib import Path
+from fedhpo_gym.agents.policy import save_policy
+from stored_files import numbered_policy
+
+for number in itertools.count(int(sys.argv[2])):
+    save_policy(numbered_policy(number % 20 + 1), Path(sys.argv[1]))
+"""
+
+
 def start_rewriter(folder: Path, first: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, str(SUPPORT / "rewriter.py"), str(folder), str(first)],
+        [sys.executable, "-c", REWRITE, str(folder), str(first)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, SUPPORT)))},
     )
 
@@ -41,11 +51,12 @@ def read_until(folder: Path, enough: Callable[[set[float]], bool]) -> None:
         seen.add(policy.limit)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("writers", [1, 2])
 def test_a_reader_beside_writers_sees_whole_pairs_even_if_they_are_killed(
     writers: int, tmp_path: Path
 ) -> None:
-    save_policy(numbered(0), tmp_path)
+    save_policy(numbered_policy(0), tmp_path)
     for _ in range(2):
         processes = [start_rewriter(tmp_path, 7 * number) for number in range(writers)]
         try:
@@ -56,7 +67,7 @@ def test_a_reader_beside_writers_sees_whole_pairs_even_if_they_are_killed(
                 process.wait()
         until = time.monotonic() + 0.05
         read_until(tmp_path, lambda _, until=until: time.monotonic() > until)  # type: ignore[misc]
-    card = save_policy(numbered(3), tmp_path)
+    card = save_policy(numbered_policy(3), tmp_path)
     assert set(tmp_path.iterdir()) == {card, arrays_of(card)}, "what killed writers left is removed"
 
 

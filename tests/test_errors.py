@@ -90,12 +90,12 @@ def test_every_extra_that_is_named_exists() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
     ]
+    called = [getattr(node.func, "attr", getattr(node.func, "id", "")) for node in calls]
     place = {"missing_dependency": 2, "needing": 2, "require": 1}  # of the extra in a call
     arguments = [
         node.args[place[name]]
-        for node in calls
-        if (name := ast.unparse(node.func).rpartition(".")[2]) in place
-        and len(node.args) > place[name]  # a starred argument hides it
+        for node, name in zip(calls, called, strict=True)
+        if len(node.args) > place.get(name, len(node.args))  # a starred argument hides it
     ]
     named = {one.value for one in arguments if isinstance(one, ast.Constant)}
     named |= {source.library[1] for source in SOURCES.values() if source.library}

@@ -23,8 +23,7 @@ from fedhpo_gym.core.npz import read_npz
 from fedhpo_gym.data.leaf import read_file
 from fedhpo_gym.stored.surrogate_models import Forest
 from fedhpo_gym.stored.table import Table
-from made_up_table import write_made_up_table
-from pairs import arrays_of
+from stored_files import arrays_of, write_made_up_table
 
 LIMIT = 200_000
 ADVICE = rf"200,000 may be read; if it is genuine, set the environment variable `{ENV_VAR}` to \d"

@@ -144,3 +144,18 @@ def test_a_worker_that_waits_for_work_ends_with_who_started_it(tmp_path: Path) -
     )
     assert done.returncode == -signal.SIGKILL
     assert int(done.stdout) > 0
+
+
+LOST = """
+from fedhpo_gym.core.processes import each_on_cluster
+
+list(each_on_cluster(str, [1], "no address"))
+"""
+
+
+def test_a_wrong_address_leaves_nothing_behind_that_fails_at_the_end() -> None:
+    pytest.importorskip("distributed")
+    command = [sys.executable, "-c", LOST]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "`--address` must be that of a running dask scheduler, got 'no address'" in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -8,6 +8,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -23,7 +24,7 @@ import fedhpo_gym
 from fedhpo_gym.analysis import stats
 from fedhpo_gym.core.checks import as_typed
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.objectives import epsilon_from_renyi, selected_renyi, selection_epsilon
+from fedhpo_gym.objectives import Objective, epsilon_from_renyi, selected_renyi, selection_epsilon
 from fedhpo_gym.tasks import get_task
 
 WRONG: tuple[Any, ...] = (
@@ -80,12 +81,17 @@ _FITTING: dict[Any, Any] = {
 _FITTING[get_origin(Callable[[int], int])] = len
 
 
+@cache
+def _environment() -> gym.Env[Any, Any]:
+    return gym.make("FedHPO-LR-CreditG-v0", disable_env_checker=True)
+
+
 def _made(kind: Any) -> Any:
     name = getattr(kind, "__name__", "")
     if name == "Task":
         return get_task("LR-CreditG")
     if name == "Env":
-        return gym.make("FedHPO-LR-CreditG-v0", disable_env_checker=True)
+        return _environment()
     try:
         hints = get_type_hints(kind.__init__)
         needed = [one.name for one in _named(kind) if one.default is one.empty]
@@ -204,6 +210,19 @@ def test_a_call_that_fails_inside_is_noticed() -> None:
 
     found = [bare(divide, given) for _, _, given in wrong_calls(divide)]
     assert sum(error is not None for error in found) > 10
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        (Mapping[str, Any] | None, "a mapping from names or None"),
+        (Mapping[str, int], "a mapping from names, each with an integer that fits into 64 bits"),
+        (tuple[str | Objective, ...], "a list, each a string or an Objective"),
+    ],
+)
+def test_types_are_said_in_words(hint: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"`name` must be {words}, got 5"):
+        as_typed("name", 5, hint)
 
 
 # ------------------------------------------------------------------------- no number out of NaN

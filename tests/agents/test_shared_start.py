@@ -51,6 +51,7 @@ def first_configurations(steps: list[Step]) -> list[tuple[float, ...]]:
     return [*found][:STARTS]
 
 
+@pytest.mark.fast(8)
 @pytest.mark.parametrize("agent", STARTING)
 def test_the_first_configurations_are_those_of_random_search(agent: str) -> None:
     expected = first_configurations(tried("random", 4))

@@ -24,6 +24,8 @@ from fedhpo_gym.records.runs import ScoredTrials, at_full_level, scaled, volume_
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def scored(errors: list[list[float]], level: list[float] | None = None) -> ScoredTrials:
     points = np.array(errors, dtype=np.float64)

@@ -12,6 +12,8 @@ from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, gro
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.records.incumbents import Trajectory, Trials
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 ID = "FedHPO-LR-CreditG-v0"
 Trial = tuple[float, float, int]
 

@@ -137,7 +137,8 @@ def test_a_course_is_judged_by_its_last_step() -> None:
     assert incumbents(Trials(times, losses, is_course=True)).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("limit", [0.0, pytest.param(0.1, marks=pytest.mark.slow), 0.14])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [0.0, 0.1, 0.14])
 def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_path: Path) -> None:
     """No trial keeps the constraints, or some do, or some of all runs; with and without truth."""
     constraints = {"fairness_std": {"limit": limit, "weight": 1.0}}

@@ -11,18 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_study import ID, FakeEnv, contents, edit, fake_environments, make_record
+from fake_study import ID, FakeEnv, edit, fake_environments, make_record
 from fedhpo_gym.analysis import (
     StepRecord,
     read_folder,
     read_record,
 )
-from fedhpo_gym.core.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-    MissingDataError,
-    UnknownNameError,
-)
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.records.files import record_path, write_record
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.replay import replay
@@ -94,129 +89,6 @@ def _remove(field: str) -> Callable[[dict[str, Any]], object]:
 
 def _put(field: str, value: object) -> Callable[[dict[str, Any]], object]:
     return lambda content: content.__setitem__(field, value)
-
-
-DAMAGE = [
-    (1, _put("kind", "other"), 1, "`kind` must be"),
-    (1, _put("format", 4), 1, "`format` must be 3, got 4; read .* wrote it \\(1.2.3\\)"),
-    (1, _put("seed", True), 1, "`seed` must be a non-negative integer"),
-    (1, _put("spec", {}), 1, "`spec` must be an object with `kwargs`"),
-    (1, _remove("agent"), 1, "must have the fields"),
-    (3, _remove("reward"), 3, "must have the fields"),
-    (3, _put("extra", 1), 3, "`extra` must be an object of plain data under names of its own"),
-    (3, _put("regret", [None]), 3, "`extra` must be"),
-    (3, _put("action", [1.0, "2"]), 3, "`action` must be a list of numbers"),
-    (3, _put("reward", None), 3, "`reward` must be a finite number"),
-    (3, _put("reward", float("nan")), 3, "NaN is no finite number"),
-    (3, _put("elapsed_s", float("inf")), 3, "Infinity is no finite number"),
-    (3, _put("terminated", 0), 3, "`terminated` must be true or false"),
-    (3, _put("configuration", {"a": [1]}), 3, "`configuration` must be"),
-    (3, _put("test", {"loss": 0.1}), 3, "`test` must be an object with 'accuracy'"),
-    (3, _put("incumbent", {"trial": 1}), 3, "`incumbent` must be"),
-    (
-        3,
-        lambda content: content["incumbent"].__setitem__("step", 1),
-        3,
-        "`incumbent` must be .* either 'trial' or 'step'",
-    ),
-    (3, _put("terminated", True), 3, "step 2 ends the episode, but more steps follow"),
-    (3, _put("elapsed_s", 0.5), 3, "step 2 has `elapsed_s` 0.5, less than"),
-    (9, _put("terminated", False), 9, "step 8 is the last but does not end the episode"),
-    (
-        3,
-        lambda content: content["incumbent"].__setitem__("trial", 3),
-        3,
-        "step 2 has the incumbent of step 3, not in 1..2",
-    ),
-]
-
-
-@pytest.mark.parametrize(("line", "change", "named", "message"), DAMAGE)
-def test_a_damaged_line_is_named(
-    path: Path, line: int, change: Any, named: int, message: str
-) -> None:
-    edit(path, line, change)
-    with pytest.raises(DamagedDataError, match=f"run.jsonl, line {named}: .*{message}.*run` again"):
-        read_record(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (b"", 1),
-        (b"step,loss\n1,0.5\n", 1),
-        (b"[1, 2]\n", 1),
-        (b"\xff\xfe\n", 1),
-        (b"[" * 100_000, 1),
-    ],
-)
-def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, line: int) -> None:
-    foreign = tmp_path / "foreign.jsonl"
-    foreign.write_bytes(content)
-    with pytest.raises(DamagedDataError, match=f"foreign.jsonl, line {line}: not a run record"):
-        read_record(foreign)
-
-
-def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
-    content = path.read_bytes()
-    for end in range(0, len(content) - 1, 97):
-        path.write_bytes(content[:end])
-        with pytest.raises(DamagedDataError, match=r"run.jsonl, line \d+:"):
-            read_record(path)
-
-
-def test_every_flipped_bit_is_refused(path: Path) -> None:
-    content, rng = path.read_bytes(), np.random.default_rng(5)
-    places = rng.choice(8 * len(content), size=400, replace=False).tolist()
-    for place in [*places, 8 * content.index(b"3")]:  # of `format`: 3 becomes 2
-        flipped = bytearray(content)
-        flipped[place // 8] ^= 1 << place % 8
-        path.write_bytes(flipped)
-        with pytest.raises(DamagedDataError, match=r"run.jsonl, line \d+:"):
-            read_record(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "line"),
-    [
-        (lambda lines: lines.insert(3, lines[3]), 5),
-        (lambda lines: lines.pop(3), 4),
-        (lambda lines: lines.insert(3, lines.pop(4)), 4),
-        (lambda lines: lines.pop(0), 1),
-        (lambda lines: lines.append(lines[-1]), 10),
-    ],
-    ids=["doubled", "dropped", "swapped", "no header", "last doubled"],
-)
-def test_a_line_that_is_not_where_it_was_written_is_refused(
-    path: Path, change: Callable[[list[bytes]], object], line: int
-) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    change(lines)
-    path.write_bytes(b"".join(lines))
-    with pytest.raises(DamagedDataError, match=f"run.jsonl, line {line}:"):
-        read_record(path)
-
-
-@pytest.mark.parametrize("lost", [1, 20, 2000])
-def test_a_file_cut_short_is_said_to_be(path: Path, lost: int) -> None:
-    path.write_bytes(path.read_bytes()[:-lost])
-    with pytest.raises(DamagedDataError, match=r"line \d: .*cut short"):
-        read_record(path)
-
-
-def test_a_file_without_its_last_lines_is_said_to_be_cut_short(path: Path) -> None:
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:-2]))
-    with pytest.raises(DamagedDataError, match=r"line 7: .*step 6 is the last.*cut short"):
-        read_record(path)
-
-
-def test_a_record_of_a_former_format_is_refused(path: Path) -> None:
-    lines = contents(path)
-    lines[0]["format"] = 2
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    with pytest.raises(DamagedDataError, match="`format` must be 3, got 2; read the file with"):
-        read_record(path)
 
 
 def test_missing_records_name_the_command(tmp_path: Path) -> None:

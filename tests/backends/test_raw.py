@@ -16,7 +16,7 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing import BackendConformance, plain
-from tiny_table import tiny  # noqa: F401 - a fixture
+from stored_files import tiny  # noqa: F401 - a fixture
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")

@@ -16,7 +16,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_table
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing import BackendConformance, plain
-from tiny_table import tiny  # noqa: F401 - a fixture
+from stored_files import tiny  # noqa: F401 - a fixture
 
 
 @pytest.mark.usefixtures("tiny")

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pairs import arrays_of
+from stored_files import arrays_of
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -28,7 +28,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import ENV_VAR
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.stored.table import Table
-from tiny_table import tiny_folder, tiny_task
+from stored_files import tiny_folder, tiny_task
 from workers import CrewHere, wait_for
 
 pytestmark = pytest.mark.raw
@@ -40,7 +40,7 @@ DESIGN = GridDesign(TASK)
 BUILD = """
 import sys
 from pathlib import Path
-from tiny_table import tiny_task
+from stored_files import tiny_task
 from fedhpo_gym.building import build_table
 
 if __name__ == "__main__":
@@ -158,7 +158,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(
 
 CLI = """
 import sys
-from tiny_table import tiny_task
+from stored_files import tiny_task
 from fedhpo_gym.cli import data, main
 
 if __name__ == "__main__":
@@ -313,8 +313,8 @@ def test_an_address_without_a_scheduler_is_refused_before_anything_is_trained(
         build_table(TASK, tmp_path, workers=1, address="no address")
 
 
-def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = copy_of_parts(tmp_path, "seed2-batch256")
+def asked_units(patch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that will hold the names of the units that are computed."""
     asked: list[str] = []
 
     def compute(design: object, units: object, parts: Path, *_: object) -> None:
@@ -322,7 +322,13 @@ def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.Mo
             asked.append(unit.name)
             workers.compute_unit(design, unit, parts)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", compute)
+    patch.setattr("fedhpo_gym.building.build.compute_units", compute)
+    return asked
+
+
+def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy_of_parts(tmp_path, "seed2-batch256")
+    asked = asked_units(monkeypatch)
     build_table(TASK, folder, workers=1)
     assert asked == ["seed2-batch256"]
     assert_same_table(folder, tiny_folder())
@@ -337,14 +343,7 @@ def test_a_damaged_unit_is_named_and_computed_again(
     content[len(content) // 2] ^= 1
     flipped.write_bytes(content)
     swapped.write_bytes((parts_of(folder) / "seed3-batch32.npz").read_bytes())
-    asked: list[str] = []
-
-    def compute(design: object, units: object, parts: Path, *_: object) -> None:
-        for unit in units:  # type: ignore[attr-defined]
-            asked.append(unit.name)
-            workers.compute_unit(design, unit, parts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("fedhpo_gym.building.build.compute_units", compute)
+    asked = asked_units(monkeypatch)
     build_table(TASK, folder, workers=1)
     assert set(asked) == {flipped.stem, swapped.stem}
     said = capsys.readouterr().err

@@ -15,7 +15,7 @@ from fedhpo_gym.building.build import Estimate, build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.tasks import get_task
-from tiny_table import tiny_task
+from stored_files import tiny_task
 
 pytestmark = pytest.mark.raw
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pairs import arrays_of
+from stored_files import arrays_of
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -430,20 +430,6 @@ def test_a_variant_with_a_sample_only_has_no_table(
         open_sample("LR-Nothing-fedavg")
 
 
-def test_a_damaged_sample_names_the_command(built: Path, tmp_path: Path) -> None:
-    card = built / f"{NAME}.sample.json"
-    for path in (card, arrays_of(card)):
-        shutil.copy(path, tmp_path)
-    arrays = tmp_path / arrays_of(card).name
-    arrays.write_bytes(arrays.read_bytes()[:-10])
-    with pytest.raises(DamagedDataError, match=rf"--sample {SIZE} --rounds {ROUNDS}"):
-        Sample(tmp_path / f"{NAME}.sample.json").codes("point")
-    card = tmp_path / f"{NAME}.sample.json"
-    card.write_text("{}", encoding="utf-8")
-    with pytest.raises(DamagedDataError, match=r"sample card of format 2 .*--sample N"):
-        Sample(card)
-
-
 @pytest.mark.parametrize("position", [-1, 127])
 def test_a_course_of_no_seed_is_damage(built: Path, tmp_path: Path, position: int) -> None:
     card = built / f"{NAME}.sample.json"
@@ -474,7 +460,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 def test_a_table_takes_units_over_too(tmp_path: Path) -> None:
-    from tiny_table import tiny_folder, tiny_task
+    from stored_files import tiny_folder, tiny_task
 
     task = tiny_task()
     card = build_table(task, tmp_path, workers=1, merge=[tiny_folder()])

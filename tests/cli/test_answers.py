@@ -13,6 +13,8 @@ from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.studies.suites import suite
 from workers import CrewHere
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 PAIR = [
     *("FedHPO-LR-CreditG-v1", "--agents", "random,sobol", "--seeds", "2"),
     *("--set", "budget_trials=3"),

@@ -17,8 +17,9 @@ from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, INTERRUPTED, main
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.tasks import Task, get_task
-from made_up_table import write_made_up_table
-from pairs import stamped
+from stored_files import stamped, write_made_up_table
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 __all__ = ["fake_environments"]
 

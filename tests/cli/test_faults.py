@@ -185,6 +185,7 @@ def test_run_sets_a_truncated_record_aside_and_makes_it_again(
     assert damaged.with_name(f"{damaged.name}.damaged").read_bytes() == half
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("command", ["report", "replay"])
 def test_one_truncated_record_does_not_block_the_others(
     tmp_path: Path, command: str, capsys: Capture
@@ -277,6 +278,7 @@ for words in {asked!r}:
         assert "pip install '.[torch]'" in line or "pip install '.[raw]'" in line
 
 
+@pytest.mark.slow
 def test_without_torch_make_says_so_too(run_python: Callable[..., str]) -> None:
     code = """
 import sys

@@ -21,9 +21,7 @@ from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table
 from fedhpo_gym.stored.health import HEALTH, LABELS
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import get_task
-from made_up_table import write_made_up_table
-from pairs import arrays_of
-from tiny_table import ENV_ID, tiny_folder
+from stored_files import TINY_ID, arrays_of, tiny_folder, write_made_up_table
 
 ID = "FedHPO-LR-CreditG-v0"
 
@@ -218,7 +216,7 @@ TIMES = itertools.count(1)
 
 @pytest.fixture
 def forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a card of `ENV_ID` in the user's folder that can be changed."""
+    """Return a card of `TINY_ID` in the user's folder that can be changed."""
     pytest.importorskip("sklearn")
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
     (card,) = tiny_folder().glob("*.table.json")
@@ -264,10 +262,10 @@ def test_a_forged_card_is_told_by_entry_rule_and_value(
     forged: Path, names: tuple[str, ...], value: object, told: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    assert main(["show", ENV_ID]) == 0
+    assert main(["show", TINY_ID]) == 0
     rewrite(forged, *names, value=value)
     capsys.readouterr()
-    status = main(["show", ENV_ID, "--backend", "tabular"])
+    status = main(["show", TINY_ID, "--backend", "tabular"])
     said = " ".join("".join(capsys.readouterr()).split())
     # A card that cannot be opened at all is a backend that does not answer, and why.
     assert status == ERROR or "tabular: no; " in said
@@ -282,7 +280,7 @@ def test_a_forged_round_is_no_round(
     rounds = next(d for d in said["fidelity_space"]["dimensions"] if d["name"] == "round")
     rounds["values"][-1] = rounds["high"] = value
     rewrite(forged, "fidelity_space", value=said["fidelity_space"])
-    assert main(["show", ENV_ID]) == 0
+    assert main(["show", TINY_ID]) == 0
     assert "tabular: no; " in " ".join(capsys.readouterr().out.split())
     with pytest.raises(DamagedDataError, match="is not a table card"):
         open_table("LR-BreastCancer-fedavg")
@@ -292,5 +290,5 @@ def test_what_a_terminal_cannot_show_is_escaped(
     forged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(forged, "licence", value="\ud800")
-    assert main(["show", ENV_ID]) == 0
+    assert main(["show", TINY_ID]) == 0
     assert "licence: \\ud800" in capsys.readouterr().out

@@ -23,11 +23,12 @@ from fedhpo_gym.stored.health_cards import survival_on
 from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import get_task
-from pairs import arrays_of
+from stored_files import arrays_of
 
 ID, NAME = "FedHPO-LR-BreastCancer-v0", "LR-BreastCancer-fedavg"
 
 
+@pytest.mark.slow
 def test_the_best_cells_are_those_of_exhaustive_search() -> None:
     table = open_table(NAME)
     land = landscape_of(table)

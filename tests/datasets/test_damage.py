@@ -42,7 +42,7 @@ from mutations import (
 )
 
 SEED = 11
-MUTANTS = 120
+MUTANTS = 60
 """Per reader."""
 LONGEST = 1_000
 """Characters of a message."""

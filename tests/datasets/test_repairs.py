@@ -303,6 +303,7 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path) -> None:
             load(out)
 
 
+@pytest.mark.slow
 def test_a_killed_preprocessing_leaves_nothing_that_loads(tmp_path: Path) -> None:
     """Killed outright while it writes its files, once after each number of them."""
     folder = raw(tmp_path / "in", users=600)

@@ -151,6 +151,7 @@ def test_arguments_of_round_environments(name: str) -> None:
         check(lambda value: RoundArguments(**{**named, name: value}))
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("name", ["num_envs", "autoreset_mode", "copy", "info_keys"])
 def test_arguments_of_vector_environments(name: str) -> None:
     def make(value: Any) -> None:

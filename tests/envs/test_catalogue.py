@@ -307,11 +307,11 @@ def test_a_tabular_environment_needs_no_torch(
 ) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    from tiny_table import ENV_ID, tiny_folder
+    from stored_files import TINY_ID, tiny_folder
 
     code = (
         "import sys, gymnasium as gym, fedhpo_gym\n"
-        f"env = gym.make({ENV_ID!r}); env.reset(seed=0); env.step(env.action_space.sample())\n"
+        f"env = gym.make({TINY_ID!r}); env.reset(seed=0); env.step(env.action_space.sample())\n"
         "print(*{'torch', 'sklearn', 'pandas', 'matplotlib'} & set(sys.modules))"
     )
     assert run_python(code, env={"FEDHPO_GYM_TABLES": str(tiny_folder())}).split() == []

@@ -56,6 +56,7 @@ def test_no_noise_is_the_environment_without_it_bit_for_bit(name: str, nothing: 
         assert truth[0][0][1] == next(value for key, value in one[3] if key == "objectives")
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize(("name", "mode"), [(TABLE, "NextStep"), (SURROGATE, "SameStep")])
 @pytest.mark.parametrize("kind", NOISES, ids=str)
 def test_a_vector_of_environments_equals_single_ones(name: str, kind: Any, mode: str) -> None:
@@ -91,6 +92,7 @@ def check_vector(name: str, mode: str, arguments: dict[str, Any]) -> None:
     assert compared > 5
 
 
+@pytest.mark.slow
 def test_raw_training_is_heard_as_its_table_is() -> None:
     """Stored losses are rounded to 2^-9 of themselves; accuracies are exact, so is who is heard."""
     pytest.importorskip("torch")
@@ -108,6 +110,7 @@ def test_raw_training_is_heard_as_its_table_is() -> None:
         assert told == kept
 
 
+@pytest.mark.slow
 def test_another_process_hears_the_same(run_python: Any) -> None:
     code = (
         "import json, sys; sys.path.insert(0, 'tests/envs')\n"

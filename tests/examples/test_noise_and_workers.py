@@ -34,6 +34,7 @@ def test_the_study_of_noise(study: Any, tmp_path: Path) -> None:
     assert all(0.0 <= error <= 1.0 for errors in found for error in errors)
 
 
+@pytest.mark.slow
 def test_the_study_of_workers(study: Any, tmp_path: Path) -> None:
     assert "time to the loss of W = 1" in run(study("workers_study"), tmp_path)
     assert (tmp_path / "workers.png").stat().st_size > 1000

@@ -99,6 +99,7 @@ def test_a_seed_gives_one_federation_and_another_seed_another(graph: NodeGraph) 
     )
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_federation(run_python: Callable[..., str]) -> None:
     code = """
         import numpy as np

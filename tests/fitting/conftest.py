@@ -8,8 +8,7 @@ import pytest
 
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Table
-from made_up_table import NAME, write_made_up_table
-from quick_fits import fit_quickly
+from stored_files import NAME, fit_quickly, write_made_up_table
 
 
 @pytest.fixture(scope="session")

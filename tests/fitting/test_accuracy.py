@@ -17,8 +17,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, Missi
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.surrogate import Surrogate, list_surrogates, open_surrogate, write_surrogate
 from fedhpo_gym.stored.table import Table
-from made_up_table import IDENTITY, NAME, ROUNDS, SEEDS, SPACE
-from pairs import arrays_of, stamped
+from stored_files import IDENTITY, NAME, ROUNDS, SEEDS, SPACE, arrays_of, stamped
 
 COMMAND = f"fedhpo-gym surrogate {IDENTITY.arguments}"
 BETWEEN = {"learning_rate": 0.0317, "batch_size": 23}
@@ -149,37 +148,6 @@ def test_a_missing_one_names_the_command() -> None:
         open_surrogate(nothing)
     with pytest.raises(MissingDataError, match="`fedhpo-gym surrogate ID`"):
         open_surrogate("nonsense")
-
-
-@pytest.mark.parametrize("damage", ["flip", "swap", "delete"])
-def test_a_damaged_file_names_the_command(
-    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    arrays = arrays_of(copy_of(tables, tmp_path, monkeypatch))
-    if damage == "flip":
-        content = bytearray(arrays.read_bytes())
-        content[len(content) // 2] ^= 1
-        arrays.write_bytes(bytes(content))
-    elif damage == "swap":  # well formed, only not the file the card describes
-        with np.load(arrays) as archive:
-            np.savez(arrays, **archive)
-    else:
-        arrays.unlink()
-    with pytest.raises(DamagedDataError, match=COMMAND) as caught:
-        open_surrogate(NAME).evaluate(BETWEEN, Fidelity(5, 1.0), (1,))
-    assert str(arrays) in str(caught.value)
-
-
-@pytest.mark.parametrize("field", ["format", "sha256", "model", "space", "task", "version"])
-def test_a_damaged_card_is_named(
-    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
-) -> None:
-    card = copy_of(tables, tmp_path, monkeypatch)
-    content = json.loads(card.read_text(encoding="utf-8"))
-    del content[field]
-    card.write_bytes(stamped(json.dumps(content).encode()))
-    with pytest.raises(DamagedDataError, match=f"{card.name}.*{COMMAND}"):
-        open_surrogate(IDENTITY)
 
 
 def test_a_card_of_another_model_is_refused(

@@ -16,8 +16,7 @@ from fedhpo_gym.stored.health_cards import health_on
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.surrogate_outputs import LARGEST_LOSS, to_metrics, to_outputs
 from fedhpo_gym.stored.table import Table
-from made_up_table import NAME, ROUNDS
-from pairs import arrays_of
+from stored_files import NAME, ROUNDS, arrays_of
 
 EVERYTHING = 10**9
 

@@ -34,11 +34,16 @@ from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample, write_sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from made_up_sample import COUNT, NAME, ROUNDS, write_made_up_sample
-from pairs import arrays_of
-from quick_fits import fit_quickly
+from stored_files import (
+    SAMPLE_COUNT,
+    SAMPLE_NAME,
+    SAMPLE_ROUNDS,
+    arrays_of,
+    fit_quickly,
+    write_made_up_sample,
+)
 
-SHORT = ROUNDS[1]
+SHORT = SAMPLE_ROUNDS[1]
 Codes = dict[str, NDArray[Any]]
 
 
@@ -46,12 +51,12 @@ def ragged(folder: Path, last: NDArray[Any], noise: int | None = None, clients: 
     """Write a sample whose courses end at some rounds; beyond lies the last entry, or noise."""
     whole = write_made_up_sample(folder / "whole", clients)
     codes: Codes = {name: whole.codes(name).copy() for name in whole._codes}
-    beyond = np.array(ROUNDS) > last[:, None]
+    beyond = np.array(SAMPLE_ROUNDS) > last[:, None]
     rng = np.random.default_rng(noise)
     for name, array in codes.items():
         if array.ndim > 1 and name != "configuration":
-            kept = np.minimum(np.arange(len(ROUNDS)), (~beyond).sum(axis=1)[:, None] - 1)
-            filler = array[np.arange(COUNT)[:, None], kept]
+            kept = np.minimum(np.arange(len(SAMPLE_ROUNDS)), (~beyond).sum(axis=1)[:, None] - 1)
+            filler = array[np.arange(SAMPLE_COUNT)[:, None], kept]
             if noise is not None:
                 filler = rng.permutation(array.ravel()).reshape(array.shape)
             array[beyond] = filler[beyond]
@@ -63,7 +68,7 @@ def ragged(folder: Path, last: NDArray[Any], noise: int | None = None, clients: 
 
 def ends(short: int = 2) -> NDArray[np.int64]:
     """Return where courses end: all but every third early."""
-    return np.where(np.arange(COUNT) % 3 < short, SHORT, ROUNDS[-1])
+    return np.where(np.arange(SAMPLE_COUNT) % 3 < short, SHORT, SAMPLE_ROUNDS[-1])
 
 
 def rows_of(sample: Sample) -> FittingRows:
@@ -75,7 +80,7 @@ def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Surrogate:
     fit_quickly(monkeypatch)
     few = {name: CANDIDATES[name] for name in ("gaussian_process",)}
     monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
-    return Surrogate(surrogate_fit.fit_surrogate(NAME, keep=True))
+    return Surrogate(surrogate_fit.fit_surrogate(SAMPLE_NAME, keep=True))
 
 
 def figures(card: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,18 +93,18 @@ def figures(card: Mapping[str, Any]) -> dict[str, Any]:
 def test_rounds_that_were_not_trained_are_never_shown(tmp_path: Path) -> None:
     last = ends()
     sample = ragged(tmp_path, last, noise=1)
-    expected = np.array(ROUNDS) <= last[:, None]
+    expected = np.array(SAMPLE_ROUNDS) <= last[:, None]
     np.testing.assert_array_equal(sample.trained, expected)
     for values in (sample.objective(), *np.moveaxis(sample.values("best", "test", "f1"), 2, 0)):
         np.testing.assert_array_equal(~np.isnan(values), expected)
-    whole = Sample(tmp_path / "whole" / f"{NAME}.sample.json")
+    whole = Sample(tmp_path / "whole" / f"{SAMPLE_NAME}.sample.json")
     assert whole.trained.all()
     np.testing.assert_array_equal(sample.objective()[expected], whole.objective()[expected])
 
 
 def test_the_last_entry_repeated_takes_little_room(tmp_path: Path) -> None:
     sizes = [
-        arrays_of(tmp_path / name / f"{NAME}.sample.json").stat().st_size
+        arrays_of(tmp_path / name / f"{SAMPLE_NAME}.sample.json").stat().st_size
         for name, noise in (("repeated", None), ("noise", 1))
         if ragged(tmp_path / name, ends(3), noise)
     ]
@@ -119,7 +124,7 @@ def test_an_end_at_no_stored_round_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("clients", [5, 60])
 def test_rows_of_complete_courses_are_the_very_same(tmp_path: Path, clients: int) -> None:
     one = prepare(rows_of(ragged(tmp_path, ends(0), clients=clients)))
-    two = prepare(rows_of(Sample(tmp_path / "whole" / f"{NAME}.sample.json")))
+    two = prepare(rows_of(Sample(tmp_path / "whole" / f"{SAMPLE_NAME}.sample.json")))
     for name, array in vars(one).items():
         other = vars(two)[name]
         assert np.asarray(array).tobytes() == np.asarray(other).tobytes() or name == "scales"
@@ -152,7 +157,7 @@ def test_what_lies_beyond_the_end_never_matters(
 def test_it_matters_which_rounds_were_trained(tmp_path: Path) -> None:
     """The repeated entries, taken for data, would be another fit."""
     known = prepare(rows_of(ragged(tmp_path, ends())))
-    codes = Sample(tmp_path / f"{NAME}.sample.json")
+    codes = Sample(tmp_path / f"{SAMPLE_NAME}.sample.json")
     plain = {name: codes.codes(name) for name in codes._codes if name != LAST_ROUND}
     card = {key: value for key, value in codes.card.items() if key != ENDS}
     taken = prepare(rows_of(Sample(write_sample(tmp_path / "taken", card, plain))))
@@ -175,7 +180,7 @@ def test_early_courses_help(tmp_path: Path) -> None:
     """What ends early, and goes on as the others do, is filled in nearly as it was."""
     whole = rows_of(write_made_up_sample(tmp_path))
     curves = whole.outputs.astype(np.float32)
-    trained = np.array(ROUNDS) <= ends()[:, None]
+    trained = np.array(SAMPLE_ROUNDS) <= ends()[:, None]
     holes = np.where(trained[..., None], curves, np.float32(np.nan))
     found = completed(holes, trained, whole.inputs[:, 0, :-3])
     np.testing.assert_array_equal(found[trained], curves[trained])
@@ -241,7 +246,7 @@ def test_errors_and_ranks_are_of_the_rounds_that_were_trained(tmp_path: Path) ->
     wrong[late, 1] *= -1.0
     assert tau_at(rows, Claims(wrong, truth.diverged), 1) < 0.9
     complete = truth.values[~late]
-    fold = np.arange(COUNT) // 3 % 2
+    fold = np.arange(SAMPLE_COUNT) // 3 % 2
     errors = yardstick(rows, fold)
     np.testing.assert_array_equal(np.isnan(errors[..., 0]), ~rows.trained)
     others = complete[fold[~late] == 1][:, -1]
@@ -275,7 +280,7 @@ def test_the_cards_say_where_courses_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sample = ragged(tmp_path, ends())
-    said = {str(SHORT): int((ends() == SHORT).sum()), str(ROUNDS[-1]): COUNT // 3}
+    said = {str(SHORT): int((ends() == SHORT).sum()), str(SAMPLE_ROUNDS[-1]): SAMPLE_COUNT // 3}
     assert sample.card[ENDS] == said
     surrogate = fit(tmp_path, monkeypatch)
     assert surrogate.card[ENDS] == said

@@ -44,8 +44,15 @@ from fedhpo_gym.stored.surrogate_curves import KINDS, CurveModel
 from fedhpo_gym.stored.surrogate_models import ExactKernel
 from fedhpo_gym.stored.surrogate_outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
 from fedhpo_gym.stored.surrogate_verdicts import held_on
-from made_up_sample import COUNT, NAME, ROUNDS, SEEDS, TASK, write_made_up_sample
-from quick_fits import fit_quickly
+from stored_files import (
+    SAMPLE_COUNT,
+    SAMPLE_NAME,
+    SAMPLE_ROUNDS,
+    SAMPLE_SEEDS,
+    SAMPLE_TASK,
+    fit_quickly,
+    write_made_up_sample,
+)
 
 ENV = {"id": "FedHPO-LR-CreditG-v0", "backend": "surrogate", "alpha": 0.25}
 EVERYTHING = 10**9
@@ -59,7 +66,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
         fit_quickly(patch)
-        surrogate_fit.fit_surrogate(NAME)
+        surrogate_fit.fit_surrogate(SAMPLE_NAME)
     return folder
 
 
@@ -71,7 +78,7 @@ def folder(fitted: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def surrogate(folder: Path) -> Surrogate:
-    return Surrogate(folder / f"{NAME}.surrogate.json")
+    return Surrogate(folder / f"{SAMPLE_NAME}.surrogate.json")
 
 
 # -------------------------------------------------------------------------------------- rows
@@ -81,15 +88,15 @@ def test_rows_are_the_courses_of_the_sample(tmp_path: Path) -> None:
     sample = write_made_up_sample(tmp_path)
     source = FittingSample(sample)
     rows = source.rows(EVERYTHING, np.random.default_rng(0))
-    assert len(rows) == COUNT
-    assert source.num_configurations == COUNT
+    assert len(rows) == SAMPLE_COUNT
+    assert source.num_configurations == SAMPLE_COUNT
     course = 7
-    weights = np.repeat(rows.weights[course : course + 1], len(ROUNDS), axis=0)
+    weights = np.repeat(rows.weights[course : course + 1], len(SAMPLE_ROUNDS), axis=0)
     found = to_metrics(rows.outputs[course, :, :-1], weights)
     np.testing.assert_allclose(
         found[:, :, 1, 0], sample.values("best", "val", "loss")[course], rtol=1e-4
     )
-    np.testing.assert_allclose(np.exp(rows.outputs[course, :, -2]), ROUNDS, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(rows.outputs[course, :, -2]), SAMPLE_ROUNDS, rtol=1e-6)
     assert rows.configuration[course] == course
     query = {**sample.configurations()[course], "round": 9}
     query["client_sample_rate"] = float(sample.codes("client_sample_rate")[course])
@@ -107,11 +114,11 @@ def test_courses_that_share_minibatches_are_held_out_together(tmp_path: Path) ->
         for name in ("client_sample_rate", "seed"):
             codes[name][course] = codes[name][other]
     source = FittingSample(Sample(write_sample(tmp_path / "blocks", dict(sample.card), codes)))
-    assert source.num_configurations == COUNT
-    assert source.num_held_out <= COUNT - 2
+    assert source.num_configurations == SAMPLE_COUNT
+    assert source.num_held_out <= SAMPLE_COUNT - 2
     of_course = source.rows(EVERYTHING, np.random.default_rng(0)).configuration
     assert of_course[4] == of_course[7] == of_course[9]
-    assert (of_course == of_course[4]).sum() < COUNT // 2
+    assert (of_course == of_course[4]).sum() < SAMPLE_COUNT // 2
 
 
 def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> None:
@@ -119,7 +126,7 @@ def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> N
     codes = {name: sample.codes(name).copy() for name in sample._codes}
     codes["configuration"][9] = codes["configuration"][4]
     source = FittingSample(Sample(write_sample(tmp_path / "twins", dict(sample.card), codes)))
-    assert source.num_configurations == COUNT - 1
+    assert source.num_configurations == SAMPLE_COUNT - 1
     rows = source.rows(EVERYTHING, np.random.default_rng(0))
     fold = folds_of(rows.configuration, np.random.default_rng(0))
     assert fold[9] == fold[4]
@@ -128,7 +135,7 @@ def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> N
 def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = FittingSample(write_made_up_sample(tmp_path)).rows(5, np.random.default_rng(0))
     numbers = np.array([[0.1, 1.0], [0.2, 1.0], [0.3, 1.0], [0.4, 1.0], [0.9, 6.0]])
-    numbers = np.repeat(numbers, len(ROUNDS), axis=0)
+    numbers = np.repeat(numbers, len(SAMPLE_ROUNDS), axis=0)
     monkeypatch.setattr("fedhpo_gym.building.validation.objectives", lambda *_: numbers)
     expected = {"val_accuracy": 0.2, "log_val_loss": 1.0}
     assert outcome_spread(rows) == pytest.approx(expected)
@@ -136,7 +143,7 @@ def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("folder")
 def test_a_table_goes_before_a_sample() -> None:
-    assert isinstance(open_source(NAME), FittingSample)
+    assert isinstance(open_source(SAMPLE_NAME), FittingSample)
     assert isinstance(open_source("LR-CreditG-fedavg"), FittingTable)
     with pytest.raises(MissingDataError, match=r"neither a table nor a sample.*--sample N"):
         open_source("LR-Nothing-fedavg")
@@ -148,8 +155,8 @@ def test_a_table_goes_before_a_sample() -> None:
 def test_the_card_says_what_it_was_fitted_on(surrogate: Surrogate, folder: Path) -> None:
     card = surrogate.card
     assert card["fitted_on"] == "sample"
-    assert card["sample_sha256"] == Sample(folder / f"{NAME}.sample.json").sha256
-    assert card["num_configurations"] == COUNT
+    assert card["sample_sha256"] == Sample(folder / f"{SAMPLE_NAME}.sample.json").sha256
+    assert card["num_configurations"] == SAMPLE_COUNT
     assert card["missing"] == "everything: it is made up"
     assert card["seed_spread"] == {}
     assert card["outcome_spread"]["log_val_loss"] > 0
@@ -173,8 +180,8 @@ def test_its_error_is_that_of_unseen_configurations(surrogate: Surrogate) -> Non
 
 @pytest.mark.parametrize("fidelity", [Fidelity(21, 0.4), Fidelity(20, 0.3), Fidelity(20, 0.9)])
 def test_what_was_not_trained_is_refused(surrogate: Surrogate, fidelity: Fidelity) -> None:
-    backend = make_backend("surrogate", TASK)
-    configuration = {d.name: d.high for d in TASK.space.dimensions}
+    backend = make_backend("surrogate", SAMPLE_TASK)
+    configuration = {d.name: d.high for d in SAMPLE_TASK.space.dimensions}
     for answer in (lambda: backend.evaluate(configuration, fidelity),
                    lambda: surrogate.evaluate(configuration, fidelity, (1,))):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=r'knows no others.*further.*backend="raw"'):
@@ -225,7 +232,7 @@ def test_a_full_run_on_the_command_line_is_as_full_as_the_surrogate(tmp_path: Pa
 @pytest.mark.usefixtures("folder")
 def test_the_missing_table_names_the_surrogate() -> None:
     with pytest.raises(MissingDataError, match=r'backend="surrogate".*fedhpo-gym build'):
-        open_table(NAME)
+        open_table(SAMPLE_NAME)
 
 
 # ------------------------------------------------------------------------------ many clients
@@ -250,7 +257,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
         few = {name: CANDIDATES[name] for name in ("boosted_trees",)}
         patch.setattr(surrogate_fit, "CANDIDATES", few)
         patch.setattr("fedhpo_gym.building.candidates.BOOSTED_TREES", 40)
-        card = surrogate_fit.fit_surrogate(NAME)
+        card = surrogate_fit.fit_surrogate(SAMPLE_NAME)
     return folder, Surrogate(card).card
 
 
@@ -265,18 +272,22 @@ def test_many_clients_are_compressed_and_the_card_says_so(
     assert stated["share_of_variance_lost"] < 0.05
     with np.load(folder / card["arrays"]) as arrays:
         assert arrays["components"].shape == (MAX_COMPONENTS, 9 * 60)
-        assert arrays["basis"].shape[1:] == (len(ROUNDS), MAX_COMPONENTS + 5 + SPREAD_OUTPUTS)
+        assert arrays["basis"].shape[1:] == (
+            len(SAMPLE_ROUNDS),
+            MAX_COMPONENTS + 5 + SPREAD_OUTPUTS,
+        )
     assert card["comparison"]["candidates"]["boosted_trees"]["bytes_before_compression"] < 600_000
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_many_clients_are_answered_one_by_one(crowd: tuple[Path, Mapping[str, Any]]) -> None:
     folder, _ = crowd
-    sample, surrogate = (Sample(folder / f"{NAME}.sample.json"),
-                         Surrogate(folder / f"{NAME}.surrogate.json"))  # fmt: skip
+    sample, surrogate = (Sample(folder / f"{SAMPLE_NAME}.sample.json"),
+                         Surrogate(folder / f"{SAMPLE_NAME}.surrogate.json"))  # fmt: skip
     errors, spread = [], []
-    for course in range(0, COUNT, 5):
-        seed = SEEDS[sample.codes("seed")[course]]
+    for course in range(0, SAMPLE_COUNT, 5):
+        seed = SAMPLE_SEEDS[sample.codes("seed")[course]]
         fidelity = Fidelity(9, float(sample.codes("client_sample_rate")[course]))
         found = surrogate.evaluate(sample.configurations()[course], fidelity, (seed,))
         truth = sample.values("best", "val", "accuracy")[course, 2]
@@ -285,6 +296,7 @@ def test_many_clients_are_answered_one_by_one(crowd: tuple[Path, Mapping[str, An
     assert np.mean(errors) < 0.25 * np.mean(spread)
 
 
+@pytest.mark.slow
 def test_many_clients_are_as_unequal_as_they_are(crowd: tuple[Path, Mapping[str, Any]]) -> None:
     """Compression makes clients alike; the quantiles that are predicted say how far they are."""
     held = held_on(crowd[1])
@@ -297,22 +309,25 @@ def test_five_clients_are_not_compressed_and_weigh_as_they_are(tmp_path: Path) -
     rows = FittingSample(write_made_up_sample(tmp_path)).rows(EVERYTHING, stream(0, "test"))
     prepared = prepare(rows)
     assert prepared.clients is None
-    curves = prepared.curves.reshape(COUNT, len(ROUNDS), num_outputs(5) + 1)
+    curves = prepared.curves.reshape(SAMPLE_COUNT, len(SAMPLE_ROUNDS), num_outputs(5) + 1)
     whole = curves + prepared.centre
     assert whole[..., 3:-2].reshape(-1, 45).std(axis=0).max() == pytest.approx(1.0, abs=1e-2)
     many = FittingSample(write_made_up_sample(tmp_path / "many", 20)).rows(
         EVERYTHING, stream(0, "")
     )
     other = prepare(many)
-    twenty = other.curves.reshape(COUNT, len(ROUNDS), -1) + other.centre
-    weights = [each[..., 3:-2].reshape(COUNT * len(ROUNDS), -1) for each in (whole, twenty)]
+    twenty = other.curves.reshape(SAMPLE_COUNT, len(SAMPLE_ROUNDS), -1) + other.centre
+    weights = [
+        each[..., 3:-2].reshape(SAMPLE_COUNT * len(SAMPLE_ROUNDS), -1) for each in (whole, twenty)
+    ]
     five, more = (each.var(axis=0).sum() for each in weights)
     assert more == pytest.approx(five, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_compressed_model_survives_storing(crowd: tuple[Path, Mapping[str, Any]]) -> None:
     folder, card = crowd
-    model = Surrogate(folder / f"{NAME}.surrogate.json")._model  # type: ignore[attr-defined]
+    model = Surrogate(folder / f"{SAMPLE_NAME}.surrogate.json")._model  # type: ignore[attr-defined]
     again = CurveModel.from_arrays(card["model"]["kind"], model.arrays)
     columns = len(card["model"]["inputs"])
     rows = np.random.default_rng(0).uniform(-1, 1, (5, 1, columns)).astype(np.float32)

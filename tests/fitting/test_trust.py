@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from curve_law import check_law
 from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.surrogate_sources import FittingSample
@@ -28,8 +27,15 @@ from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.surrogate_verdicts import claim_on, held_on
 from fedhpo_gym.tasks import get_task
-from made_up_sample import COUNT, NAME, ROUNDS, TASK, write_made_up_sample
-from quick_fits import fit_quickly
+from stored_files import (
+    SAMPLE_COUNT,
+    SAMPLE_NAME,
+    SAMPLE_ROUNDS,
+    SAMPLE_TASK,
+    check_law,
+    fit_quickly,
+    write_made_up_sample,
+)
 
 OLD = get_task("LR-CreditG-v0").variant(alpha=0.25)
 
@@ -46,7 +52,7 @@ def fit(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Surrog
     fit_quickly(monkeypatch)
     few = {name: surrogate_fit.CANDIDATES[name] for name in ("gaussian_process",)}
     monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
-    return Surrogate(surrogate_fit.fit_surrogate(NAME, **options))
+    return Surrogate(surrogate_fit.fit_surrogate(SAMPLE_NAME, **options))
 
 
 def learning_rates(sample: Sample) -> np.ndarray[Any, Any]:
@@ -60,7 +66,7 @@ def learning_rates(sample: Sample) -> np.ndarray[Any, Any]:
 def test_a_course_that_diverges_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = learning_rates(write_made_up_sample(tmp_path / "made"))
     steep = rates > np.median(rates)
-    at = np.where(steep, ROUNDS[1] + 1, 0).astype(np.uint16)
+    at = np.where(steep, SAMPLE_ROUNDS[1] + 1, 0).astype(np.uint16)
     changed(tmp_path / "made", tmp_path, {"diverged_at": at})
     surrogate = fit(tmp_path, monkeypatch, keep=True)
     stated = surrogate.card["errors_of_the_stored_model"]["diverged"]
@@ -71,7 +77,7 @@ def test_a_course_that_diverges_is_said_to(tmp_path: Path, monkeypatch: pytest.M
         asked = {**query, "learning_rate": float(rate)}
         early, late = (
             surrogate.evaluate(asked, Fidelity(rounds, 0.4), (1,)).has_diverged
-            for rounds in (ROUNDS[1], ROUNDS[2])
+            for rounds in (SAMPLE_ROUNDS[1], SAMPLE_ROUNDS[2])
         )
         assert not early
         assert late is expected
@@ -88,7 +94,9 @@ def test_a_course_that_diverges_is_said_to(tmp_path: Path, monkeypatch: pytest.M
 def test_the_rate_matters_where_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = write_made_up_sample(tmp_path / "made")
     high = sample.codes("client_sample_rate") > 0.5
-    loss = np.broadcast_to(np.where(high, 0.5, 2.0)[:, None, None], (COUNT, len(ROUNDS), 5))
+    loss = np.broadcast_to(
+        np.where(high, 0.5, 2.0)[:, None, None], (SAMPLE_COUNT, len(SAMPLE_ROUNDS), 5)
+    )
     losses = {name for name in sample._codes if name.startswith("best_") and "loss" in name}
     flat = codec.encode("loss", loss, np.ones(5, np.int64))
     changed(tmp_path / "made", tmp_path, dict.fromkeys(losses, flat))
@@ -107,7 +115,7 @@ def test_the_rate_matters_where_it_matters(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_yardstick_knows_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = FittingSample(write_made_up_sample(tmp_path)).rows(6, stream(0, "test"))
-    curve = np.arange(len(ROUNDS)) * 10.0
+    curve = np.arange(len(SAMPLE_ROUNDS)) * 10.0
     values = curve[:, None] + np.array([0.0, 0.0, 0.0, 3.0, 3.0, 3.0])[:, None, None]
     values = np.repeat(values, 2, axis=2)
     truth = surrogate_fit.Claims(values, np.zeros(values.shape[:2], np.bool_))
@@ -142,7 +150,7 @@ def test_a_surrogate_needs_both_skill_and_ranks(error: float, tau: float, passed
 def noise(tmp_path: Path) -> None:
     """Write a sample of which nothing can be learned."""
     rng = np.random.default_rng(0)
-    loss = np.exp(rng.normal(size=(COUNT, 1, 1))) * np.ones((1, len(ROUNDS), 5))
+    loss = np.exp(rng.normal(size=(SAMPLE_COUNT, 1, 1))) * np.ones((1, len(SAMPLE_ROUNDS), 5))
     flat = codec.encode("loss", loss, np.ones(5, np.int64))
     names = [f"best_{split}_loss" for split in ("train", "val", "test")]
     changed(tmp_path / "made", tmp_path, dict.fromkeys(names, flat))
@@ -176,7 +184,7 @@ def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     )
     first, second = own.surrogate_identities
     assert (first.version, second) == (1, shared.identity)
-    new = Surrogate(surrogate_fit.fit_surrogate(NAME, identity=first))
+    new = Surrogate(surrogate_fit.fit_surrogate(SAMPLE_NAME, identity=first))
     assert new.identity == first
     assert make_backend("surrogate", own).fingerprint == f"surrogate-sha256:{new.digest}"
     assert make_backend("surrogate", shared).fingerprint == before
@@ -195,7 +203,7 @@ def test_one_command_fits_all_and_resumes(
         "fedhpo_gym.cli.surrogates", fromlist=["list_tables"]
     )
     monkeypatch.setattr(commands, "list_tables", tuple)
-    monkeypatch.setattr(commands, "list_samples", lambda: (NAME,))
+    monkeypatch.setattr(commands, "list_samples", lambda: (SAMPLE_NAME,))
     words = ["surrogate", "all", "--out", str(tmp_path / "new")]
     assert main(words) == 1
     assert "--keep" in capfd.readouterr().err
@@ -205,7 +213,7 @@ def test_one_command_fits_all_and_resumes(
     assert main([*words, "--keep"]) == 0
     assert card.stat().st_mtime_ns == written
     assert main([*words, "--alpha", "0.1"]) == 2
-    assert TASK.identity.name == NAME
+    assert SAMPLE_TASK.identity.name == SAMPLE_NAME
 
 
 # ----------------------------------------------------------------------------------- claimed best

@@ -19,8 +19,8 @@ from fedhpo_gym.data.records import make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
-from plain_cnn import LAYERS, MAX_NORM, images, plain_network  # noqa: E402
 from plain_course import Network, plain_course  # noqa: E402
+from plain_models import LAYERS, MAX_NORM, images, plain_network  # noqa: E402
 
 ROUNDS, HORIZON = 4, 20
 GIVEN: dict[str, dict[str, float]] = {
@@ -180,6 +180,7 @@ def test_some_settings_are_fedavg(
     close(run(federation, algorithm, course(**given)).metrics, expected.metrics)
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize(
     ("kind", "given", "algorithm", "theirs"),
     [
@@ -217,6 +218,7 @@ LOCAL: list[dict[str, float]] = [
 ]
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("sharing", [True, False])
 @pytest.mark.parametrize("given", LOCAL)
 def test_settings_of_local_training_equal_a_plain_implementation_of_networks(

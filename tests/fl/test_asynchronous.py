@@ -20,7 +20,7 @@ from fedhpo_gym.fl.asynchronous import OneSecondEach  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model, Perceptron  # noqa: E402
-from plain_asynchronous import plain_asynchronous  # noqa: E402
+from plain_course import plain_asynchronous  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ def same(one: Curves, other: Curves, mine: Any = slice(None), rounds: Any = slic
         )
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize(("algorithm", "given"), GIVEN, ids=str)
 def test_it_equals_a_plain_loop(
     federation: Federation, algorithm: str, given: dict[str, float]

@@ -21,7 +21,7 @@ from fedhpo_gym.data.records import TRAIN, VAL, make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size  # noqa: E402
-from plain_draws import client_order, draw_round  # noqa: E402
+from plain_course import client_order, draw_round  # noqa: E402
 
 SMALL = Size(vocabulary=40, hidden=16, layers=2, heads=2, inner=24, positions=12)
 CPU = torch.device("cpu")

@@ -209,12 +209,15 @@ def answer(run_python: Callable[..., str], tmp_path: Path) -> Callable[..., str]
     return run
 
 
+@pytest.mark.slow
 def test_code_is_compiled_again_after_a_change_of_any_source(answer: Callable[..., str]) -> None:
     assert answer() == answer() == "2 -2 0"
     assert answer(result="x + 5") == "6 -6 0"
 
 
-@pytest.mark.parametrize(("ending", "size"), [("nbc", 100), ("nbi", 0)])
+@pytest.mark.parametrize(
+    ("ending", "size"), [("nbc", 100), pytest.param("nbi", 0, marks=pytest.mark.slow)]
+)
 def test_damaged_code_is_compiled_again_with_one_warning(
     ending: str, size: int, answer: Callable[..., str], tmp_path: Path
 ) -> None:

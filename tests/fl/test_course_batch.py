@@ -87,6 +87,7 @@ CHANGES: list[dict[str, float]] = [
 ]
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("algorithm", PLAIN)
 def test_a_configuration_can_change_on_the_way(
     federations: dict[int, Federation], algorithm: str
@@ -121,7 +122,7 @@ COMPANY = [  # how courses begin, and what they become
 RESTARTED = (2, 5)
 
 
-@pytest.mark.parametrize("family", ["LR", "GNN"])
+@pytest.mark.parametrize("family", ["LR", pytest.param("GNN", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algorithm", GIVEN)
 def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, family: str) -> None:
     case = make_case(family)

@@ -62,6 +62,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.fast(5)
 @pytest.mark.parametrize("index", range(0, len(MIXED), 4))
 def test_engine_equals_plain_fedavg(federations: Federations, index: int) -> None:
     chosen = MIXED[index]

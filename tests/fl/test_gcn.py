@@ -23,7 +23,7 @@ from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import GCN  # noqa: E402
 from fedhpo_gym.fl.models.sparse import SparseMatrix, take, transpose, with_ones  # noqa: E402
-from plain_gcn import plain_gcn  # noqa: E402
+from plain_models import plain_gcn  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -70,6 +70,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("index", range(len(MIXED)))
 def test_the_engine_equals_autograd_on_dense_matrices(
     federations: dict[int, GraphFederation], index: int

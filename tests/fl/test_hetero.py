@@ -26,7 +26,7 @@ from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import HeteroGCN  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402
-from plain_draws import client_order, draw_round  # noqa: E402
+from plain_course import client_order, draw_round  # noqa: E402
 
 
 def made_up_set(num_graphs: int, width: int, num_classes: int) -> GraphSet:

@@ -23,7 +23,7 @@ from fedhpo_gym.fl.models import (  # noqa: E402
     PlainPerceptron,
 )
 from fedhpo_gym.tasks.mlp import perceptron_size  # noqa: E402
-from plain_mlp import initial_model, plain_mlp  # noqa: E402
+from plain_models import initial_model, plain_mlp  # noqa: E402
 
 Federations = dict[int, Federation]
 ROUNDS = 3
@@ -118,7 +118,7 @@ def test_other_algorithms_equal_plain_torch(
     federations: Federations, algorithm: str, more: dict[str, float]
 ) -> None:
     chosen = course(2, batch=32, **more)
-    expected = plain_mlp(federations[1], chosen, ROUNDS)
+    expected = plain_mlp(federations[1], chosen, ROUNDS, algorithm)
     assert_equal(run(federations, [chosen], algorithm).metrics[0], expected)
 
 
@@ -196,8 +196,9 @@ def with_sizes(federation: Federation, sizes: list[int]) -> Federation:
 def test_minibatches_of_one_row_are_left_out(federations: Federations, mu: float | None) -> None:
     cut = with_sizes(federations[1], [17, 1, 33, 9, 8])
     chosen = course(2, batch=16, epochs=2, **({} if mu is None else {"mu": mu}))
-    expected = plain_mlp(cut, chosen, ROUNDS)
-    found = run({1: cut}, [chosen], "fedavg" if mu is None else "fedprox")
+    algorithm = "fedavg" if mu is None else "fedprox"
+    expected = plain_mlp(cut, chosen, ROUNDS, algorithm)
+    found = run({1: cut}, [chosen], algorithm)
     assert_equal(found.metrics[0], expected)
 
 

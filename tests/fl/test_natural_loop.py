@@ -23,7 +23,7 @@ from fedhpo_gym.data.natural import NATURAL  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
 from fedhpo_gym.fl.course import PerClient  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402
-from plain_draws import client_order, draw_round  # noqa: E402
+from plain_course import client_order, draw_round  # noqa: E402
 
 pytestmark = pytest.mark.raw
 

@@ -21,7 +21,7 @@ from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet, LogisticRegression, get_model  # noqa: E402
 from fedhpo_gym.tasks import TASKS, get_task, task_of  # noqa: E402
-from small_images import course, small_images  # noqa: E402
+from plain_models import course, small_images  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
 from fedhpo_gym.fl.shared_matrices import Workspace  # noqa: E402
-from small_images import course, small_images  # noqa: E402
+from plain_models import course, small_images  # noqa: E402
 
 OUT, IN = 12, 20
 SIZES = [[3, 2, 3], [3, 2], [1, 40], [2]]
@@ -90,6 +90,7 @@ def run(federation: Federation, courses: list[Course], name: str, observe: bool 
     return batch.advance(2)
 
 
+@pytest.mark.fast(3)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sharing_changes_no_algorithm(
     federation: Federation, name: str, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.objectives import planned_noise
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.work import work_of
-from plain_draws import client_order, draw_round
+from plain_course import client_order, draw_round
 
 ROUNDS = 5
 Weights = NDArray[np.float64]

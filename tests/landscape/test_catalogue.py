@@ -48,6 +48,7 @@ def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
     assert found["lattice"]["exact"] == card.name.endswith(".table.json")
 
 
+@pytest.mark.slow
 def test_what_a_card_states_is_true() -> None:
     for name in ("LR-BloodTransfusion-fedavg.table", "GNN-CiteSeer-v1-fedprox.surrogate"):
         stored = open_card(EMBEDDED / f"{name}.json")

@@ -19,7 +19,7 @@ from fedhpo_gym.stored.health_cards import health_on, write_health
 from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.surrogate import open_surrogate
 from fedhpo_gym.stored.table import FORMAT, Table
-from made_up_table import RATES, ROUNDS, SEEDS, SPACE, write_made_up_table
+from stored_files import RATES, ROUNDS, SEEDS, SPACE, write_made_up_table
 
 LABEL_LOSSES = {"val_loss": 2.0, "test_loss": 2.0, "val_accuracy": 0.5, "test_accuracy": 0.5}
 

@@ -44,6 +44,7 @@ def quadrature(order: int, z: float, q: float, first: float, second: float) -> f
     return float(np.log(np.sum(np.exp(logs)) * (x[1] - x[0]))) / (order - 1)
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("order", [2, 3, 8])
 @pytest.mark.parametrize(("z", "q"), [(1.0, 0.01), (2.0, 0.2), (4.0, 0.6), (4.0, 0.9)])
 def test_no_replaced_sample_diverges_more(order: int, z: float, q: float) -> None:

@@ -22,7 +22,7 @@ OPEN = [objective for objective in (*OBJECTIVES.values(), GAIN) if objective.ope
 ANY = st.floats(allow_nan=True, allow_infinity=True)
 transforms = pytest.mark.parametrize("name", list(TRANSFORMS))
 EVERY = st.sampled_from([*OBJECTIVES.values(), GAIN])
-often = settings(max_examples=1000)
+often = settings(max_examples=250)
 """Every objective is drawn many times."""
 
 

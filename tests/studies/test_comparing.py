@@ -27,6 +27,8 @@ from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import LOG, agent_seed, do_run, read_log
 from workers import wait_for
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 IDS = ["FedHPO-MLP-Vehicle-v1", "FedHPO-MLP-Car-v1"]  # surrogates: no process unpacks a table
@@ -174,6 +176,7 @@ def test_columns_hold_what_lines_hold(alone: Path, tmp_path: Path) -> None:
     assert {one.status for one in study(tmp_path, ids=IDS[:1]).outcomes} == {"there"}
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("lacking", ["FedHPO-BERT-SST2-v0", "FedHPO-LR-TrumpVote-v1"])
 def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -74,6 +74,7 @@ def test_every_trial_is_there_with_its_numbers(tmp_path: Path) -> None:
     assert (rate.low, rate.high, rate.log) == (own.low, own.high, own.log)
 
 
+@pytest.mark.slow
 def test_constraints_and_vectors_keep_their_meaning(tmp_path: Path) -> None:
     limit = {"fairness_std": {"limit": 0.14, "weight": 1.0}}
     records = recorded(tmp_path / "one", constraints=limit)
@@ -93,6 +94,7 @@ def test_constraints_and_vectors_keep_their_meaning(tmp_path: Path) -> None:
     np.testing.assert_allclose(values * [-1, 1], rewards, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_diverged_has_failed(tmp_path: Path) -> None:
     record = make_record()
     first, *rest = record.steps
@@ -119,6 +121,7 @@ def test_a_course_is_one_trial_with_its_losses(tmp_path: Path) -> None:
     assert [trial.value for trial in study.trials] == losses[-1:]
 
 
+@pytest.mark.slow
 def test_nothing_is_replaced_or_half_written(tmp_path: Path) -> None:
     file = tmp_path / "s.db"
     with pytest.raises(InvalidArgumentError, match="at least one run, got none"):

@@ -21,7 +21,11 @@ from fedhpo_gym.studies.replay import replay
     ("env_id", "options"),
     [
         ("FedHPO-DAC-LR-BreastCancer-v0", ["--set", "horizon=5"]),
-        ("FedHPO-LR-BreastCancer-v0", ["--backend", "raw", "--budget-s", "2000"]),
+        pytest.param(
+            "FedHPO-LR-BreastCancer-v0",
+            ["--backend", "raw", "--budget-s", "2000"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_earlier_engine_is_named(env_id: str, options: list[str], tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from fedhpo_gym.studies import Execution, compare
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "agents.md"
 ID, NAMES, SHORT = "FedHPO-LR-CreditG-v1", ["mine:Greedy", "random"], {"budget_trials": 4}
 OTHERS = """

@@ -24,6 +24,8 @@ from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.wrappers import RegretInfo
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 ID = "FedHPO-LR-BreastCancer-v1"
 ARGUMENTS = {"budget_trials": 12, "fidelity": {"client_sample_rate": 1.0}}
 

@@ -20,6 +20,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies.environments import FILES, MOST_ENTRIES, PROGRAM, SYSTEM, TRUST, trusted
 from fedhpo_gym.systems import SYSTEM_MODELS
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 TRIALS, ROUNDS = "FedHPO-LR-BreastCancer-v1", "FedHPO-DAC-LR-BreastCancer-v1"
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 
 PACKAGE = "fedhpo_gym"
 MAX_LINES = 600
@@ -168,13 +169,20 @@ class _Collector(ast.NodeVisitor):
 
 
 def _called_name(node: ast.Call) -> str:
-    return ast.unparse(node.func).rpartition(".")[2]
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a module, which several checkers read."""
+    return ast.parse(source)
+
+
+@cache
 def imports_of(source: str) -> list[Import]:
     """Return every import of a module, at any depth."""
     collector = _Collector()
-    collector.visit(ast.parse(source))
+    collector.visit(parsed(source))
     return collector.found
 
 
@@ -232,18 +240,21 @@ def unsafe_faults(module: str, source: str) -> Iterator[str]:
     for found in imports_of(source):
         if found.module.partition(".")[0] in UNSAFE_MODULES:
             yield f"{module}:{found.line}: {found.module} can run code from a file; use npz or json"
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and (reason := _unsafe_call(node)):
             yield f"{module}:{node.lineno}: {reason}"
 
 
 def _unsafe_call(node: ast.Call) -> str:
-    name, full_name = _called_name(node), ast.unparse(node.func)
+    name = _called_name(node)
+    pickles = [word.value for word in node.keywords if word.arg == "allow_pickle"]
+    if not pickles and name not in UNSAFE_BUILTINS | UNSAFE_METHODS | {"load"}:
+        return ""
+    full_name = ast.unparse(node.func)
     if full_name.removeprefix("builtins.") in UNSAFE_BUILTINS:
         return f"{name}() runs code from a string"
     if full_name == "torch.load" or name in UNSAFE_METHODS:
         return f"{full_name}() reads or writes a pickle"
-    pickles = [word.value for word in node.keywords if word.arg == "allow_pickle"]
     if name == "load" and len(node.args) > 2:  # numpy.load(file, mmap_mode, allow_pickle)
         pickles.append(node.args[2])
     if not all(isinstance(value, ast.Constant) and value.value is False for value in pickles):
@@ -273,7 +284,7 @@ def assert_faults(module: str, source: str) -> Iterator[str]:
     name = module.removeprefix(f"{PACKAGE}.")
     if name.partition(".")[0] == "testing":
         return
-    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    found = [node for node in ast.walk(parsed(source)) if isinstance(node, ast.Assert)]
     for node in found:
         said = ast.unparse(node.test)
         if not (said.startswith("isinstance(") or said.endswith(" is not None")):

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.course import FULL_BATCH, Course
-from plain_draws import client_order, draw_round
+from fedhpo_gym.fl.course import FULL_BATCH, Course, JobClock, PerClient
+from fedhpo_gym.fl.minibatches import RoundLayout, batch_rows, client_orders, client_streams
 
 State = dict[str, Tensor]
 
@@ -299,6 +299,8 @@ def train_client(
     batches = draw_round(federation, index, np.array([client]), size, epochs)
     for rows, count in zip(batches.rows[:, 0], batches.sizes[:, 0], strict=True):
         used = rows[:count]
+        if len(used) < 2 and any(isinstance(one, nn.BatchNorm1d) for one in module.modules()):
+            continue  # torch refuses it
         optimizer.zero_grad()
         logits = module(kind.inputs(federation.features[used]))
         nn.functional.cross_entropy(logits, torch.from_numpy(federation.labels[used])).backward()
@@ -339,3 +341,88 @@ def _linear(federation: Federation) -> nn.Linear:
 
 
 LINEAR = Network(_linear, torch.from_numpy)
+
+
+Metrics = list[list[list[float]]]
+
+
+def plain_asynchronous(
+    federation: Federation, course: Course, algorithm: str, aggregations: int, clock: JobClock
+) -> tuple[list[Metrics], list[float]]:
+    """One list of jobs, one client after the other: metrics after each, and their times."""
+    module, given, seed = LINEAR.make(federation), course.configuration, federation.seed
+    world: State = {name: value.clone() for name, value in module.state_dict().items()}
+    at_once = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
+    flying: list[tuple[float, int, int, int, bool, State, State]] = []
+    now, begun, metrics, times = 0.0, 0, [], []
+    for version in range(aggregations):
+        reports = []
+        while len(reports) < given.get("buffer_size", 1):
+            waiting = any(job[0] <= now for job in flying)
+            while len(flying) < at_once and not waiting:
+                idle = sorted({*range(federation.num_clients)} - {job[2] for job in flying})
+                client = idle[stream(seed, "asynchronous clients", begun).integers(len(idle))]
+                took, survives = clock.job(seed, begun, client, now)
+                job = (LINEAR, federation, course, begun, client)
+                local = train_client(module, world, world, given.get("mu", 0.0), *job)
+                flying.append((now + took, begun, client, version, survives, world, local))
+                begun += 1
+            flying.sort(key=lambda job: job[:2])
+            now, *_ = done = flying.pop(0)
+            reports += [done] if done[4] else []
+        new = {name: value.clone() for name, value in world.items()}
+        for *_, started, _, received, local in reports:
+            age = version - started
+            weight = (age + 1) ** -given.get("staleness_exponent", 0.5) / len(reports)
+            weight /= 1 + given.get("hinge_slope", 0.0) * max(age - given.get("hinge_after", 4), 0)
+            for name, value in local.items():
+                if algorithm == "fedasync":  # a weighted mean of the two models
+                    a = given["mixing"] * weight
+                    new[name] = (1 - a) * new[name] + a * value
+                else:
+                    new[name] += given["server_learning_rate"] * weight * (value - received[name])
+        world, now = new, now + clock.server_s
+        flying = [(job[0] + clock.server_s, *job[1:]) for job in flying]
+        times.append(now)
+        assert all(torch.isfinite(value).all() for value in world.values())
+        clients = range(federation.num_clients)
+        metrics.append([evaluate(LINEAR, module, world, federation, i) for i in clients])
+    return metrics, times
+
+
+@dataclass(frozen=True, eq=False)
+class RoundBatches:
+    """The minibatches of some clients in one round.
+
+    Attributes:
+        rows: (steps, clients, batch) row indices; 0 where padded.
+        sizes: (steps, clients) rows that are not padding.
+    """
+
+    rows: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+def client_order(seed: int, round_index: int, num_clients: int) -> NDArray[np.int64]:
+    """Return the order in which clients are sampled in a round."""
+    order: NDArray[np.int64] = client_orders([(seed, round_index)], num_clients)[0]
+    return order
+
+
+def draw_round(
+    federation: Federation,
+    round_index: int,
+    clients: NDArray[np.int64],
+    batch_size: PerClient,
+    num_epochs: int,
+) -> RoundBatches:
+    """Draw the minibatches of some clients for the local epochs of one round."""
+    chosen = clients.tolist()
+    layout = RoundLayout(
+        [federation.clients[client][0] for client in chosen],
+        np.array([int(batch_size.of(client)) for client in chosen]),
+        np.full(len(chosen), num_epochs),
+        batch_rows(federation, batch_size),
+    )
+    names = [(federation.seed, round_index, client) for client in chosen]
+    return RoundBatches(layout.draw(client_streams(names)).swapaxes(0, 1), layout.sizes)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from curve_law import check_law
 from fedhpo_gym.building.candidates import _gradients, train_network
 from fedhpo_gym.building.surrogate_data import PreparedRows
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -18,6 +17,7 @@ from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 from fedhpo_gym.stored.surrogate_curves import NOTICED, CurveModel, running_best, way_between
 from fedhpo_gym.stored.surrogate_models import ExactKernel, MultiHeadNetwork
 from fedhpo_gym.stored.surrogate_outputs import num_outputs, to_metrics
+from stored_files import check_law
 
 KNOTS = np.array([1, 2, 4, 9, 27, 81])
 CLIENTS, COEFFICIENTS, FEATURES, SEEDS = 3, 7, 4, 3

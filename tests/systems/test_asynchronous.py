@@ -76,6 +76,7 @@ def simulated_s(system: System, asked: Work, aggregations: int) -> float:
     return queue.now_s / aggregations
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize(
     ("system", "at_once"),
     [
@@ -174,6 +175,7 @@ def test_what_cannot_be_asynchronous_is_refused(tmp_path: Any) -> None:
             JobClock(system, work())
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize(
     ("availability", "dropout"), [("always", 0.0), ("lognormal", 0.25), ("sine", 0.25)]
 )

@@ -359,6 +359,7 @@ HOURS = [
 ]
 
 
+@pytest.mark.fast(2)
 @pytest.mark.parametrize("model", HOURS)
 @pytest.mark.parametrize(
     ("clients", "rate"),

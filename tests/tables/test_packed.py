@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import write_archive
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import ENV_VAR
 from fedhpo_gym.stored import curve_format
 from fedhpo_gym.stored.catalogue import EMBEDDED
@@ -21,8 +21,7 @@ from fedhpo_gym.stored.curve_coder import COUNTS, VALUES, CurveLayout
 from fedhpo_gym.stored.curve_format import ENTRY, WORDS, pack, unpack
 from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.table import FORMAT, StoredCurves, Table, write_table
-from made_up_table import SAMPLES, write_made_up_table
-from pairs import arrays_of, stamped
+from stored_files import SAMPLES, arrays_of, write_made_up_table
 
 OWN = {"format", ENTRY, "arrays", "sha256", "bytes", "card_sha256"}
 
@@ -185,6 +184,7 @@ def some_stored() -> list[Any]:
     return [*kinds.values(), grid]
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("card", some_stored(), ids=lambda card: card.name)
 def test_what_is_stored_is_packed_without_loss(card: Path, tmp_path: Path) -> None:
     stored = Table(card) if ".table." in card.name else Sample(card)
@@ -213,48 +213,6 @@ def test_what_follows_takes_no_room(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------- damage
-
-
-def changed_codec(card: Path, **entries: Any) -> Path:
-    """Change what a card says about packing, and stamp it anew."""
-    content = json.loads(card.read_text())
-    content[ENTRY] = {**content[ENTRY], **entries}
-    card.write_bytes(stamped(json.dumps(content).encode()))
-    return card
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        {"name": "another"},
-        {"paths": []},
-        {"paths": [[0], [5]]},
-        {"paths": [[0], [True]]},
-        {"paths": [[0], ["1"]]},
-        {"paths": [[0], [0, 1, 2]]},
-        {"paths": [[0], []]},
-        {"paths": [[1]]},
-        {"paths": [[0]] * 99},
-        {"paths": 3},
-        {"lanes": 0},
-        {"lanes": 1.0},
-        {"lanes": 10**9},
-        {"words": -1},
-        {"words": None},
-        {"listed": 0},
-    ],
-)
-def test_a_card_that_packs_otherwise_is_refused(entries: dict[str, Any], tmp_path: Path) -> None:
-    card = changed_codec(write_made_up_table(tmp_path), **entries)
-    with pytest.raises(DamagedDataError, match="is not a table card of format"):
-        Table(card)
-
-
-@pytest.mark.parametrize("entries", [{"words": 10**6}, {"listed": 10**6}])
-def test_a_card_of_other_members_is_refused(entries: dict[str, Any], tmp_path: Path) -> None:
-    table = Table(changed_codec(write_made_up_table(tmp_path), **entries))
-    with pytest.raises(DamagedDataError, match="delete it and run"):
-        table.codes("best_val_loss")
 
 
 def test_any_members_are_damage_or_the_same_numbers() -> None:

@@ -33,7 +33,7 @@ from fedhpo_gym.tasks.privacy import (
 from fedhpo_gym.testing.analytic import Analytic
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 from fedhpo_gym.wrappers.budget import Budget
-from tiny_table import tiny_task
+from stored_files import tiny_task
 
 
 def private(epsilon: float = 20.0, **settings: float) -> Task:

@@ -30,7 +30,7 @@ SPACES = [
 ]
 
 
-@pytest.mark.parametrize("env_id", ["FedHPO-GNN-Cora-v1", "FedHPO-LR-CreditG-v0", "grid"])
+@pytest.mark.parametrize("env_id", ["FedHPO-GNN-Cora-v1", "grid"])
 def test_samples_have_the_quantiles_of_the_search_space(env_id: str) -> None:
     env = NamedAction(make_env(grid=True) if env_id == "grid" else gym.make(env_id))
     space = env.get_wrapper_attr("search_space")

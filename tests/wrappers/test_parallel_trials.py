@@ -1,7 +1,7 @@
 """Simulated workers: what one does alone, lists that more of them never slow down, and an oracle.
 
 `tests/data/workers.npz` holds what `mfhpo-simulator` 1.4.6 says of 1,000 random traces; see
-`tests/support/record_simulator_traces.py`.
+`tests/data/record_workers.py`.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ KINDS: list[dict[str, Any]] = [
     {"budget_rounds": 900, "reward": "improvement", "reward_per_cost": True},
 ]
 AGENTS = ("random", "optuna-tpe", "hyperband", "bohb")
+SOME = ["random", "hyperband", *(pytest.param(a, marks=pytest.mark.slow) for a in AGENTS[1::2])]
 
 
 def episode(agent: str, workers: int | None, **arguments: Any) -> list[Any]:
@@ -158,7 +159,7 @@ def episode(agent: str, workers: int | None, **arguments: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", SOME)
 def test_one_worker_is_the_environment_alone(agent: str, kind: dict[str, Any]) -> None:
     if agent == "optuna-tpe":
         pytest.importorskip("optuna")
@@ -167,7 +168,7 @@ def test_one_worker_is_the_environment_alone(agent: str, kind: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("freeze_thaw", [False, True])
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", SOME)
 def test_every_trial_agent_runs_on_many_workers(agent: str, freeze_thaw: bool) -> None:
     if agent == "optuna-tpe":
         pytest.importorskip("optuna")

@@ -20,7 +20,7 @@ from fedhpo_gym.wrappers import (
     SurrogateBackend,
     TabularBackend,
 )
-from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
+from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
 SHORT = {"round": 1, "client_sample_rate": 0.2}
 CONFIGURATION = {
@@ -58,7 +58,7 @@ class BackendWrapperConformance(WrapperConformance):
     """Wrappers that exchange the backend are put around a registered environment."""
 
     def make(self) -> gym.Env[Any, Any]:
-        env = gym.make(ENV_ID, fidelity=SHORT, seed=1)
+        env = gym.make(TINY_ID, fidelity=SHORT, seed=1)
         assert env.reset(seed=0)[1]["backend"] == "tabular"
         return env
 
@@ -223,7 +223,7 @@ def test_a_missing_name_is_an_error() -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("names_inside", [False, True])
 def test_names_mean_the_same_on_either_side_of_another_backend(names_inside: bool) -> None:
-    env = gym.make(ENV_ID, seed=1)
+    env = gym.make(TINY_ID, seed=1)
     env = RawBackend(NamedAction(env), seed=1) if names_inside else NamedAction(RawBackend(env))
     _, info = env.reset(seed=0)
     assert info["backend"] == "raw"
@@ -236,8 +236,8 @@ def test_names_mean_the_same_on_either_side_of_another_backend(names_inside: boo
 @pytest.mark.raw
 @pytest.mark.usefixtures("tiny")
 def test_exchanging_the_backend_equals_asking_for_it() -> None:
-    wrapped = RawBackend(gym.make(ENV_ID, fidelity=SHORT, seed=1), seed=1)
-    asked = gym.make(ENV_ID, backend="raw", fidelity=SHORT, seed=1)
+    wrapped = RawBackend(gym.make(TINY_ID, fidelity=SHORT, seed=1), seed=1)
+    asked = gym.make(TINY_ID, backend="raw", fidelity=SHORT, seed=1)
     one, two = (env.reset(seed=0)[1] for env in (wrapped, asked))
     assert one == two
     action = np.full(4, 0.25, np.float32)
@@ -247,7 +247,7 @@ def test_exchanging_the_backend_equals_asking_for_it() -> None:
 @pytest.mark.usefixtures("tiny")
 def test_a_backend_with_nothing_to_answer_from_is_refused() -> None:
     with pytest.raises(FileNotFoundError, match="fedhpo-gym surrogate"):
-        SurrogateBackend(gym.make(ENV_ID, algorithm="fedopt", backend="raw"))
+        SurrogateBackend(gym.make(TINY_ID, algorithm="fedopt", backend="raw"))
 
 
 def test_a_step_after_the_end_is_refused() -> None:

@@ -78,7 +78,7 @@ def _forged(number: int, told: Told, count: int, seed: int, room: Path) -> Tally
 def _written(told: Told, folder: Path) -> Path:
     """Return a copy of a card, with its arrays beside it."""
     if told.asked:
-        from made_up_table import write_made_up_table
+        from stored_files import write_made_up_table
 
         return write_made_up_table(folder)
     card = EMBEDDED / told.file

@@ -105,13 +105,13 @@ def _read_table(folder: Path) -> Any:
 
 
 def _made_up_table(folder: Path) -> None:
-    from made_up_table import write_made_up_table
+    from stored_files import write_made_up_table
 
     write_made_up_table(folder)
 
 
 def _made_up_sample(folder: Path) -> None:
-    from made_up_sample import write_made_up_sample
+    from stored_files import write_made_up_sample
 
     write_made_up_sample(folder)
 

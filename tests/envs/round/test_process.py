@@ -199,6 +199,7 @@ def test_the_true_loss_of_the_best_step_is_that_of_its_step() -> None:
 # ------------------------------------------------------------------------------ the arguments
 
 
+@pytest.mark.slow
 def test_a_record_of_arguments_needs_no_compiler(run_python: Any) -> None:
     code = (
         "import sys; sys.modules['numba'] = None\n"
@@ -219,6 +220,7 @@ def test_a_record_of_arguments_needs_no_compiler(run_python: Any) -> None:
         assert "fedhpo_gym[" not in refusal
 
 
+@pytest.mark.slow
 def test_small_models_need_no_torch(run_python: Any) -> None:
     code = (
         "import importlib.abc, sys\n"

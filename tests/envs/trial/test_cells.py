@@ -49,6 +49,7 @@ def test_rows_are_the_same_one_by_one_and_all_together(monkeypatch: pytest.Monke
     assert some == first_ten_alone == outcomes(monkeypatch, 0)
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("noise", [{"clients": 0.4, "bias": 1.0}, {"clients": 0.4, "epsilon": 9}])
 def test_noisy_trials_are_the_same_where_the_truth_is_known(
     noise: Any, monkeypatch: pytest.MonkeyPatch

@@ -29,7 +29,7 @@ from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import Analytic, make_env, plain
 from fedhpo_gym.wrappers import BudgetTermination, NamedAction
 from fedhpo_gym.wrappers.budget import Budget
-from tiny_table import ENV_ID, tiny  # noqa: F401 - a fixture
+from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
 CONFIGURATION = {
     "learning_rate": 0.01,
@@ -340,7 +340,7 @@ def test_a_backend_refuses_what_it_cannot_honour(
     words: list[str],
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        gym.make(ENV_ID, **arguments)
+        gym.make(TINY_ID, **arguments)
     for word in words:
         assert word in str(caught.value), str(caught.value)
 
@@ -349,7 +349,7 @@ def test_a_backend_refuses_what_it_cannot_honour(
 def test_one_seed_or_the_mean_of_all() -> None:
     losses = {}
     for seed in (1, 2, 3, None):
-        env = gym.make(ENV_ID, seed=seed)
+        env = gym.make(TINY_ID, seed=seed)
         _, info = env.reset(seed=0)
         assert info["seeds"] == ([1, 2, 3] if seed is None else [seed])
         action = np.full(env.action_space.shape, 0.9, np.float32)
@@ -383,6 +383,7 @@ def test_a_step_needs_a_reset_before_it() -> None:
 # ------------------------------------------------------------------------- what is remembered
 
 
+@pytest.mark.fast(1)
 @pytest.mark.parametrize("backend", ["tabular", "analytic"])
 def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
     long = 2 * PACKED + 3

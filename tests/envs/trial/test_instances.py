@@ -108,6 +108,7 @@ def test_the_observation_says_what_is_known_of_an_instance_and_not_its_name() ->
     assert len(seen) == 4, "clients of other sizes are other statistics"
 
 
+@pytest.mark.fast(4)
 @pytest.mark.parametrize("arguments", KINDS, ids=str)
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
 def test_many_of_them_equal_single_environments(arguments: dict[str, Any], mode: str) -> None:

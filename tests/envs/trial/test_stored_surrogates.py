@@ -36,6 +36,7 @@ def spec_of(card: Path) -> tuple[str, dict[str, Any]]:
     return env_id, {name: value for name, value in wanted.items() if value}
 
 
+@pytest.mark.fast(12)
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name.split(".surrogate")[0])
 def test_together_and_alone_every_surrogate_answers_alike(card: Path) -> None:
     name, arguments = spec_of(card)

@@ -280,8 +280,8 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     id_ = "FedHPO-GNN-Cora-v1"
-    monkeypatch.setattr(truths, "MAX_QUERIES", 2_000)
-    monkeypatch.setattr(truths, "DRAWS", 500)
+    monkeypatch.setattr(truths, "MAX_QUERIES", 200)
+    monkeypatch.setattr(truths, "DRAWS", 50)
     monkeypatch.setattr(truths, "ROUNDS", 3)
     monkeypatch.setattr(truths, "_known", type(truths._known)())
     arguments: Any = {"backend": "surrogate", "fidelity": {"round": 27}, "objectives": TWO}

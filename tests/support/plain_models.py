@@ -1,6 +1,6 @@
-"""Plain FedAvg of a graph convolutional network, with dense matrices and torch's autograd.
+"""Plain models: the paper's convolutional network, the perceptron and a graph network of torch's.
 
-It shares the engine's draws (clients, minibatches, dropout, initial weights), not its arithmetic.
+They share the engine's draws (clients, minibatches, dropout, initial weights), not its arithmetic.
 """
 
 from __future__ import annotations
@@ -11,14 +11,138 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.graph_federations import GraphFederation
+from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import FULL_BATCH, Course
-from plain_draws import client_order, draw_round
+from fedhpo_gym.fl.models import Perceptron, PlainPerceptron
+from fedhpo_gym.fl.models.cnn import MEAN, STD
+from fedhpo_gym.fl.models.cnn_step import MAX_NORM
+from plain_course import Network, client_order, draw_round, plain_course
+
+Drawn = dict[str, NDArray[np.float32]]
+
+LAYERS = {
+    "kernel1": "0.weight", "bias1": "0.bias", "scale1": "1.weight", "shift1": "1.bias",
+    "mean1": "1.running_mean", "variance1": "1.running_var",
+    "kernel2": "4.weight", "bias2": "4.bias", "scale2": "5.weight", "shift2": "5.bias",
+    "mean2": "5.running_mean", "variance2": "5.running_var",
+    "weight3": "9.weight", "bias3": "9.bias", "weight4": "11.weight", "bias4": "11.bias",
+}  # fmt: skip
+
+
+class Rows(nn.Module):
+    """Flattens feature maps with the channels last, the order of our weights."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return maps.permute(0, 2, 3, 1).flatten(1)
+
+
+def plain_network(drawn: Drawn, channels: int) -> nn.Sequential:
+    """Return the network with given parameters."""
+    hidden, flat = drawn["weight3"].shape[1:]
+    network = nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2),
+        Rows(), nn.Linear(flat, hidden), nn.ReLU(), nn.Linear(hidden, drawn["bias4"].shape[1]),
+    )  # fmt: skip
+    state = network.state_dict()
+    for ours, theirs in LAYERS.items():
+        state[theirs] = torch.from_numpy(drawn[ours][0])
+    network.load_state_dict(state)
+    return network
+
+
+def images(pixels: NDArray[np.uint8]) -> Tensor:
+    """Return normalised (n, channels, height, width) images of (n, height, width, ...) pixels."""
+    scaled = torch.from_numpy(pixels).float() / 255.0
+    scaled = scaled[:, None] if scaled.ndim == 3 else scaled.permute(0, 3, 1, 2)
+    return (scaled - MEAN) / STD
+
+
+def train(network: nn.Sequential, x: Tensor, y: Tensor, rate: float, decay: float) -> None:
+    """Take one SGD step on the mean cross-entropy, with the gradient clipped."""
+    optimizer = torch.optim.SGD(network.parameters(), rate, weight_decay=decay)
+    network.train()
+    network.zero_grad()
+    nn.functional.cross_entropy(network(x), y).backward()
+    nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
+    optimizer.step()
+
+
+def small_images(shape: tuple[int, ...] = (8, 8)) -> Dataset:
+    """Return 66 images of 3 classes by 4 users of 24, 20, 17 and 5 images."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(4), (24, 20, 17, 5))
+    labels = rng.integers(3, size=len(users))
+    pixels = rng.integers(0, 120, (len(users), *shape), dtype=np.uint8)
+    pixels[np.arange(len(users)), labels * 2] += 100
+    return make_dataset("small", pixels, labels, 3, users)
+
+
+def course(
+    rate: float = 0.05,
+    decay: float = 0.001,
+    dropout: float = 0.0,
+    batch: int = 4,
+    epochs: int = 1,
+    sampled: float = 1.0,
+    **more: float,
+) -> Course:
+    """Return a course of seed 1; `more` is what the algorithm reads."""
+    configuration = {
+        "learning_rate": rate,
+        "weight_decay": decay,
+        "dropout": dropout,
+        "batch_size": batch,
+        "step_size": epochs,
+        **more,
+    }
+    return Course(configuration, sampled, 1)
+
+
+def plain_mlp(
+    federation: Federation,
+    course: Course,
+    rounds: int,
+    algorithm: str = "fedavg",
+    normalised: bool = True,
+) -> list[list[list[list[float]]]]:
+    """Return metrics of one course of the perceptron, per round, client and split."""
+    shape = (int(course.configuration[name]) for name in ("model_depth", "model_width"))
+    made = initial_model(federation, *shape, normalised)
+    network = Network(lambda _: made, torch.from_numpy)
+    return plain_course(federation, [course] * rounds, algorithm, network=network).metrics
+
+
+def initial_model(
+    federation: Federation, depth: int, width: int, normalised: bool = True
+) -> nn.Sequential:
+    """Return the module with the weights that the engine's courses start from."""
+    inputs, classes = federation.features.shape[1], federation.num_classes
+    engine = (Perceptron if normalised else PlainPerceptron)(inputs, classes, depth, width)
+    drawn = engine.init(stream(federation.seed, "init"))
+    layers: list[nn.Module] = []
+    for layer in range(1, depth + 1):
+        linear = nn.Linear(inputs, width)
+        _set(linear, drawn[f"weight{layer}"][0].T, drawn[f"bias{layer}"][0])
+        layers += [linear, *([nn.BatchNorm1d(width)] if normalised else []), nn.ReLU()]
+        inputs = width
+    out = nn.Linear(width, classes)
+    _set(out, drawn[f"weight{depth + 1}"][0], drawn[f"bias{depth + 1}"][0])
+    return nn.Sequential(*layers, out)
+
+
+@torch.no_grad()
+def _set(linear: nn.Linear, weight: NDArray[np.float32], bias: NDArray[np.float32]) -> None:
+    linear.weight.copy_(torch.from_numpy(weight))
+    linear.bias.copy_(torch.from_numpy(bias))
+
 
 HIDDEN = 64
 
