@@ -147,7 +147,7 @@ class Trainer(ABC):
     def receive(
         self, start: Values, items: Items, purpose: str, without: Collection[str] = ()
     ) -> Values:
-        """Return a copy of what the server sends to items, valid until asked for the same purpose."""
+        """Return a copy of what the server sends to items, until the same purpose asks again."""
 
     @abstractmethod
     def run(

@@ -14,7 +14,7 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     require_layout,
     unsupported,
 )
-from fedhpo_gym.backends.federatedscope.peer.control import require_unchanged, write
+from fedhpo_gym.backends.federatedscope.peer.control import require_unchanged, write_entries
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks import TASKS, Task, get_task
@@ -119,7 +119,7 @@ def config() -> Node:
 
 def test_entries_are_written(config: Node) -> None:
     wanted = {"train.optimizer.lr": 0.5, "train.optimizer.weight_decay": 0.1, "seed": 3}
-    write(config, wanted)
+    write_entries(config, wanted)
     assert config.train.optimizer == {"type": "SGD", "lr": 0.5, "weight_decay": 0.1}
     require_unchanged(config, wanted)
 
@@ -131,11 +131,11 @@ def test_entries_are_written(config: Node) -> None:
 def test_a_key_that_would_be_ignored_is_an_error(config: Node, key: str) -> None:
     """The keys of one layout are taken, and ignored, by the other; so are spelling mistakes."""
     with pytest.raises(KeyError, match=key):
-        write(config, {key: 1})
+        write_entries(config, {key: 1})
 
 
 def test_a_changed_entry_is_an_error(config: Node) -> None:
-    write(config, {"federate.client_num": 5})
+    write_entries(config, {"federate.client_num": 5})
     config.federate.client_num = 1
     with pytest.raises(ValueError, match=r"federate\.client_num.*5 was written, and it holds 1"):
         require_unchanged(config, {"federate.client_num": 5})
