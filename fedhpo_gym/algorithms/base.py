@@ -93,7 +93,7 @@ class Algorithm(ABC):
             averaged by samples, as running statistics always are.
         poisson: every client takes part with the probability `num_sampled` / `num_clients`,
             whoever else does; if False, exactly `num_sampled` do.
-        asynchronous: clients report when they are done.
+        asynchronous: clients report when they are done, and a round is one aggregation.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: those that `server_update` is called with.
-            context: as in `Context`; its items are the courses.
+            context: of the courses.
         """
         del parameters, context
         return {}
@@ -157,7 +157,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: global parameters that are trained; running statistics travel as they are.
-            context: as in `Context`; its items are the courses.
+            context: of the courses.
         """
         del context
         return parameters
@@ -183,7 +183,7 @@ class Algorithm(ABC):
 
         Args:
             parameters: those that `server_update` is called with.
-            context: as in `Context`; its items are the courses.
+            context: of the courses.
         """
         del parameters, context
         return {}
@@ -194,7 +194,7 @@ class Algorithm(ABC):
         Args:
             parameters: as in `broadcast`, of the items after local training; their updates where
                 the algorithm `sends_updates`.
-            context: as in `Context`.
+            context: of the items.
         """
         del context
         return parameters
@@ -209,7 +209,7 @@ class Algorithm(ABC):
             parameters: global parameters the round started from.
             average: mean of what the clients uploaded, by samples unless it `counts_equally`.
             state: the server's state.
-            context: as in `Context`; its items are the courses.
+            context: of the courses.
         """
 
 

@@ -248,10 +248,7 @@ class LocalTraining:
         shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
         shift: Parameters | None = None,
     ) -> None:
-        """Train (own, items, ..) parameters in place, through all local steps of a round.
-
-        Shapes: `pull` (items,).
-        """
+        """Train (own, items, ..) parameters in place, as `Trainer.run` says."""
         plans = self._planned(items, settings, pull)
         named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
         drawn = [(names.seed, *name) for part in named for name in part.distinct[0]]

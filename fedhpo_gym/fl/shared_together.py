@@ -1,6 +1,6 @@
 """Matrices of clients whose products are taken together, as graphics processors need it.
 
-See `shared` for the form that the matrices of clients who start alike keep.
+The matrices of clients who start alike keep the form that `shared_matrices` describes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _mixed(word: Any, other: Any) -> Any:
 
 @compiled
 def start(words: Words, pool: Words, state: State) -> None:
-    """Start the stream of some words; `pool` (4,) is overwritten."""
+    """Start the stream of some words of `entropy`; `pool` (4,) is overwritten."""
     constant = _IN
     for i in range(POOL):
         pool[i], constant = _hashed(words[i], constant, _IN_FACTOR)

@@ -216,7 +216,7 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
 def add_updates(
     courses: Integers, weight: Floats, received: Floats, local: Floats, mean: NDArray[np.float64]
 ) -> None:
-    """Add weighted updates to the (courses, numbers) means of their courses."""
+    """Add weighted updates to the (courses, numbers) means of their courses in float64."""
     for item in range(len(weight)):
         course, own = courses[item], float(weight[item])
         for p in range(mean.shape[1]):

@@ -99,7 +99,7 @@ class BertTiny(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> BertTiny:
-        """See `Model.for_federation`.
+        """Create the model that fits a federation's data.
 
         Raises:
             InvalidArgumentError: the setting `pretrained` is neither 0 nor 1.

@@ -84,7 +84,7 @@ class ConvNet(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> ConvNet:
-        """See `Model.for_federation`; FEMNIST has 2,048 hidden units, CIFAR-10 has 128."""
+        """Create the model that fits: for FEMNIST 2,048 hidden units, for CIFAR-10 128."""
         del shape
         size = federation.features.shape[1:]
         image = (size[0], size[1], size[2] if len(size) > 2 else 1)

@@ -123,7 +123,7 @@ MAX_NORM = 5.0
 class Step:
     """A step of one item on one minibatch, but for the products with the large layer.
 
-    Everything backward is multiplied by the learning rate.
+    Everything backward is multiplied by `Minibatch.rates`, the learning rate.
 
     Attributes:
         own: parameters of the item, updated in place; those of the large layer are not read.

@@ -87,7 +87,7 @@ class StepTogether:
         return values if self.mask is None else (values * self.mask[..., units]).to(values.dtype)
 
     def _clip(self, gradients: Parameters, products: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        """Return the (items, 1, 1) factors that shorten gradients."""
+        """Return the (items, 1, 1) factors that shorten gradients to `clip_norm`."""
         lengths = [
             torch.linalg.vector_norm(gradient.flatten(1), dim=1, dtype=torch.float32)
             for gradient in gradients.values()

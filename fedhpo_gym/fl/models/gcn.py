@@ -80,7 +80,7 @@ class GCN(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> GCN:
-        """See `Model.for_federation`.
+        """Create the model that fits a federation's data.
 
         Raises:
             InvalidArgumentError: the federation is not one of a graph.
@@ -133,7 +133,7 @@ class GCN(TorchModel):
                 )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`; every node is seen with the edges of its own client alone."""
+        """Show every node with the edges of its own client alone."""
         out = []
         for item in range(parameters["bias2"].shape[1]):
             own = {name: value[0, item] for name, value in parameters.items()}
@@ -171,7 +171,7 @@ def _step(
 ) -> None:
     """Take one SGD step of one course on one client, in place.
 
-    Everything backward is multiplied by the learning rate.
+    Everything backward is multiplied by `Minibatch.rates`, the learning rate.
 
     Shapes: `rates` (training nodes,); `drawn` (at least neighbours, 64).
     """

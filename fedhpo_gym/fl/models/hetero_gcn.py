@@ -50,7 +50,7 @@ class HeteroGCN(TorchModel):
     def for_federation(
         cls, federation: Federation, device: torch.device, **shape: Any
     ) -> HeteroGCN:
-        """See `Model.for_federation`.
+        """Create the model that fits a federation's data.
 
         Raises:
             InvalidArgumentError: the clients do not have sets of graphs of their own.
@@ -99,7 +99,7 @@ class HeteroGCN(TorchModel):
                 )
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """See `Model.logits`; classes that a graph's client does not have get `ABSENT`."""
+        """Give classes that a graph's client does not have `ABSENT`."""
         items = parameters["bias3"].shape[1]
         out = torch.full((self._num_classes, items, len(x)), ABSENT, device=self.device)
         owner = self._owner[x[:, 0]]
@@ -184,7 +184,7 @@ def _forward(own: Parameters, graphs: _Joined) -> tuple[Tensor, Tensor, Tensor, 
 def _step(own: Parameters, graphs: _Joined, targets: Tensor, rates: Tensor, decay: float) -> None:
     """Take one SGD step of one course on one client, in place.
 
-    Everything backward is multiplied by the learning rate.
+    Everything backward is multiplied by `Minibatch.rates`, the learning rate.
 
     Shapes: `targets` (g, classes); `rates` (g, 1).
     """

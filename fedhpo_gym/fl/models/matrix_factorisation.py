@@ -75,7 +75,7 @@ class MatrixFactorisation(TorchModel):
         return torch.from_numpy(np.stack([ids.astype(np.int64), self._owner], 1)).to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """See `Model.sgd_step`; the loss is the mean squared error."""
+        """Take a step on the mean squared error."""
         for item, size in enumerate(batch.sizes.tolist()):
             if not size:
                 continue

@@ -52,7 +52,7 @@ class Perceptron(CompiledModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> Perceptron:
-        """`shape` has `model_depth` and `model_width`."""
+        """Create the model that fits; `shape` has `model_depth` and `model_width`."""
         depth, width = int(shape["model_depth"]), int(shape["model_width"])
         return cls(federation.features.shape[1], federation.num_classes, depth, width)
 
@@ -72,7 +72,7 @@ class Perceptron(CompiledModel):
         return dict(sorted(drawn.items()))
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The order is that which compiled code reads."""
+        """Return them in the order in which compiled code reads them."""
         found: dict[str, tuple[int, ...]] = {}
         for layer, inputs in enumerate(self.inputs_of[: self.depth], start=1):
             found[f"weight{layer}"] = (1, inputs, self.width)
