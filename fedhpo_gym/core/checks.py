@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -124,6 +125,35 @@ class Axes:
         )
 
 
+@dataclass(frozen=True)
+class Range:
+    """What a number must be besides a number, beside its annotation: `Annotated[int, Range(1)]`.
+
+    Attributes:
+        low: the lowest it may be.
+        high: the highest.
+        ends: as intervals are written, whether the ends belong to it: "[]", "(]", "[)" or "()".
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    ends: Literal["[]", "(]", "[)", "()"] = "[]"
+
+    def fit(self, number: float | None) -> bool:
+        """Return whether a number is so, or there is none."""
+        if number is None:
+            return True
+        above = number > self.low if self.ends[0] == "(" else number >= self.low
+        return above and (number < self.high if self.ends[1] == ")" else number <= self.high)
+
+    def __str__(self) -> str:
+        if math.isinf(self.high):
+            return f"{'above' if self.ends[0] == '(' else 'at least'} {self.low:g}"
+        if math.isinf(self.low):
+            return f"{'below' if self.ends[1] == ')' else 'at most'} {self.high:g}"
+        return f"in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
+
+
 def shown(value: object) -> str:
     """Return a value as an error message shows it: never long, and never an error itself."""
     try:
@@ -136,8 +166,9 @@ def as_typed(name: str, value: object, hint: Any) -> Any:
     """Return a value as the type that an annotation names; numbers become built-in ones."""
     try:
         return _typed(value, hint)
-    except _WrongTypeError:
-        raise InvalidArgumentError(f"`{name}` must be {_words(hint)}, got {shown(value)}") from None
+    except _WrongTypeError as error:
+        words = str(error) or _words(hint)
+        raise InvalidArgumentError(f"`{name}` must be {words}, got {shown(value)}") from None
 
 
 def check_fields(record: Any) -> None:
@@ -271,9 +302,9 @@ def _typed(value: Any, hint: Any) -> Any:
     if origin is np.ndarray:
         return _as_array(value, get_args(inner[1])[0] if inner else None)
     if origin is Annotated:
-        found, axes = _typed(value, inner[0]), inner[1]
-        if isinstance(axes, Axes) and not axes.fit(found):
-            raise _WrongTypeError
+        found, rule = _typed(value, inner[0]), inner[1]
+        if isinstance(rule, Axes | Range) and not rule.fit(found):
+            raise _WrongTypeError(str(rule) if isinstance(rule, Range) else "")
         return found
     return _contained(value, origin, inner)
 
@@ -393,7 +424,7 @@ def _words(hint: Any) -> str:
         items = f", each {_words(inner[0])}" if inner else ""
         return f"a list{items}"
     if origin is Annotated:
-        return f"{_words(inner[0])}{inner[1]}"
+        return f"{_words(inner[0])}{', ' * isinstance(inner[1], Range)}{inner[1]}"
     if origin is np.ndarray:
         return "an array of numbers"
     name = getattr(origin, "__name__", str(origin))
