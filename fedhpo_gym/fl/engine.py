@@ -207,10 +207,11 @@ class CourseBatch:
 
     def restart(self, positions: Collection[int]) -> None:
         """Set some courses back to round 0."""
-        for group, row, position in self._places():
-            if position in positions:
-                group.restart(row)
-                self._last.pop(position, None)
+        for group in self._groups:
+            if len(rows := np.flatnonzero(np.isin(group.positions, list(positions)))):
+                group.restart(rows.tolist())
+        for position in positions:
+            self._last.pop(position, None)
 
     def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
@@ -224,7 +225,7 @@ class CourseBatch:
         self._last = {}
         for group, row, position in self._places():
             if snapshot[position] is None:
-                group.restart(row)
+                group.restart([row])
             self._put(group, row, position, snapshot[position])
 
 

@@ -83,17 +83,18 @@ class Group:
             )
         return self._roster
 
-    def restart(self, row: int) -> None:
-        """Set a course back to round 0."""
+    def restart(self, rows: Sequence[int]) -> None:
+        """Set some courses back to round 0."""
         begun = type(self)(
-            self.positions[[row]].tolist(),
-            [self._courses[row]],
-            [self._needs[row]],
+            rows,
+            [self._courses[row] for row in rows],
+            [self._needs[row] for row in rows],
             self._trainer,
             self._algorithm,
             self._horizon,
         )
-        self.put(row, begun.get(0))
+        for place, row in enumerate(rows):
+            self.put(row, begun.get(place))
 
     def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
         """Run one communication round of every course."""
