@@ -67,7 +67,7 @@ def test_so_does_that_of_a_missing_surrogate() -> None:
 
 @pytest.mark.parametrize("wrapper", [TabularBackend, SurrogateBackend, RawBackend])
 def test_the_wrappers_say_when_they_come_too_late(wrapper: type) -> None:
-    words = " ".join((wrapper.__doc__ or "").split())
+    words = " ".join((wrapper.__base__.__doc__ or "").split())
     assert "too late where an id has no stored numbers: to open it, `gymnasium.make`" in words
 
 

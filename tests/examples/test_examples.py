@@ -200,7 +200,7 @@ def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
     server = {"features": np.ones((1000, 2)), "labels": np.arange(1000) % 2}
     asked = []
     monkeypatch.setattr(
-        "fedhpo_gym.data.tables.download",
+        "fedhpo_gym.data.tables.download_task",
         lambda task_id, _advice: asked.append(task_id) or server,
     )
     load_dataset.cache_clear()

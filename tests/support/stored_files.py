@@ -225,9 +225,9 @@ def numbered_policy(number: int) -> Policy:
 FEW = {
     "candidates.FEWEST_STEPS": 60,
     "candidates.BOOSTED_TREES": 30,
-    "gaussian.POINTS": 100,
-    "gaussian.LIKELY_ROWS": 40,
-    "gaussian.STEPS": 10,
+    "candidates.POINTS": 100,
+    "candidates.LIKELY_ROWS": 40,
+    "candidates.STEPS": 10,
 }
 
 
