@@ -35,7 +35,7 @@ class Difference:
 
     Attributes:
         step: number of the step, from 1; 0 stands for `reset`.
-        field: which number, for example `objectives.val_loss`.
+        field: which number, for example `val_loss` of the objectives.
         recorded: what the record holds.
         replayed: what came now.
         rounding: whether no number differs by more than rounding explains, between processors.
