@@ -80,10 +80,9 @@ def test_names_in_docstrings_resolve() -> None:
 
 
 def test_a_name_of_yesterday_is_found() -> None:
-    planted = {
-        "fedhpo_gym": "",
-        "fedhpo_gym.objectives": '"""`objectives.costs.COST_NAMES`, `Best.worst`, `Best.score`."""',
-        "fedhpo_gym.objectives.base": 'class Best:\n    """`objectives.base.Best`."""\n    score = 1',
-    }
+    base = 'class Best:\n    """`objectives.base.Best`."""\n    score = 1'
+    words = "'`objectives.costs.COST_NAMES`, `Best.worst`, `Best.score`.'"
+    package = "fedhpo_gym"
+    planted = {package: "", f"{package}.objectives": words, f"{package}.objectives.base": base}
     found = [line.rpartition(" ")[2] for line in unresolved(planted)]
     assert found == ["objectives.costs.COST_NAMES", "Best.worst"]
