@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import Positive, PositiveInt, Share
 from fedhpo_gym.agents.multi_fidelity import ROUND, Hyperband, Point, rounded
 from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.checks import check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace, Value
@@ -40,20 +42,16 @@ def expert_prior(
     raise unknown_name("quality of a prior", quality, ("good", "bad"))
 
 
+@dataclass(frozen=True, eq=False)
 class Belief:
-    """Independent normal distributions around a point, cut off at the edges of [-1, 1]."""
+    """Normal distributions of a `width` around a `centre` (n,), cut off at the edges of [-1, 1]."""
 
-    def __init__(self, centre: NDArray[np.float64], width: float) -> None:
-        """Take the (n,) point and the standard deviation."""
-        self.centre, self.width = centre, width
+    centre: NDArray[np.float64]
+    width: float
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return (n,) a point."""
-        drawn = np.full(self.centre.shape, np.inf)
-        while (outside := np.abs(drawn) > 1.0).any():
-            fresh = self.centre + self.width * rng.standard_normal(len(self.centre))
-            drawn = np.where(outside, fresh, drawn)
-        return drawn
+        return _drawn_inside(self.centre, self.width, rng)
 
     def density(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (m,) densities at (m, n) points of the box, up to a factor of the width and n.
@@ -84,25 +82,15 @@ class ModelSettings:
         good_share: share of the configurations of a rung that counts as good.
         candidates: points drawn near good configurations, of which the likeliest is taken.
         widening: what bandwidths are multiplied by where candidates are drawn.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
-    random_share: float = 1 / 3
-    good_share: float = 0.15
-    candidates: int = 64
-    widening: float = 3.0
+    random_share: Share = 1 / 3
+    good_share: Share = 0.15
+    candidates: PositiveInt = 64
+    widening: Positive = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("random_share", "good_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidArgumentError(f"`{name}` must be in [0, 1], got {getattr(self, name)}")
-        if self.candidates < 1 or not 0 < self.widening < math.inf:
-            raise InvalidArgumentError(
-                "`candidates` must be at least 1 and `widening` positive, got "
-                f"candidates={self.candidates}, widening={self.widening}"
-            )
+        check_fields(self)
 
 
 class BOHB(Hyperband):
@@ -139,9 +127,8 @@ class BOHB(Hyperband):
 
     def _densities(self) -> tuple[Density, Density] | None:
         """Return l and g of the highest rung that has them."""
-        width = self.action_space.shape[0] - len(self.fidelities)
         for seen in reversed(self._seen):
-            pair = densities(seen, width + 1, self._model.good_share)
+            pair = densities(seen, self.width + 1, self._model.good_share)
             if pair is not None:
                 return pair
         return None
@@ -181,11 +168,6 @@ class Density:
     """
 
     def __init__(self, points: NDArray[np.float64]) -> None:
-        """Fit the bandwidths.
-
-        Args:
-            points: (m, n).
-        """
         number, size = points.shape
         rule = 1.06 * points.std(axis=0) * number ** (-1.0 / (4 + size))
         self._points = points
@@ -202,11 +184,21 @@ class Density:
     def draw(self, number: int, widening: float, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return (number, n) points drawn with wider kernels, cut off at the edges of the box."""
         centres = self._points[rng.integers(len(self._points), size=number)]
-        drawn = np.full(centres.shape, np.inf)
-        while (outside := np.abs(drawn) > 1.0).any():
-            fresh = centres + rng.standard_normal(centres.shape) * self._widths * widening
-            drawn = np.where(outside, fresh, drawn)
-        return drawn
+        return _drawn_inside(centres, self._widths, rng, widening)
+
+
+def _drawn_inside(
+    centres: NDArray[np.float64],
+    widths: Any,
+    rng: np.random.Generator,
+    widening: float = 1.0,
+) -> NDArray[np.float64]:
+    """Return normal draws around centres, drawn anew until all lie in [-1, 1]."""
+    drawn = np.full(centres.shape, np.inf)
+    while (outside := np.abs(drawn) > 1.0).any():
+        fresh = centres + rng.standard_normal(centres.shape) * widths * widening
+        drawn = np.where(outside, fresh, drawn)
+    return drawn
 
 
 class KernelDensitySearch(TrialSearch):
@@ -223,7 +215,6 @@ class KernelDensitySearch(TrialSearch):
     beats random search, as in FedHPO-Bench, where it wins on 7 problems of 20.
 
     Args:
-        problem: what it acts on.
         model: how configurations are drawn.
     """
 
@@ -270,16 +261,7 @@ class PriorBand(Hyperband):
     comments say them, since what it counts as spent leaves out the lowest rung.
 
     Args:
-        problem: what it acts on.
-        prior: the configuration that an expert believes in. By
-            default the middle of the space.
-        low: as in `LadderSearch`.
-        high: as in `LadderSearch`.
-        eta: as in `LadderSearch`.
-        fidelities: as in `LadderSearch`.
-
-    Raises:
-        InvalidArgumentError: `prior` lacks a hyperparameter, or names a value that is not legal.
+        prior: the configuration that an expert believes in; by default the middle of the space.
     """
 
     def __init__(

@@ -6,16 +6,21 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
+
+Positive: TypeAlias = Annotated[float, Range(0, math.inf, "()")]
+PositiveInt: TypeAlias = Annotated[int, Range(1)]
+Share: TypeAlias = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +32,6 @@ class ArmGrid:
 
     Attributes:
         factors: (arms, width) coordinates in [-1, 1] of each factor, in the action's order.
-
-    Raises:
-        InvalidArgumentError: a factor is empty, has another shape, or leaves [-1, 1].
     """
 
     factors: tuple[NDArray[np.float64], ...]
@@ -60,15 +62,6 @@ class ArmGrid:
         parts = [factor[index[..., i]] for i, factor in enumerate(self.factors)]
         return np.concatenate(parts, axis=-1).astype(np.float32)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arms as plain JSON data."""
-        return {"factors": [factor.tolist() for factor in self.factors]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild arms from what `to_dict` returned."""
-        return cls(tuple(np.array(factor, dtype=np.float64) for factor in data["factors"]))
-
 
 def listed_arms(actions: ArrayLike) -> ArmGrid:
     """Return the arms that are the rows of `actions`: (arms, n)."""
@@ -80,30 +73,24 @@ def random_arms(width: int, number: int, rng: np.random.Generator) -> ArmGrid:
     return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))
 
 
+@checked_types
 def perturbed_arms(
     centre: ArrayLike,
-    number: int,
-    epsilon: float,
+    number: PositiveInt,
+    epsilon: Share,
     rng: np.random.Generator,
     space: SearchSpace | None = None,
 ) -> ArmGrid:
-    """Return a configuration and `number - 1` others near it, as FedEx is given them.
+    """Return a configuration (n,) and `number - 1` others near it, as FedEx is given them.
 
     Khodak et al. (2021), Appendix: intervals move by up to `epsilon` of their range either way,
     on the scale of the search space; grids by up to `ceil(epsilon * (points - 1))` points. All
     moves are uniform and end at the edge of the space.
-
-    Shapes: `centre` (n,).
     """
     point = np.asarray(centre, dtype=np.float64)
     if point.ndim != 1 or (space is not None and len(space) != len(point)):
         rule = "one coordinate per dimension" if space is None else f"shape ({len(space)},)"
         raise InvalidArgumentError(f"`centre` must have {rule}, got shape {point.shape}.")
-    if number < 1 or not 0 <= epsilon <= 1:
-        raise InvalidArgumentError(
-            "`number` must be at least 1 and `epsilon` in [0, 1], got "
-            f"number={number}, epsilon={epsilon}."
-        )
     moves = rng.uniform(-1.0, 1.0, (number - 1, len(point)))
     moved = np.clip(point + 2.0 * epsilon * moves, -1.0, 1.0)
     for i, values in enumerate(d.values for d in (space.dimensions if space else ())):
@@ -132,7 +119,6 @@ class ArmFeedback:
         before: validation loss of the received model, before local training (nats).
         after: the same loss after local training (nats).
         weight: size of the client's validation set; only shares matter.
-        client: index of the client; only personalised policies look at it.
     """
 
     arms: tuple[int, ...]
@@ -213,9 +199,9 @@ class Traces:
     def advantages(
         self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool
     ) -> NDArray[np.float64]:
-        """Return (clients,) shares times (score - baseline), then append the round's means.
+        """Return (clients,) shares times (score - past baseline), and note the round.
 
-        The baseline is that of the rounds before this one. Lower is better, as for losses.
+        Lower is better, as for losses.
         """
         share = shares(feedbacks)
         before = np.array([feedback.before for feedback in feedbacks])
@@ -254,14 +240,11 @@ def sampled_clients(observation: Observation) -> NDArray[np.int64]:
 def collect_feedback(
     clients: NDArray[np.int64], arms: NDArray[np.int64], info: Mapping[str, Any]
 ) -> list[ArmFeedback]:
-    """Return what the clients of one step reported.
+    """Return what the k clients of one step reported; `arms` are (k, factors).
 
     Clients without validation data are left out, and so are those that received a model whose loss
     is not finite: that is no fault of what they played. A client that diverged has the highest
-    finite loss of the step times `DIVERGED`, so that what it played is punished: left out, an arm
-    that diverges would look like one that nobody played.
-
-    Shapes: `clients` (k,); `arms` (k, factors).
+    finite loss of the step times `DIVERGED`, so that what it played is punished.
     """
     before, after, weight = (
         np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]
@@ -270,7 +253,8 @@ def collect_feedback(
     usable = np.isfinite(before) & (weight > 0)
     if usable.any():
         finite = np.concatenate([before[usable], after[usable & np.isfinite(after)]])
-        after = np.where(np.isfinite(after), after, _worse_than(float(finite.max())))
+        worse = min(DIVERGED * max(float(finite.max()), 0.0), float(np.finfo(np.float64).max))
+        after = np.where(np.isfinite(after), after, worse)
     return [
         ArmFeedback(
             arms=tuple(int(arm) for arm in arms[i]),
@@ -281,10 +265,6 @@ def collect_feedback(
         )
         for i in np.flatnonzero(usable)
     ]
-
-
-def _worse_than(loss: float) -> float:
-    return min(DIVERGED * max(loss, 0.0), float(np.finfo(np.float64).max))
 
 
 def _entry(mapping: Mapping[str, Any], name: str, what: str) -> Any:
@@ -303,15 +283,10 @@ DEFAULT_ARMS: Final = 27
 class ArmPolicy(Protocol):
     """What learns how good arms are."""
 
-    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from what at least one client reported."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what it has learned, as JSON data."""
-
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None: ...
+    def to_dict(self) -> dict[str, Any]: ...
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a policy from what `to_dict` returned."""
+    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
 
 
 class ArmAgent(Agent):
@@ -323,9 +298,6 @@ class ArmAgent(Agent):
     Args:
         problem: its actions are (clients, n) in [-1, 1].
         arms: what it chooses from; by default 27 draws from the prior.
-
-    Attributes:
-        policy: what it has learned.
     """
 
     policy: ArmPolicy
@@ -380,11 +352,7 @@ Point = NDArray[np.float64]
 
 
 class PointAgent(Agent):
-    """Chooses a point in [-1, 1]^n for each client that trains; others get the middle.
-
-    Args:
-        problem: its actions are (clients, n) in [-1, 1].
-    """
+    """Chooses a point in [-1, 1]^n for each client that trains; others get the middle."""
 
     acts_on = ("round",)
     per_client = True
