@@ -49,9 +49,6 @@ class Policy:
         limit: largest magnitude of a normalised observation.
         made_by: command that trains it again, for the message about a damaged file.
         origin: what it was trained on and how, as JSON data.
-
-    Raises:
-        InvalidArgumentError: the parts do not fit together.
     """
 
     entries: Mapping[str, tuple[int, ...]]
@@ -194,24 +191,12 @@ class Actor(Protocol):
     """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
 
     @property
-    def action_space(self) -> gym.spaces.Box:
-        """Where its actions lie."""
-
-    def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the action for an observation."""
+    def action_space(self) -> gym.spaces.Box: ...
+    def act(self, observation: Observation) -> NDArray[np.float32]: ...
 
 
 class PolicyAgent(Agent):
-    """Does what a policy says, and learns nothing more.
-
-    Attributes:
-        policy: what decides.
-
-    Raises:
-        InvalidArgumentError: there is no policy, or it acts in another space.
-        MissingDataError: there is no policy in the folder.
-        DamagedDataError: a file of the policy is damaged.
-    """
+    """Does what a policy says, and learns nothing more."""
 
     learned = "policy"
     seeded = False

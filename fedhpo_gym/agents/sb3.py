@@ -35,12 +35,7 @@ ALGORITHMS: Final = ("A2C", "PPO", "SAC")
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What training brought.
-
-    Attributes:
-        policy: what was learned.
-        episode_returns: sum of rewards of every episode, in the order they ended.
-    """
+    """The policy that was learned, and the sums of rewards of all episodes as they ended."""
 
     policy: Policy
     episode_returns: NDArray[np.float64]
@@ -164,11 +159,7 @@ def make_vector(env_id: str, num_envs: int, arguments: Mapping[str, Any]) -> Vec
 
 
 class JoinedVecEnv(VecEnv):
-    """Vector environments of Gymnasium, side by side, as one of stable-baselines3.
-
-    Attributes:
-        episode_returns: sum of rewards of every episode that ended.
-    """
+    """Vector environments of Gymnasium, side by side, as one of stable-baselines3."""
 
     def __init__(
         self,
@@ -177,14 +168,7 @@ class JoinedVecEnv(VecEnv):
         progress: Callable[[int], object] | None = None,
         share_starts: bool = False,
     ) -> None:
-        """Join environments.
-
-        Args:
-            parts: vector environments.
-            seed: part j is reset with a seed drawn from stream "sb3_reset", j.
-            progress: called with the number of environments after every step, if given.
-            share_starts: give every environment of a part the same seed.
-        """
+        """Join environments; part j is reset with a seed drawn from stream "sb3_reset", j."""
         for part in parts:
             _check_usable(part, parts[0])
         self.parts = tuple(parts)

@@ -123,8 +123,7 @@ class TrialSearch(Agent):
     def on_grid(self, points: Array) -> Array:
         """Return (m, n) points of the unit cube, moved to the middle of their cells.
 
-        A coordinate of a finite grid, or of whole numbers, stands for as many cells as there are
-        values. To a model, all points of a cell should be one.
+        To a model, all points of a cell should be one.
         """
         moved = points.copy()
         for i, dimension in enumerate(self.problem.search_space.dimensions):
@@ -134,10 +133,7 @@ class TrialSearch(Agent):
         return moved
 
     def first_untried(self, points: Array) -> Array:
-        """Return the first of (m, n) points of the unit cube whose cell was not asked yet.
-
-        Where all of them were asked, it is the first of all. Intervals have no cells.
-        """
+        """Return the first of (m, n) points whose cell was not asked yet; the first where all were."""
         asked = self.on_grid(self.to_unit(self._of(range(len(self.actions)))))
         known = {cell.tobytes() for cell in asked.astype(np.float32)}
         for point, cell in zip(points, self.on_grid(points).astype(np.float32), strict=True):
