@@ -67,10 +67,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 
 @checked_types
 def agent_class(name: str) -> type[Agent]:
-    """Import the class of an agent, a key of `AGENTS` or `module:Class` of one's own.
-
-    The latter runs that module: pass only names that a caller chose, none out of a file.
-    """
+    """Import the class of an agent: a key of `AGENTS`, or `module:Class`, whose module is run."""
     if name in AGENTS:
         module, _, attribute = AGENTS[name].partition(":")
         found: type[Agent] = getattr(importlib.import_module(module), attribute)

@@ -62,10 +62,9 @@ class SearchProblem:
 
 @explained_types
 def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> SearchProblem:
-    """Return what an agent has to solve in an environment; the environment is not reset.
+    """Return what an agent has to solve in an environment, which is not reset.
 
-    Its first `shared_start` configurations are drawn uniformly from the seed alone. Wrappers may
-    hide attributes of `env` behind their own.
+    Its first `shared_start` configurations are drawn uniformly from the seed alone.
     """
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
@@ -205,10 +204,7 @@ class Agent(ABC):
         return actions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the agent has learned and drawn, as JSON data, between two steps.
-
-        A new agent of the same class, problem and options that loads it goes on as this one would.
-        """
+        """Return all that it learned and drew, as JSON data, with which a new one goes on."""
         return {"agent": type(self).__name__, "seed": self.seed, "state": self._state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -288,11 +284,7 @@ class Agent(ABC):
 
 
 def score_of(reward: float, info: Mapping[str, Any]) -> float:
-    """Return the number that a single-objective optimizer is told; higher is better.
-
-    A trial says its score in `info`, whatever its reward is, which may depend on the trials before
-    it. Where a step has no score, as one of a round environment, it is the reward.
-    """
+    """Return the score that `info` says, else the reward: what optimizers of one number hear."""
     if "score" in info:
         return float(info["score"])
     if np.ndim(reward):
@@ -335,10 +327,7 @@ class TrialWorkers(Protocol):
 
 @checked_types
 def run_crew(crew: TrialWorkers, agent: Agent, seed: int) -> Iterator[Step]:
-    """Run one episode of simulated workers to its end, and yield its trials as they end.
-
-    Whenever a worker is free, the agent is asked, before it knows what the others will find.
-    """
+    """Run one episode of simulated workers, of whom none is idle; yield trials as they end."""
     observation, over = crew.reset(seed=seed)[0], False
     while not over:
         while crew.free:

@@ -132,10 +132,7 @@ class Evolution:
         check_fields(self)
 
     def offspring(self, target: Array, pool: Array, rng: np.random.Generator) -> Array:
-        """Return (n,) rand1/bin: a + F (b - c) of three points of the (m, n) pool, crossed.
-
-        A coordinate outside the unit cube is drawn anew, as in DEHB (Awad et al., 2021).
-        """
+        """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
         first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
         mutant = first + self.factor * (second - third)
         outside = (mutant < 0.0) | (mutant > 1.0)

@@ -26,11 +26,10 @@ NEAR, FAR_DRAWS = 0.1, 50
 def expert_prior(
     space: SearchSpace, optimum: Mapping[str, Any], quality: Quality, seed: int
 ) -> dict[str, Value]:
-    """Return the configuration that an expert of some quality believes in.
+    """Return the configuration that an expert believes in (Mallik et al., 2023, Appendix D).
 
-    As in PriorBand (Mallik et al., 2023, Appendix D): a good expert names the optimum, moved by
-    normal noise of a twentieth of every range. A bad expert names the worst of 50 draws, where
-    worst is farthest from the optimum: the values of the others are not known to every problem.
+    A good one names the optimum, moved by normal noise of a twentieth of every range, a bad one the
+    worst of 50 draws: the farthest from the optimum.
     """
     rng = stream(seed, "expert_prior")
     best = space.encode({k: v for k, v in optimum.items() if k in space}).astype(np.float64)
@@ -50,14 +49,10 @@ class Belief:
     width: float
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return (n,) a point."""
         return _drawn_inside(self.centre, self.width, rng)
 
     def density(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (m,) densities at (m, n) points of the box, up to a factor of the width and n.
-
-        What is cut off at the edges is missing: near a corner, the density within is higher.
-        """
+        """Return (m,) densities at (m, n) points of the box, up to a factor of the width and n."""
         apart = (points - self.centre) / self.width
         root = self.width * math.sqrt(2.0)
         inside = [
@@ -137,10 +132,7 @@ class BOHB(Hyperband):
 def densities(
     seen: Sequence[tuple[float, Point]], fewest: int, good_share: float
 ) -> tuple[Density, Density] | None:
-    """Return the densities of good and of bad points; None where too few were seen.
-
-    No point is both: there is no model before 2 `fewest` points, as in the authors' code.
-    """
+    """Return the densities of good and of bad points, no point being both; None of too few."""
     good = max(fewest, int(good_share * len(seen)))
     if len(seen) - good < fewest:
         return None
@@ -161,11 +153,7 @@ def likeliest(
 
 
 class Density:
-    """A product-kernel density of points in [-1, 1]^n, with Gaussian kernels.
-
-    Bandwidths are 1.06 s m^(-1/(4 + n)) for m points of standard deviation s in a coordinate, the
-    normal reference rule (Silverman, 1986).
-    """
+    """A product of Gaussian kernels over [-1, 1]^n, by the reference rule (Silverman, 1986)."""
 
     def __init__(self, points: NDArray[np.float64]) -> None:
         number, size = points.shape
@@ -188,10 +176,7 @@ class Density:
 
 
 def _drawn_inside(
-    centres: NDArray[np.float64],
-    widths: Any,
-    rng: np.random.Generator,
-    widening: float = 1.0,
+    centres: NDArray[np.float64], widths: Any, rng: np.random.Generator, widening: float = 1.0
 ) -> NDArray[np.float64]:
     """Return normal draws around centres, drawn anew until all lie in [-1, 1]."""
     drawn = np.full(centres.shape, np.inf)
@@ -315,7 +300,6 @@ class PriorBand(Hyperband):
         return uniform, (1.0 - uniform) * share
 
     def _incumbent(self) -> Point:
-        """Return the best configuration of all rungs."""
         return max((one for seen in self._seen for one in seen), key=lambda one: one[0])[1]
 
     def _spent(self) -> float:

@@ -27,8 +27,7 @@ Share: TypeAlias = Annotated[float, Range(0, 1)]
 class ArmGrid:
     """A product of factors; an action is the concatenation of one row of each.
 
-    A list of configurations is one factor as wide as the action; a grid of independent
-    hyperparameters is one factor of width 1 per coordinate.
+    A list of configurations is one factor as wide as the action; a grid has one per coordinate.
 
     Attributes:
         factors: (arms, width) coordinates in [-1, 1] of each factor, in the action's order.
@@ -48,12 +47,10 @@ class ArmGrid:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of arms of each factor."""
         return tuple(len(factor) for factor in self.factors)
 
     @property
     def width(self) -> int:
-        """Number of coordinates of an action."""
         return sum(factor.shape[1] for factor in self.factors)
 
     def actions(self, indices: ArrayLike) -> NDArray[np.float32]:
@@ -66,11 +63,6 @@ class ArmGrid:
 def listed_arms(actions: ArrayLike) -> ArmGrid:
     """Return the arms that are the rows of `actions`: (arms, n)."""
     return ArmGrid((np.array(actions, dtype=np.float64),))
-
-
-def random_arms(width: int, number: int, rng: np.random.Generator) -> ArmGrid:
-    """Return `number` configurations drawn from the prior of the search space."""
-    return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))
 
 
 @checked_types
@@ -112,14 +104,7 @@ def _grid_moves(
 
 @dataclass(frozen=True)
 class ArmFeedback:
-    """One client's answer of one round.
-
-    Attributes:
-        arms: index of the arm played, one per factor.
-        before: validation loss of the received model, before local training (nats).
-        after: the same loss after local training (nats).
-        weight: size of the client's validation set; only shares matter.
-    """
+    """One client's answer of a round: arms played, losses (nats) before and after, and size."""
 
     arms: tuple[int, ...]
     before: float
@@ -163,10 +148,7 @@ def shares(feedbacks: Sequence[ArmFeedback]) -> NDArray[np.float64]:
 
 
 def discounted_mean(values: Sequence[float], gamma: float) -> float:
-    """Return the mean of `values` with weights gamma^age, the last one's age being 0.
-
-    0^0 counts as 1, so gamma = 0 is the last value and gamma = 1 the plain mean.
-    """
+    """Return the mean of `values` with weights gamma^age, 0 the age of the last one; 0^0 is 1."""
     if not values:
         raise InvalidArgumentError("`values` must hold at least one number, got none.")
     weights = gamma ** np.arange(len(values) - 1, -1, -1, dtype=np.float64)
@@ -177,11 +159,7 @@ def discounted_mean(values: Sequence[float], gamma: float) -> float:
 class Traces:
     """What happened in every round so far; `entropy` and `mle` also hold the start.
 
-    Attributes:
-        before: weighted mean loss of the clients before local training, one per round (nats).
-        after: the same after local training.
-        entropy: entropy of the policy (nats), one more than rounds.
-        mle: probability of the likeliest arms, one more than rounds.
+    `before` and `after` local training are weighted mean losses of the clients (nats).
     """
 
     before: list[float] = field(default_factory=list)
@@ -199,10 +177,7 @@ class Traces:
     def advantages(
         self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool
     ) -> NDArray[np.float64]:
-        """Return (clients,) shares times (score - past baseline), and note the round.
-
-        Lower is better, as for losses.
-        """
+        """Return (clients,) shares times (loss - past baseline), and note the round's means."""
         share = shares(feedbacks)
         before = np.array([feedback.before for feedback in feedbacks])
         after = np.array([feedback.after for feedback in feedbacks])
@@ -212,12 +187,10 @@ class Traces:
         return weighted
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return the traces as plain JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild traces from what `to_dict` returned."""
         return cls(**{name: [float(value) for value in values] for name, values in data.items()})
 
 
@@ -242,9 +215,8 @@ def collect_feedback(
 ) -> list[ArmFeedback]:
     """Return what the k clients of one step reported; `arms` are (k, factors).
 
-    Clients without validation data are left out, and so are those that received a model whose loss
-    is not finite: that is no fault of what they played. A client that diverged has the highest
-    finite loss of the step times `DIVERGED`, so that what it played is punished.
+    Clients without validation data, or whose received model has no finite loss, are left out. One
+    that diverged has the highest finite loss of the step times `DIVERGED`.
     """
     before, after, weight = (
         np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]
@@ -308,7 +280,8 @@ class ArmAgent(Agent):
     def __init__(self, problem: SearchProblem, *, arms: ArmGrid | None = None) -> None:
         super().__init__(problem)
         width = check_unit_rows(self.action_space)
-        self.arms = arms or random_arms(width, DEFAULT_ARMS, stream(self.seed, "arms"))
+        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, width))
+        self.arms = arms or listed_arms(drawn)
         if self.arms.width != width:
             raise InvalidArgumentError(
                 f"`arms` must have {width} coordinates, as the action space, got {self.arms.width}."

@@ -97,11 +97,9 @@ class FedExPolicy:
         return float(sum(-(np.exp(logs) * logs).sum() for logs in self._logs)) + 0.0
 
     def certainty(self) -> float:
-        """Return the probability of the likeliest combination of arms."""
         return math.exp(sum(float(logs.max()) for logs in self._logs))
 
     def mle(self) -> tuple[int, ...]:
-        """Return the likeliest arm of each factor."""
         return tuple(int(logs.argmax()) for logs in self._logs)
 
     def sample(self, rng: np.random.Generator, clients: int) -> NDArray[np.int64]:
@@ -111,7 +109,6 @@ class FedExPolicy:
         return np.stack([_draw(theta, rng, clients) for theta in self.theta], axis=1)
 
     def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from one round."""
         arms = checked_arms(feedbacks, self.sizes)
         advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
         if self.stopped:
@@ -121,13 +118,14 @@ class FedExPolicy:
         for factor, logs in enumerate(self._logs):
             gradient = _gradient(logs, arms[:, factor], advantages)
             logs = logs - self._step(factor, gradient)
-            self._logs[factor] = logs - _log_sum_exp(logs)
+            highest = float(logs.max())
+            total = highest + math.log(float(np.exp(logs - highest).sum()))
+            self._logs[factor] = logs - total
         self.traces.entropy.append(self.entropy())
         self.traces.mle.append(self.certainty())
         self.stopped = self.traces.entropy[-1] < self.settings.cutoff
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings and state as plain JSON data, exactly."""
         return {
             "sizes": list(self.sizes),
             "settings": asdict(self.settings),
@@ -188,11 +186,6 @@ def _gradient(
     gradient = np.zeros_like(logs)
     np.add.at(gradient, arms, advantages * importance)
     return gradient
-
-
-def _log_sum_exp(logs: NDArray[np.float64]) -> float:
-    highest = float(logs.max())
-    return highest + math.log(float(np.exp(logs - highest).sum()))
 
 
 class FedEx(ArmAgent):

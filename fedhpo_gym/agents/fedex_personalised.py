@@ -48,13 +48,7 @@ def initial_parameters(
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """What a pass through the network leaves for the way back.
-
-    Attributes:
-        log_theta: (clients, arms) of each factor.
-        inputs: (clients, width) of each hidden layer, and last of the heads.
-        spectra: for each hidden layer its largest singular value and the two singular vectors.
-    """
+    """What a pass through the network leaves for the way back: (clients, ...) of each layer."""
 
     log_theta: list[Array]
     inputs: list[Array]
@@ -101,12 +95,7 @@ def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> 
 
 @dataclass
 class Adam:
-    """Adam (Kingma and Ba, 2015) with weight decay added to the gradient.
-
-    Attributes:
-        first: running mean of the gradients, decay 0.9.
-        second: running mean of their squares, decay 0.999.
-    """
+    """Adam (Kingma and Ba, 2015) with weight decay added to the gradient, and its two moments."""
 
     learning_rate: float
     weight_decay: float
@@ -115,7 +104,6 @@ class Adam:
     second: Parameters = field(default_factory=dict)
 
     def step(self, parameters: Parameters, gradients: Parameters) -> Parameters:
-        """Return the parameters one step down the gradients."""
         self.steps += 1
         moved = {}
         for name, value in parameters.items():
@@ -129,12 +117,10 @@ class Adam:
         return moved
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain JSON data."""
         return {**vars(self), "first": listed(self.first), "second": listed(self.second)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild the state from what `to_dict` returned."""
         moments = {name: arrays(data[name]) for name in ("first", "second")}
         return cls(**{**data, **moments})
 
@@ -251,7 +237,6 @@ class PersonalPolicy:
         self._parameters = self._adam.step(self._parameters, gradients)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings and state as plain JSON data, exactly."""
         return {
             "sizes": list(self.sizes),
             "settings": asdict(self.settings),

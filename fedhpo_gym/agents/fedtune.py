@@ -54,28 +54,17 @@ class Preferences:
 
     @property
     def vector(self) -> Array:
-        """The weights (α, β, γ, δ)."""
         return np.array(astuple(self))
 
 
 def round_costs(samples: NDArray[np.float64], passes: float) -> Array:
-    """Return what one round costs by its (k,) samples, in the order of the preferences: (4,).
-
-    Units are samples processed by the slowest client, transmissions one after the other, samples
-    processed by all clients, and transmissions of all clients.
-    """
+    """Return a round's (4,) costs: samples of the slowest, one transmission, samples, clients."""
     return np.array([passes * samples.max(), 1.0, passes * samples.sum(), float(len(samples))])
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """The rounds between two decisions.
-
-    Attributes:
-        participants: clients per round, M.
-        passes: local passes per round, E.
-        costs: (4,) sum over the rounds; once the stage is over, per unit of accuracy gained.
-    """
+    """The rounds between two decisions; `costs` (4,) are their sum, in the end per accuracy."""
 
     participants: int
     passes: int
@@ -138,7 +127,6 @@ class FedTuneController:
         self.decisions += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what it remembers, as plain JSON data."""
         stages = (self.stage, self._previous, self._before)
         return {
             "stages": [{**vars(stage), "costs": stage.costs.tolist()} for stage in stages],

@@ -47,11 +47,7 @@ class FLoRA(PointAgent):
 
     @checked_types
     def __init__(
-        self,
-        problem: SearchProblem,
-        *,
-        local_steps: PositiveInt = 5,
-        surface: str = "aplm",
+        self, problem: SearchProblem, *, local_steps: PositiveInt = 5, surface: str = "aplm"
     ) -> None:
         super().__init__(problem)
         require_known("loss surface", surface, SURFACES)

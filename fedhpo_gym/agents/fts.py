@@ -8,7 +8,7 @@ exploration", NeurIPS 2021, Algorithms 1 and 2; written from the papers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -16,14 +16,8 @@ from typing import Annotated, Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
-from fedhpo_gym.agents.clients import (
-    Positive,
-    PositiveInt,
-    check_unit_rows,
-    collect_feedback,
-    sampled_clients,
-)
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt
 from fedhpo_gym.core.checks import Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -84,10 +78,9 @@ def maximise(
     rng: np.random.Generator,
     value: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """Return the (n,) point of the unit cube where the drawn function is (about) largest.
+    """Return the (n,) point of the unit cube where the drawn function, or `value`, is largest.
 
-    The best of `candidates` uniform points, then of a tenth as many around it per stage. With
-    `value`, (m, n) points -> (m,), that function is maximised instead.
+    The best of `candidates` uniform points, then of a tenth as many around it per stage.
     """
     dimensions = features.frequencies.shape[1]
     points = rng.random((candidates, dimensions))
@@ -124,10 +117,7 @@ class FTSSettings:
 
 
 def own_probability(trial: int) -> float:
-    """Return p_t = 1 - 1/(t + 1)², the chance that a client's trial t uses its own model.
-
-    As in the authors' code, t counts from 0 after the initial trials, and p_0 is p_1.
-    """
+    """Return p_t = 1 - 1/(t + 1)², the chance of the own model; t counts from 0, and p_0 is p_1."""
     return 1.0 - 1.0 / (max(trial, 1) + 1) ** 2
 
 
@@ -194,7 +184,6 @@ class FederatedThompson:
         return self._sent[client][1]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings and observations as plain JSON data."""
         return {
             "clients": self.clients,
             "dimensions": self.dimensions,
@@ -245,34 +234,25 @@ class FederatedThompson:
         return draw_features(self.dimensions, number, scale, stream(self._seed, name))
 
 
-class FTS(Agent):
+class FTS(PointAgent):
     """Dai et al. (2020) on the rounds of one course; see `FederatedThompson` for what differs.
 
     A client's objective is by how much its local training lowered its own validation loss: losses
     themselves fall as the course goes on, whatever is tried.
     """
 
-    acts_on = ("round",)
-    per_client = True
-
     def __init__(self, problem: SearchProblem, *, settings: FTSSettings | None = None) -> None:
         super().__init__(problem)
-        width = check_unit_rows(self.action_space)
-        self.policy = FederatedThompson(self.action_space.shape[0], width, self.seed, settings)
-        self._clients = np.empty(0, dtype=np.int64)
+        clients = self.action_space.shape[0]
+        self.policy = FederatedThompson(clients, self.width, self.seed, settings)
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
-        self._clients = sampled_clients(observation)
-        action = np.zeros(self.action_space.shape, dtype=np.float32)
-        for client in self._clients:
-            action[client] = 2.0 * self.policy.suggest(int(client)) - 1.0
-        return action
+    def choose(self, clients: NDArray[np.int64]) -> Array:
+        return np.array([2.0 * self.policy.suggest(client) - 1.0 for client in clients.tolist()])
 
-    def tell(self, step: Step) -> None:
-        no_arms = np.empty((len(self._clients), 0), dtype=np.int64)
-        for feedback in collect_feedback(self._clients, no_arms, step.info):
-            point = (step.action[feedback.client].astype(np.float64) + 1.0) / 2.0
-            self.policy.observe(feedback.client, point, feedback.before - feedback.after)
+    def learn(self, points: Array, feedbacks: Sequence[ArmFeedback]) -> None:
+        for one in feedbacks:
+            point = (points[one.client] + 1.0) / 2.0
+            self.policy.observe(one.client, point, one.before - one.after)
 
     def _state(self) -> dict[str, Any]:
         return self.policy.to_dict()
@@ -358,7 +338,6 @@ class PrivateThompson(FederatedThompson):
         return np.asarray(raw / raw.sum(axis=1, keepdims=True))
 
     def _first_point(self, client: int, rng: np.random.Generator) -> Array:
-        """Return a draw from the part that a client explores."""
         point, part = rng.random(self.dimensions), client % self._parts
         for axis in range(self._private.halvings):
             point[axis] = (point[axis] + (part >> axis & 1)) / 2.0

@@ -100,10 +100,7 @@ class LadderSearch(TrialSearch):
 def rungs(
     fidelity: Dimension, low: Value | None, high: Value | None, eta: int
 ) -> tuple[Value, ...]:
-    """Return the values high / eta^k that are at least `low`, lowest first.
-
-    A fidelity with a grid gives the nearest ones that it has, each a rung once.
-    """
+    """Return the values high / eta^k that are at least `low`, lowest first; nearest on a grid."""
     bottom = float(fidelity.validate(fidelity.low if low is None else low, "low"))
     top = float(fidelity.validate(fidelity.high if high is None else high, "high"))
     if not 0 < bottom <= top:
@@ -134,11 +131,8 @@ Point = NDArray[np.float64]
 class Bracket:
     """One round of successive halving: a rung is told entirely before the next one is asked.
 
-    Attributes:
-        waiting: configurations to try on `rung`; None for one that is still to be drawn.
-        start: the rung of its first configurations.
-        turn: how many brackets were begun before it.
-        over: whether nothing is left to ask, nor will be.
+    `waiting` are configurations to try on `rung`, None for one that is still to be drawn; `start`
+    is the first rung, and `turn` counts the brackets begun before.
     """
 
     def __init__(self, rung: int, number: int, top: int, eta: int, turn: int) -> None:

@@ -220,7 +220,5 @@ class HyperbandTPE(PrunedTPE):
 
     def _pruner(self) -> optuna.pruners.BasePruner:
         return optuna.pruners.HyperbandPruner(
-            min_resource=1,
-            max_resource=self._step(len(self.rungs) - 1),
-            reduction_factor=self._eta,
+            min_resource=1, max_resource=self._step(len(self.rungs) - 1), reduction_factor=self._eta
         )

@@ -93,14 +93,10 @@ class Policy:
 
     @property
     def action_space(self) -> gym.spaces.Box:
-        """The space of its actions."""
         return gym.spaces.Box(self.low, self.high, dtype=np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the most likely action for an observation, or for many.
-
-        Leading axes of the observation are those of the answer, and change no bit of it.
-        """
+        """Return the most likely action for an observation, or for many along leading axes."""
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
         hidden = rows[..., None, :]

@@ -57,8 +57,7 @@ def train(
 ) -> Training:
     """Train one policy in one environment, or in several with the same spaces at once.
 
-    Observations are normalised by their running mean and variance, rewards by the running variance
-    of returns, as `VecNormalize` does; the policy holds what was found for the observations.
+    Observations and rewards are normalised as `VecNormalize` does; the policy holds the former.
     """
     require_known("algorithm", algorithm, ALGORITHMS)
     wanted = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)
@@ -71,10 +70,7 @@ def train(
         "seed": int(stream(seed, "sb3").integers(2**32)),
         "device": "cpu",
         **(settings or {}),
-        "policy_kwargs": {
-            **(settings or {}).get("policy_kwargs", {}),
-            "net_arch": list(layers),
-        },
+        "policy_kwargs": {**(settings or {}).get("policy_kwargs", {}), "net_arch": list(layers)},
     }
     with _own_random_numbers():
         normalized = VecNormalize(joined, gamma=options.get("gamma", 0.99))

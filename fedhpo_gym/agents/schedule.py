@@ -52,7 +52,6 @@ class Schedule:
 
     @property
     def action_space(self) -> gym.spaces.Box:
-        """Where its actions lie: a Box in [-1, 1], a coordinate per dimension."""
         return gym.spaces.Box(-1.0, 1.0, (len(self.space),), np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:

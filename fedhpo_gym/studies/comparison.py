@@ -46,13 +46,7 @@ EVERY_S: Final = 30.0
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What became of a study.
-
-    Attributes:
-        folder: where its records are; `fedhpo-gym report` judges them.
-        outcomes: how every cell ended, in the order of the plan.
-        left_out: problems of the suite that nothing here can answer, and why.
-    """
+    """Where the records of a study are, how its cells ended, and why problems were left out."""
 
     folder: Path
     outcomes: tuple[Outcome, ...]
@@ -75,11 +69,6 @@ class Execution:
         timeout_s: real seconds that a cell may take.
         columnar: whether records are Parquet files; None where pyarrow is installed.
         track: what follows the runs.
-
-    Raises:
-        InvalidArgumentError: a number is not positive, or `address` and `executor` do not fit.
-        MissingDependencyError: columnar records are asked for without pyarrow.
-        UnknownNameError: there is no such executor, or no such tracker.
     """
 
     workers: int = 1
@@ -90,7 +79,6 @@ class Execution:
     track: Sequence[str] = field(default=())
 
     def __post_init__(self) -> None:
-        """Check everything."""
         check_executor(self.executor, self.address)
         for name in self.track:
             require_known("tracker", name, TRACKERS)

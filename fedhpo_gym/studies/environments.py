@@ -250,10 +250,7 @@ def known_ids() -> tuple[str, ...]:
 
 
 def resolve_id(name: str, others: Iterable[str] = ()) -> str:
-    """Return the full id of a name that may lack its version: the newest one is meant.
-
-    What is neither an id nor known is told apart from `others`, names that would do as well.
-    """
+    """Return the full, newest id of a name; `others` are names that would do as well."""
     if name in gym.registry:
         return name
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]

@@ -23,7 +23,6 @@ class Penalty:
     """What exceeds soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
 
     def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
-        """Read the constraints, as `ScalarizePenalty` takes them."""
         self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
         self._weights: NDArray[np.float64] = np.zeros(len(objectives))
         for index, (limit, weight) in read_constraints(objectives, constraints).items():
@@ -39,7 +38,6 @@ class Penalty:
             )
 
     def of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the (...) penalties of (..., m) scores."""
         total = np.zeros(scores.shape[:-1])
         # One after the other: a matrix product may round differently for another number of rows.
         for column in self._weighted:
@@ -67,12 +65,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     vector_reward = False
 
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        constraints: Constraints | None = None,
-    ) -> None:
+    def __init__(self, env: gym.Env[Any, Any], *, constraints: Constraints | None = None) -> None:
         """Make the reward one built-in float.
 
         Args:
@@ -124,7 +117,6 @@ class IncumbentValue:
         per_cost: bool = False,
         budget_s: float | None = None,
     ) -> None:
-        """Take the arguments of `IncumbentReward`."""
         check_reward(kind, discount, per_cost)
         self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
         self._problem, self._scale = problem, float(problem.error_scale)
@@ -136,10 +128,7 @@ class IncumbentValue:
         return self._problem.objectives[0]
 
     def potential(self, values: Floats, violations: Floats) -> Floats:
-        """Return the (N,) phi of trials.
-
-        Shapes: `values` (N,); `violations` (N,).
-        """
+        """Return the (N,) phi of trials with (N,) values and violations."""
         feasible = self._scale / (self._scale + self.objective.lacks(values))
         # 1 - 1 / (1 + v) is 1 where v is infinite.
         return np.where(violations > 0, 1.0 / (1.0 + violations) - 1.0, feasible)
@@ -152,10 +141,7 @@ class IncumbentValue:
         elapsed_s: float | Floats,
         optimum: float | Floats,
     ) -> Floats:
-        """Return the (N,) rewards of one trial each.
-
-        Shapes: `before` (N,); `after` (N,); `times_s` (N,); `elapsed_s` (N,).
-        """
+        """Return the (N,) rewards of one trial each, from (N,) numbers."""
         if self.kind == "incumbent":
             return after.copy()
         if self.kind == "regret":
@@ -271,11 +257,6 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         times_s, elapsed_s = info["cost"]["time_s"], info["elapsed_s"]
         reward = self.value.rewards(before, self._potential, times_s, elapsed_s, self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
-
-    @property
-    def kind(self) -> str:
-        """How the incumbent is rewarded: one of `KINDS`."""
-        return self.value.kind
 
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
