@@ -264,22 +264,19 @@ class Agent(ABC):
         )
 
     def _check_fidelity(self, problem: SearchProblem) -> None:
-        free = problem.fidelities.names
-        if self.fidelity is None or (
-            free == (self.fidelity,) and problem.search_space.names[-1] == self.fidelity
-        ):
-            return
-        raise self._other_fidelities(problem, (self.fidelity,))
+        if self.fidelity is not None:
+            self._check_free(problem, (self.fidelity,))
 
-    def _other_fidelities(
-        self, problem: SearchProblem, chosen: tuple[str, ...]
-    ) -> InvalidArgumentError:
+    def _check_free(self, problem: SearchProblem, chosen: tuple[str, ...]) -> None:
+        free, last = problem.fidelities.names, problem.search_space.names
+        if {*chosen} == {*free} and last[-len(free) :] == free:
+            return
         others = {d.name: d.high for d in problem.fidelities.dimensions if d.name not in chosen}
         named = " and ".join(map(repr, chosen))
         advice = f"with fidelity={others}" if others else f"without {named} in its `fidelity`"
-        return InvalidArgumentError(
+        raise InvalidArgumentError(
             f"{type(self).__name__} chooses the fidelity {named}, which must be the only free "
-            f"one, got {list(problem.fidelities.names)}; make the environment {advice}."
+            f"one, got {list(free)}; make the environment {advice}."
         )
 
 

@@ -91,10 +91,7 @@ class LadderSearch(TrialSearch):
         return np.array([*point, *self._coordinates[rung]], dtype=np.float32)
 
     def _check_fidelity(self, problem: SearchProblem) -> None:
-        free, last = problem.fidelities.names, problem.search_space.names
-        if {*self.fidelities} == {*free} and last[-len(free) :] == free and free:
-            return
-        raise self._other_fidelities(problem, self.fidelities)
+        self._check_free(problem, self.fidelities)
 
 
 def rungs(

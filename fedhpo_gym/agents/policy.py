@@ -1,8 +1,4 @@
-"""Learned policies as plain arrays, with numpy alone, and the agent that acts by one.
-
-However it was learned, a policy is used, saved and loaded without the library that trained it, and
-loading it runs no code from the file.
-"""
+"""Learned policies as plain arrays, with numpy alone; loading one runs no code from the file."""
 
 from __future__ import annotations
 
@@ -37,15 +33,11 @@ class Policy:
 
     Attributes:
         entries: shape of every entry of an observation, in the order the network reads them.
-        low: lower bounds of the actions.
-        high: upper bounds of the actions.
-        weights: (inputs, outputs) of every layer, float32.
-        biases: (outputs,) of every layer, float32.
+        weights: (inputs, outputs) of every layer, float32; `biases` are (outputs,).
         activation: between layers, a key of `ACTIVATIONS`.
-        output: "clip" cuts the last layer's output off at the bounds; "tanh" spreads its tangent
-            over them.
-        mean: (inputs,) subtracted from observations, float64.
-        deviation: (inputs,) that observations are then divided by, float64.
+        output: "clip" cuts the last layer's output off at the bounds, `low` and `high`; "tanh"
+            spreads its tangent over them.
+        mean: (inputs,) subtracted from observations, which `deviation` (inputs,) then divides.
         limit: largest magnitude of a normalised observation.
         made_by: command that trains it again, for the message about a damaged file.
         origin: what it was trained on and how, as JSON data.

@@ -137,7 +137,11 @@ def compare(
         MissingDataError: an id that was named itself has no numbers here.
         MissingDependencyError: something asked for is not installed.
     """
-    means, folder = means or Execution(), Path(out)
+    means, folder, given = means or Execution(), Path(out), dict(arguments or {})
+    if noise is not None and "noise" in given:
+        raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
+    if noise is not None:
+        given["noise"] = dict(noise)
     request = Request(
         _ids(problems),
         [agent_name(one) for one in agents],
@@ -145,7 +149,7 @@ def compare(
         backend,
         budget_s,
         fidelity or {},
-        _with_noise(arguments or {}, noise),
+        given,
         simulated_workers,
         shared_start,
     )
@@ -218,16 +222,6 @@ def _lasting(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _with_noise(
-    arguments: Mapping[str, Any], noise: Mapping[str, float] | None
-) -> Mapping[str, Any]:
-    if noise is None:
-        return arguments
-    if "noise" in arguments:
-        raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
-    return {**arguments, "noise": dict(noise)}
 
 
 def _ids(problems: str | Sequence[str]) -> Sequence[str]:

@@ -1,9 +1,7 @@
 """Environments by id or by recorded spec; nothing in a record can choose what code runs.
 
-A record comes from whoever wrote it. Environments are made from one again, so each of their
-arguments has a class in `TRUST`, which `SECURITY.md` shows: numbers and names of this package, but
-no program and no file. Objectives of a user's own are functions, which no record holds: what they
-are is said instead.
+Each argument has a class in `TRUST`, which `SECURITY.md` shows: numbers and names of this package,
+but no program and no file. Objectives of a user's own are functions, which no record holds.
 """
 
 from __future__ import annotations

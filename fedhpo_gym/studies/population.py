@@ -128,8 +128,9 @@ def evolve(
         yield Generation(tuple(members), parents)
         parents = exploit([member.score for member in members], chosen.truncation, rng)
         members = [
-            members[parent] if parent == i else _child(space, members[parent], chosen, rng)
+            one if parent == i else replace(one, action=explore(space, one.action, chosen, rng))
             for i, parent in enumerate(parents)
+            for one in [members[parent]]
         ]
 
 
@@ -145,12 +146,6 @@ def _trained(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
         if over:
             break
     return Member(member.action, score, over, _snapshot(env))
-
-
-def _child(
-    space: SearchSpace, parent: Member, settings: PopulationSettings, rng: np.random.Generator
-) -> Member:
-    return replace(parent, action=explore(space, parent.action, settings, rng))
 
 
 def _snapshot(env: gym.Env[Any, Any]) -> Any:

@@ -214,8 +214,10 @@ def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Out
         process = subprocess.Popen(  # noqa: S603 - this interpreter, on this module
             words, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment
         )
+        assert process.stdin is not None  # noqa: S101 - it was asked for
         try:
-            _tell(process, json.dumps(content))
+            process.stdin.write(json.dumps(content).encode("utf-8") + b"\n")
+            process.stdin.flush()
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             error = WorkerTimeoutError(f"it took more than {timeout_s:g} s, and was ended")
@@ -223,8 +225,7 @@ def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Out
         finally:
             process.kill()
             process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+            process.stdin.close()
         out.seek(0)
         err.seek(0)
         said, complained = out.read().decode(), err.read().decode(errors="replace")
@@ -234,12 +235,6 @@ def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Out
         return Outcome.of_error(plan, lost, monotonic() - begun)
     answer = json.loads(said.splitlines()[-1])
     return replace(Outcome(**{**answer, "plan": plan}), seconds=monotonic() - begun)
-
-
-def _tell(process: subprocess.Popen[bytes], line: str) -> None:
-    assert process.stdin is not None  # noqa: S101 - it was asked for
-    process.stdin.write(line.encode("utf-8") + b"\n")
-    process.stdin.flush()
 
 
 def _end_with_parent() -> None:

@@ -123,13 +123,10 @@ def _has_numbers(env_id: str) -> bool:
 
 
 def _concerns(check: str, env_id: str, task: Task) -> bool:
+    if check == "pettingzoo":
+        return env_id == task.round_id
     vector = env_id.startswith("MO-")
-    return {
-        "gymnasium": True,
-        "stable-baselines3": not vector,
-        "mo-gymnasium": vector,
-        "pettingzoo": not vector and env_id == task.round_id,
-    }[check]
+    return check == "gymnasium" or vector == (check == "mo-gymnasium")
 
 
 @contextmanager

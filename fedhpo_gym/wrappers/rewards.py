@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.wrappers.checks import check_env
@@ -87,10 +87,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             env.unwrapped.constrain(constraints)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with a scalar reward.
-
-        It is `info["score"]`, too; `info["penalty"]` says how much was subtracted.
-        """
+        """Step with a scalar reward, `info["score"]`, less what `info["penalty"]` says."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         scores = np.asarray(reward, dtype=np.float64)
         penalty = float(self.penalty.of(scores))
@@ -120,7 +117,10 @@ class IncumbentValue:
         check_reward(kind, discount, per_cost)
         self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
         self._problem, self._scale = problem, float(problem.error_scale)
-        self._budget_s = _checked_budget(problem.task.budget_s if budget_s is None else budget_s)
+        limit = problem.task.budget_s if budget_s is None else budget_s
+        self._budget_s: float = as_typed(
+            "budget_s", limit, Annotated[float, Range(0, math.inf, "()")]
+        )
 
     @property
     def objective(self) -> Any:
@@ -263,21 +263,12 @@ def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> No
     """Refuse what no `IncumbentReward` can be."""
     require_known("reward", as_typed("reward", kind, str), KINDS)
     as_typed("reward_per_cost", per_cost, bool)
-    number = as_number(discount)
-    if number is None or not 0 < number <= 1:
-        raise InvalidArgumentError(f"`reward_discount` must be in (0, 1], got {shown(discount)}")
+    number = as_typed("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
     if kind != "improvement" and (per_cost or number != 1):
         raise InvalidArgumentError(
             "`reward_discount` and `reward_per_cost` change reward='improvement' only, "
             f"got reward={kind!r}; leave them out"
         )
-
-
-def _checked_budget(budget_s: float) -> float:
-    number = as_number(budget_s)
-    if number is None or not 0 < number < math.inf:
-        raise InvalidArgumentError(f"`budget_s` must be positive and finite, got {shown(budget_s)}")
-    return float(number)
 
 
 class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.checks import Range, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
@@ -253,14 +253,6 @@ def checked_numbers(name: str, values: object, size: int) -> Floats:
     return np.array(numbers, dtype=np.float64)
 
 
-def checked_rho(rho: object) -> float:
-    """Return the weight of an augmentation."""
-    number = as_number(rho)
-    if number is None or not 0 <= number < np.inf:
-        raise InvalidArgumentError(f"`rho` must be finite and not negative, got {shown(rho)}")
-    return float(number)
-
-
 def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float]:
     """Return finite numbers of some objectives, by name."""
     known = [one.name for one in objectives]
@@ -334,7 +326,7 @@ class Chebyshev(Scalarization):
         points: Points = "learned",
     ) -> Rule:
         source, w = Source(objectives, points), checked_weights(objectives, weights)
-        share = checked_rho(rho)
+        share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
             weighted = w * front.normalised(error)
@@ -381,7 +373,7 @@ class Achievement(Scalarization):
                 f"{shown(aspiration)}"
             )
         aspired = source.errors([wanted[one.name] for one in objectives])
-        share = checked_rho(rho)
+        share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
             lacking = front.normalised(error) - front.normalised(aspired)

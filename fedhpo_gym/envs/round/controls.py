@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.systems import CourseHistory, Work
 from fedhpo_gym.tasks import Task, work_of
@@ -101,10 +100,6 @@ class Controls:
         """Return the work of some rounds of (clients,) sampled ones, which the system charges."""
         rate = float(configuration[RATE])
         return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
-
-    def largest_cost(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Cost:
-        """Return what some rounds cost at most, or are expected to (`largest_work`)."""
-        return self._task.system.cost(self.largest_work(rounds, num_samples))
 
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions."""

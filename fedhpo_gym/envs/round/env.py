@@ -308,11 +308,7 @@ class RoundVectorEnv(BatchedVectorEnv):
         self._draws = process.draws()
 
     def step_info(self, index: int) -> dict[str, Any]:
-        """Return the `info` that a single environment returns with its last step.
-
-        Raises:
-            InvalidArgumentError: there is no such environment, or it has not stepped yet.
-        """
+        """Return the `info` that a single environment returns with its last step."""
         self._check_stepped(index, self.process.episodes.steps)
         return self.process.info(index)
 

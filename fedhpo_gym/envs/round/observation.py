@@ -27,22 +27,14 @@ class Episodes:
     """N episodes; the first axis of every array counts them.
 
     Attributes:
-        elapsed_s: (N,) simulated seconds since reset.
-        upload_bytes: (N,) bytes that clients have sent.
         loss: (N, history, 2) train and validation loss of the last evaluations, nats; the oldest
             first, and the one before the first round in place of those that have not been.
-        test: (N, metrics) of the last evaluation.
-        f1: (N,) macro-F1 on validation data at the last evaluation.
-        client_spread: (N,) standard deviation over clients of the validation accuracy.
         update_norm: (N, 2) mean and standard deviation of log10 of the updates' norms.
         disagreement: (N, 2) mean and standard deviation of 1 - cosine to the mean update.
         action: (N, n) the last action; zeros before the first.
-        best_loss: (N,) lowest validation loss after a step, nats; infinite before the first.
-        best_step: (N,) step of it.
         trained: (N, clients) who trained in the last step.
         val_loss_before: (N, clients) validation loss of the model a client received first, nats.
         val_loss_after: (N, clients) of the model a client made last.
-        cost: (N,) the last step's `Cost`, as mappings.
         noise_key: (N,) keys of the noise of evaluations, of `EpisodeDraws`.
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
         measured: (N, objectives) values of the objectives that the reward reads off the model.

@@ -176,7 +176,8 @@ class RoundProcess:
     ) -> Evaluations:
         state, best = self.episodes, metrics[:, None]
         seeds = [self.instances[instance].seed for instance in state.instance[where].tolist()]
-        rates = [self._rate(index) for index in where.tolist()]
+        chosen, default = state.configuration[where].tolist(), self.controls.default
+        rates = [float({**default, **configuration}[RATE]) for configuration in chosen]
         return Evaluations(
             best,
             samples[:, None],
@@ -186,10 +187,6 @@ class RoundProcess:
             {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
             lambda: best,
         )
-
-    def _rate(self, index: int) -> float:
-        """Return the client sample rate of an episode's last rounds, or of the first ones."""
-        return float({**self.controls.default, **self.episodes.configuration[index]}[RATE])
 
     def _take_in(self, heard: Measurement, where: NDArray[np.intp]) -> None:
         state, means = self.episodes, heard.means
@@ -460,7 +457,8 @@ class RoundProcess:
         settings = self.settings
         potential = POTENTIALS[settings.potential]
         reach = settings.reward_scale * (potential.high - potential.low)
-        step = self.controls.largest_cost(settings.rounds_per_step, self._most_samples)
+        work = self.controls.largest_work(settings.rounds_per_step, self._most_samples)
+        step = self.task.system.cost(work)
         widths = {one.name: one.error_bounds for one in self.measured}
         bounds = {
             **dict.fromkeys(AMOUNTS, (-1.0, 0.0)),

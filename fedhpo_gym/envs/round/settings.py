@@ -79,6 +79,8 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # numpy reads 64 bits only
         if self.horizon % self.rounds_per_step:
             raise InvalidArgumentError(
                 f"`horizon` must be a multiple of rounds_per_step={self.rounds_per_step}, "

@@ -155,10 +155,7 @@ class TrialEnv(DrawnEnv):
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what all trials that an action can ask for would bring, where they are stored.
-
-        These are (B,) values of the first objective, and (B,) total violations of constraints.
-        """
+        """Return (B,) values and violations of all trials that an action can ask for, if stored."""
         return self._process.all_trials(0)
 
     def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
@@ -299,26 +296,17 @@ class TrialEnv(DrawnEnv):
         return self.setup.decode(action)
 
     def course_of(self, action: NDArray[np.floating]) -> tuple[tuple[Value, ...], int]:
-        """Return which course a trial trains, and how many rounds of it.
-
-        Trials whose configuration and client sample rate are equal train the same course.
-        """
+        """Return what the trials of a course share, and how many rounds of it a trial trains."""
         configuration, fidelity = self.decode(self._checked(action))
         return (*configuration.values(), fidelity.client_sample_rate), fidelity.round
 
     def cost_of(self, action: NDArray[np.floating], paid_rounds: int = 0) -> Cost:
-        """Return what a trial costs, which is known before it is made.
-
-        With freeze-thaw only the rounds of its course cost anything that are not paid for already.
-        """
+        """Return what a trial costs; with freeze-thaw, rounds paid already are free."""
         (configuration, fidelity), rounds = self._owed(action, paid_rounds)
         return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
 
     def begin_trial(self, action: NDArray[np.floating], paid_rounds: int = 0) -> None:
-        """Let a trial begin that a later `step` ends (`fedhpo_gym.parallel`).
-
-        What it spends of privacy counts from now on, in full. Nothing else is known of it yet.
-        """
+        """Let a trial begin that a later `step` ends; its privacy is spent in full from now on."""
         self._process.begin(0, *self._owed(action, paid_rounds))
 
     def _owed(self, action: NDArray[np.floating], paid_rounds: int) -> tuple[CheckedQuery, int]:
@@ -424,9 +412,6 @@ class TrialVectorEnv(BatchedVectorEnv):
 
         With autoreset "SameStep" the last trial of an episode is over by then: `info_keys` bring
         all of it into `final_info`.
-
-        Raises:
-            InvalidArgumentError: there is no such environment, or no trial since its reset.
         """
         state = self._process.episodes
         self._check_stepped(index, state.trials)
@@ -438,11 +423,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         return info
 
     def truth(self, index: int) -> Truth:
-        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`).
-
-        Raises:
-            InvalidArgumentError: the backend trains.
-        """
+        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
         return self._process.part(index).truth
 
     def _describe(self, index: int) -> dict[str, Any]:

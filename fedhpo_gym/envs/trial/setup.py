@@ -37,19 +37,14 @@ FAIR: Final = ("fairness_p10", "fairness_std", "fairness_jain")
 
 @dataclass(frozen=True, eq=False)
 class TrialSetup:
-    """A task, a backend that answers it, and what an action leaves open.
+    """A task, a backend that answers it, and what an action leaves open, as `TrialArguments` says.
 
     Attributes:
         objective_names: names of the objectives; the first ranks trials.
         fixed: fidelity dimensions that are no part of the action, by name.
-        transform: how objectives without a worst bound become scores.
-        grid: offer only the grid of the task's tables, whatever the backend could answer.
-        freeze_thaw: more rounds of a configuration already tried cost only the difference.
         instances: what answers in the episodes of one instance each, `backend` first; none where
             all episodes are of the one problem.
         own: objectives of the user, beside those of the task.
-        noise: what evaluations lack; None for nothing.
-        constraints: limits that the incumbent keeps (`evaluation.constraints`).
         leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
             The first, and those with a limit, are needed in any case.
     """

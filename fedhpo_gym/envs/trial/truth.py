@@ -315,10 +315,8 @@ def values_of_queries(setup: TrialSetup, columns: Columns) -> NDArray[np.float64
     return values_of(setup.objectives, evaluations, spending(setup.task, columns))
 
 
-MAX_QUERIES = 100_000
-"""Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
-DRAWS = 1 << 13
-"""Configurations of a surrogate that are drawn and asked besides, at full fidelity."""
+MAX_QUERIES, DRAWS = 100_000, 1 << 13
+"""Queries of a surrogate on the grid, drawn of a larger one, and between, at full fidelity."""
 
 
 @dataclass(frozen=True, eq=False)
