@@ -100,6 +100,7 @@ KINDS: Final = ("improvement", "anytime", "incumbent", "regret")
 SHORTEST: Final = 1e-6
 """The shortest trial, in units of the budget, that a reward per cost is divided by."""
 
+BUDGET = Annotated[float, Range(0, math.inf, "()")]
 Floats = NDArray[np.float64]
 
 
@@ -118,9 +119,7 @@ class IncumbentValue:
         self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
         self._problem, self._scale = problem, float(problem.error_scale)
         limit = problem.task.budget_s if budget_s is None else budget_s
-        self._budget_s: float = as_typed(
-            "budget_s", limit, Annotated[float, Range(0, math.inf, "()")]
-        )
+        self._budget_s = float(as_typed("budget_s", limit, BUDGET))
 
     @property
     def objective(self) -> Any:
