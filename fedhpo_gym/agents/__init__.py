@@ -67,17 +67,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 
 @checked_types
 def agent_class(name: str) -> type[Agent]:
-    """Import the class of an agent; its attributes say what it needs and can do.
-
-    Args:
-        name: key of `AGENTS`, or `module:Class` of one's own, from the Python path or the working
-            folder. It runs that module: pass only names that a caller chose, none out of a file.
-
-    Raises:
-        UnknownNameError: no such agent.
-        MissingDependencyError: the library it is made of is not installed.
-        InvalidArgumentError: what one's own name says is no agent, or cannot be imported.
-    """
+    """Import the class of an agent: a key of `AGENTS`, or `module:Class`, whose module is run."""
     if name in AGENTS:
         module, _, attribute = AGENTS[name].partition(":")
         found: type[Agent] = getattr(importlib.import_module(module), attribute)
@@ -116,11 +106,7 @@ def _own_class(name: str) -> type[Agent]:
 
 @checked_types
 def agent_name(agent: str | type[Agent]) -> str:
-    """Return the name of a class of agents, which other processes find it by; names stay as is.
-
-    Raises:
-        InvalidArgumentError: the class cannot be imported by its module.
-    """
+    """Return the name of a class of agents, which other processes find it by; names stay as is."""
     if isinstance(agent, str):
         return agent
     place = f"{agent.__module__}:{agent.__qualname__}"

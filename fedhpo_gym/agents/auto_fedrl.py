@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.agents.clients import Positive
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -28,22 +30,17 @@ class AutoFedRLSettings:
         narrowest: smallest standard deviation.
         window: steps whose rewards are compared, Z.
         rate: step of the policy gradient.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
-    width: float = 0.5
-    narrowest: float = 0.05
-    window: int = 5
-    rate: float = 0.1
+    width: Positive = 0.5
+    narrowest: Positive = 0.05
+    window: Annotated[int, Range(2)] = 5
+    rate: Positive = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.narrowest <= self.width or self.window < 2 or self.rate <= 0:
-            raise InvalidArgumentError(
-                "`narrowest` must be in (0, width], `window` at least 2 and `rate` positive, got "
-                f"{self}."
-            )
+        check_fields(self)
+        if self.narrowest > self.width:
+            raise InvalidArgumentError(f"`narrowest` must be at most `width`, got {self}.")
 
 
 class AutoFedRL(Agent):
@@ -54,12 +51,7 @@ class AutoFedRL(Agent):
     window; the covariance is diagonal. Draws are clipped to the box.
 
     Args:
-        problem: of a round environment.
         settings: how it learns.
-
-    Attributes:
-        mean: (n,) centre of the distribution.
-        deviation: (n,) standard deviations.
     """
 
     acts_on = ("round",)

@@ -40,9 +40,6 @@ class SearchProblem:
         start: coordinates of the configurations that are tried first, those of free fidelities left
             out; the same for all agents of a study that shares its start.
         process: what a step is: a whole trial, or some rounds of one course.
-
-    Raises:
-        InvalidArgumentError: the seed is negative or no integer.
     """
 
     action_space: gym.Space[Any]
@@ -65,19 +62,9 @@ class SearchProblem:
 
 @explained_types
 def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> SearchProblem:
-    """Return what an agent has to solve in an environment; the environment is not reset.
+    """Return what an agent has to solve in an environment, which is not reset.
 
-    Reads `action_space`, `search_space` and, where they are, `fidelity_space`, `vector_reward`,
-    `reward_space`, `describe`, `constraints` and `step_kind`.
-
-    Args:
-        env: wrappers may hide any of these attributes behind their own.
-        seed: of the agent.
-        shared_start: configurations that are tried first, drawn uniformly from the seed alone: the
-            same whatever the agent is.
-
-    Raises:
-        InvalidArgumentError: `env` is no environment, has no search space, or a number is negative.
+    Its first `shared_start` configurations are drawn uniformly from the seed alone.
     """
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
@@ -136,11 +123,8 @@ class Step:
     Attributes:
         action: (n,) what the agent did; read-only in the steps of `run_episode` and `run_crew`.
         reward: a number, or a vector in `MO-` environments; higher is better.
-        terminated: whether the budget is spent.
-        truncated: whether the episode was cut off from outside.
         info: what the environment reports about the step.
         worker: which simulated worker did it; None where there are none.
-        observation: what the environment shows now.
     """
 
     action: NDArray[np.float32]
@@ -177,13 +161,8 @@ class Agent(ABC):
         learned: name of the option that brings what must be learned before; None if nothing must.
         seeded: whether the seed changes what it does.
         starts: whether it can begin with configurations that it is given.
-        problem: what it was made for.
         action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
             (clients, n) where `per_client`.
-        seed: the only source of the agent's randomness.
-
-    Raises:
-        InvalidArgumentError: it cannot act on this problem; says which environment it can act in.
     """
 
     acts_on: ClassVar[tuple[Process, ...]] = ("trial", "round")
@@ -210,11 +189,7 @@ class Agent(ABC):
 
     @abstractmethod
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the next action, a point of `action_space`: (n,) float32.
-
-        Args:
-            observation: what `reset` or the last `step` returned.
-        """
+        """Return the next action for what `reset` or `step` returned: (n,) of `action_space`."""
 
     def tell(self, step: Step) -> None:  # noqa: B027 - an agent that learns nothing, such as random search, is a whole agent
         """Take in what came of an action that `ask` returned; by default, forget it."""
@@ -229,19 +204,11 @@ class Agent(ABC):
         return actions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the agent has learned and drawn, as JSON data, between two steps.
-
-        A new agent of the same class, problem and options that loads it goes on as this one would.
-        """
+        """Return all that it learned and drew, as JSON data, with which a new one goes on."""
         return {"agent": type(self).__name__, "seed": self.seed, "state": self._state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take in what `state_dict` of another agent returned; only a new agent does.
-
-        Raises:
-            InvalidArgumentError: it is the state of another agent or seed, or this one is not new.
-            DamagedDataError: what it says cannot have been.
-        """
+        """Take in what `state_dict` of another agent returned; only a new agent does."""
         made = {"agent": type(self).__name__, "seed": self.seed}
         given = {name: state.get(name) for name in made}
         if given != made:
@@ -259,11 +226,7 @@ class Agent(ABC):
 
     @classmethod
     def check_rewards(cls, problem: SearchProblem) -> None:
-        """Refuse rewards that agents of this class cannot use.
-
-        Raises:
-            InvalidArgumentError: they are vectors and must be numbers, or the other way round.
-        """
+        """Refuse rewards that agents of this class cannot use."""
         given = "scalar" if problem.objectives == SCALAR else "vector"
         if cls.rewards not in ("any", given):
             wanted, how = ("one", "without") if cls.rewards == "scalar" else ("many", "with")
@@ -301,27 +264,24 @@ class Agent(ABC):
         )
 
     def _check_fidelity(self, problem: SearchProblem) -> None:
-        free = problem.fidelities.names
-        if self.fidelity is None or (
-            free == (self.fidelity,) and problem.search_space.names[-1] == self.fidelity
-        ):
+        if self.fidelity is not None:
+            self._check_free(problem, (self.fidelity,))
+
+    def _check_free(self, problem: SearchProblem, chosen: tuple[str, ...]) -> None:
+        free, last = problem.fidelities.names, problem.search_space.names
+        if {*chosen} == {*free} and last[-len(free) :] == free:
             return
-        others = {d.name: d.high for d in problem.fidelities.dimensions if d.name != self.fidelity}
-        advice = (
-            f"with fidelity={others}" if others else f"without {self.fidelity!r} in its `fidelity`"
-        )
+        others = {d.name: d.high for d in problem.fidelities.dimensions if d.name not in chosen}
+        named = " and ".join(map(repr, chosen))
+        advice = f"with fidelity={others}" if others else f"without {named} in its `fidelity`"
         raise InvalidArgumentError(
-            f"{type(self).__name__} chooses the fidelity {self.fidelity!r}, which must be the only "
-            f"free one, got {list(free)}; make the environment {advice}."
+            f"{type(self).__name__} chooses the fidelity {named}, which must be the only free "
+            f"one, got {list(free)}; make the environment {advice}."
         )
 
 
 def score_of(reward: float, info: Mapping[str, Any]) -> float:
-    """Return the number that a single-objective optimizer is told; higher is better.
-
-    A trial says its score in `info`, whatever its reward is, which may depend on the trials before
-    it. Where a step has no score, as one of a round environment, it is the reward.
-    """
+    """Return the score that `info` says, else the reward: what optimizers of one number hear."""
     if "score" in info:
         return float(info["score"])
     if np.ndim(reward):
@@ -341,16 +301,7 @@ def _taken(action: ArrayLike) -> NDArray[np.float32]:
 
 @checked_types
 def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Step]:
-    """Run one episode to its end, and yield its steps as they happen.
-
-    Args:
-        env: the environment; it is reset first.
-        agent: a new agent for the environment's action space.
-        seed: seed of the environment's `reset`.
-
-    Yields:
-        Every step; the last one is terminated or truncated.
-    """
+    """Run one episode to its end, and yield its steps as they happen; `env` is reset first."""
     observation, over = env.reset(seed=seed)[0], False
     while not over:
         action = _taken(agent.ask(observation))
@@ -365,33 +316,15 @@ class TrialWorkers(Protocol):
     """Workers that run trials side by side, as `fedhpo_gym.parallel` makes them."""
 
     @property
-    def free(self) -> int:
-        """How many workers have nothing to do."""
-
-    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; all workers are free."""
-
-    def start(self, action: NDArray[np.float32]) -> int:
-        """Give a trial to a free worker."""
-
-    def finish(self) -> Any:
-        """Return the next trial that ends."""
+    def free(self) -> int: ...
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]: ...
+    def start(self, action: NDArray[np.float32]) -> int: ...
+    def finish(self) -> Any: ...
 
 
 @checked_types
 def run_crew(crew: TrialWorkers, agent: Agent, seed: int) -> Iterator[Step]:
-    """Run one episode of simulated workers to its end, and yield its trials as they end.
-
-    Whenever a worker is free, the agent is asked, before it knows what the others will find.
-
-    Args:
-        crew: the workers; their environment is reset first.
-        agent: a new agent for the environment's action space.
-        seed: seed of `reset`.
-
-    Yields:
-        Every trial that ends; the last one is terminated or truncated.
-    """
+    """Run one episode of simulated workers, of whom none is idle; yield trials as they end."""
     observation, over = crew.reset(seed=seed)[0], False
     while not over:
         while crew.free:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.checks import Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -71,24 +71,19 @@ class GridSearch(TrialSearch):
     one configuration, which is tried as often as there are of them.
 
     Args:
-        problem: what it acts on.
         points: of an interval that has no `bins`, and the most of one that has, or of integers. By
             default as many as fit, at most 5.
-
-    Raises:
-        InvalidArgumentError: the grid is too large, or `points` is no integer of at least 2.
     """
 
     rewards = "any"
     replays = False
 
-    def __init__(self, problem: SearchProblem, *, points: int | None = None) -> None:
+    @checked_types
+    def __init__(
+        self, problem: SearchProblem, *, points: Annotated[int, Range(2)] | None = None
+    ) -> None:
         super().__init__(problem)
-        for number in (5, 4, 3, 2) if points is None else (as_integer(points),):
-            if number is None or number < 2:
-                raise InvalidArgumentError(
-                    f"`points` must be an integer of at least 2, got {points!r}"
-                )
+        for number in (5, 4, 3, 2) if points is None else (points,):
             self._sizes = tuple(
                 min(number, d.bins or (int(d.high - d.low) + 1 if d.kind == "int" else number))
                 if d.values is None
@@ -121,10 +116,6 @@ class GridSearch(TrialSearch):
         return cell / (size - 1)
 
 
-MOST_MEMBERS = 10_000
-"""Of a population: far more than any budget has trials for."""
-
-
 @dataclass(frozen=True)
 class Evolution:
     """How a trial point is made; the defaults are those of FedHPO-Bench, Appendix C.
@@ -132,28 +123,16 @@ class Evolution:
     Attributes:
         factor: F, what a difference is multiplied by.
         crossover: CR, the chance that a coordinate is the mutant's.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
-    factor: float = 0.5
-    crossover: float = 0.5
+    factor: Annotated[float, Range(0, 2, "(]")] = 0.5
+    crossover: Annotated[float, Range(0, 1)] = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor <= 2 or not 0 <= self.crossover <= 1:
-            raise InvalidArgumentError(
-                "`factor` must be in (0, 2] and `crossover` in [0, 1], got "
-                f"factor={self.factor}, crossover={self.crossover}."
-            )
+        check_fields(self)
 
     def offspring(self, target: Array, pool: Array, rng: np.random.Generator) -> Array:
-        """Return (n,) rand1/bin: a + F (b - c) of three different points of the pool, crossed.
-
-        A coordinate outside the unit cube is drawn anew, as in DEHB (Awad et al., 2021).
-
-        Shapes: `target` (n,); `pool` (m, n).
-        """
+        """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
         first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
         mutant = first + self.factor * (second - third)
         outside = (mutant < 0.0) | (mutant > 1.0)
@@ -174,27 +153,23 @@ class DifferentialEvolution(TrialSearch):
     points of a mutation are different ones, of which the target may be one.
 
     Args:
-        problem: what it acts on.
         members: of the population; the first trials are as many draws from the prior.
         settings: how trial points are made.
-
-    Raises:
-        InvalidArgumentError: there are fewer than four members, or more than `MOST_MEMBERS`.
     """
 
+    @checked_types
     def __init__(
-        self, problem: SearchProblem, *, members: int = 20, settings: Evolution | None = None
+        self,
+        problem: SearchProblem,
+        *,
+        members: Annotated[int, Range(4, 10_000)] = 20,
+        settings: Evolution | None = None,
     ) -> None:
         super().__init__(problem)
-        number = as_integer(members)
-        if number is None or not 4 <= number <= MOST_MEMBERS:
-            raise InvalidArgumentError(
-                f"`members` must be an integer from 4 to {MOST_MEMBERS:,}, got {members!r}"
-            )
         self._evolution = settings or Evolution()
         self._rng = stream(self.seed, "differential_evolution")
-        self.population = self._rng.random((number, self.action_space.shape[0]))
-        self._fitness = np.full(number, -np.inf)
+        self.population = self._rng.random((members, self.action_space.shape[0]))
+        self._fitness = np.full(members, -np.inf)
         self._targets: dict[int, tuple[int, Array]] = {}
 
     def _begin_with(self, number: int, action: Row) -> NDArray[Any]:

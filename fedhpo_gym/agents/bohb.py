@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import Positive, PositiveInt, Share
 from fedhpo_gym.agents.multi_fidelity import ROUND, Hyperband, Point, rounded
 from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.checks import check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace, Value
@@ -24,11 +26,10 @@ NEAR, FAR_DRAWS = 0.1, 50
 def expert_prior(
     space: SearchSpace, optimum: Mapping[str, Any], quality: Quality, seed: int
 ) -> dict[str, Value]:
-    """Return the configuration that an expert of some quality believes in.
+    """Return the configuration that an expert believes in (Mallik et al., 2023, Appendix D).
 
-    As in PriorBand (Mallik et al., 2023, Appendix D): a good expert names the optimum, moved by
-    normal noise of a twentieth of every range. A bad expert names the worst of 50 draws, where
-    worst is farthest from the optimum: the values of the others are not known to every problem.
+    A good one names the optimum, moved by normal noise of a twentieth of every range, a bad one the
+    worst of 50 draws: the farthest from the optimum.
     """
     rng = stream(seed, "expert_prior")
     best = space.encode({k: v for k, v in optimum.items() if k in space}).astype(np.float64)
@@ -40,26 +41,18 @@ def expert_prior(
     raise unknown_name("quality of a prior", quality, ("good", "bad"))
 
 
+@dataclass(frozen=True, eq=False)
 class Belief:
-    """Independent normal distributions around a point, cut off at the edges of [-1, 1]."""
+    """Normal distributions of a `width` around a `centre` (n,), cut off at the edges of [-1, 1]."""
 
-    def __init__(self, centre: NDArray[np.float64], width: float) -> None:
-        """Take the (n,) point and the standard deviation."""
-        self.centre, self.width = centre, width
+    centre: NDArray[np.float64]
+    width: float
 
     def draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return (n,) a point."""
-        drawn = np.full(self.centre.shape, np.inf)
-        while (outside := np.abs(drawn) > 1.0).any():
-            fresh = self.centre + self.width * rng.standard_normal(len(self.centre))
-            drawn = np.where(outside, fresh, drawn)
-        return drawn
+        return _drawn_inside(self.centre, self.width, rng)
 
     def density(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (m,) densities at (m, n) points of the box, up to a factor of the width and n.
-
-        What is cut off at the edges is missing: near a corner, the density within is higher.
-        """
+        """Return (m,) densities at (m, n) points of the box, up to a factor of the width and n."""
         apart = (points - self.centre) / self.width
         root = self.width * math.sqrt(2.0)
         inside = [
@@ -84,25 +77,15 @@ class ModelSettings:
         good_share: share of the configurations of a rung that counts as good.
         candidates: points drawn near good configurations, of which the likeliest is taken.
         widening: what bandwidths are multiplied by where candidates are drawn.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
-    random_share: float = 1 / 3
-    good_share: float = 0.15
-    candidates: int = 64
-    widening: float = 3.0
+    random_share: Share = 1 / 3
+    good_share: Share = 0.15
+    candidates: PositiveInt = 64
+    widening: Positive = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("random_share", "good_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidArgumentError(f"`{name}` must be in [0, 1], got {getattr(self, name)}")
-        if self.candidates < 1 or not 0 < self.widening < math.inf:
-            raise InvalidArgumentError(
-                "`candidates` must be at least 1 and `widening` positive, got "
-                f"candidates={self.candidates}, widening={self.widening}"
-            )
+        check_fields(self)
 
 
 class BOHB(Hyperband):
@@ -139,9 +122,8 @@ class BOHB(Hyperband):
 
     def _densities(self) -> tuple[Density, Density] | None:
         """Return l and g of the highest rung that has them."""
-        width = self.action_space.shape[0] - len(self.fidelities)
         for seen in reversed(self._seen):
-            pair = densities(seen, width + 1, self._model.good_share)
+            pair = densities(seen, self.width + 1, self._model.good_share)
             if pair is not None:
                 return pair
         return None
@@ -150,10 +132,7 @@ class BOHB(Hyperband):
 def densities(
     seen: Sequence[tuple[float, Point]], fewest: int, good_share: float
 ) -> tuple[Density, Density] | None:
-    """Return the densities of good and of bad points; None where too few were seen.
-
-    No point is both: there is no model before 2 `fewest` points, as in the authors' code.
-    """
+    """Return the densities of good and of bad points, no point being both; None of too few."""
     good = max(fewest, int(good_share * len(seen)))
     if len(seen) - good < fewest:
         return None
@@ -174,18 +153,9 @@ def likeliest(
 
 
 class Density:
-    """A product-kernel density of points in [-1, 1]^n, with Gaussian kernels.
-
-    Bandwidths are 1.06 s m^(-1/(4 + n)) for m points of standard deviation s in a coordinate, the
-    normal reference rule (Silverman, 1986).
-    """
+    """A product of Gaussian kernels over [-1, 1]^n, by the reference rule (Silverman, 1986)."""
 
     def __init__(self, points: NDArray[np.float64]) -> None:
-        """Fit the bandwidths.
-
-        Args:
-            points: (m, n).
-        """
         number, size = points.shape
         rule = 1.06 * points.std(axis=0) * number ** (-1.0 / (4 + size))
         self._points = points
@@ -202,11 +172,18 @@ class Density:
     def draw(self, number: int, widening: float, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return (number, n) points drawn with wider kernels, cut off at the edges of the box."""
         centres = self._points[rng.integers(len(self._points), size=number)]
-        drawn = np.full(centres.shape, np.inf)
-        while (outside := np.abs(drawn) > 1.0).any():
-            fresh = centres + rng.standard_normal(centres.shape) * self._widths * widening
-            drawn = np.where(outside, fresh, drawn)
-        return drawn
+        return _drawn_inside(centres, self._widths, rng, widening)
+
+
+def _drawn_inside(
+    centres: NDArray[np.float64], widths: Any, rng: np.random.Generator, widening: float = 1.0
+) -> NDArray[np.float64]:
+    """Return normal draws around centres, drawn anew until all lie in [-1, 1]."""
+    drawn = np.full(centres.shape, np.inf)
+    while (outside := np.abs(drawn) > 1.0).any():
+        fresh = centres + rng.standard_normal(centres.shape) * widths * widening
+        drawn = np.where(outside, fresh, drawn)
+    return drawn
 
 
 class KernelDensitySearch(TrialSearch):
@@ -223,7 +200,6 @@ class KernelDensitySearch(TrialSearch):
     beats random search, as in FedHPO-Bench, where it wins on 7 problems of 20.
 
     Args:
-        problem: what it acts on.
         model: how configurations are drawn.
     """
 
@@ -270,16 +246,7 @@ class PriorBand(Hyperband):
     comments say them, since what it counts as spent leaves out the lowest rung.
 
     Args:
-        problem: what it acts on.
-        prior: the configuration that an expert believes in. By
-            default the middle of the space.
-        low: as in `LadderSearch`.
-        high: as in `LadderSearch`.
-        eta: as in `LadderSearch`.
-        fidelities: as in `LadderSearch`.
-
-    Raises:
-        InvalidArgumentError: `prior` lacks a hyperparameter, or names a value that is not legal.
+        prior: the configuration that an expert believes in; by default the middle of the space.
     """
 
     def __init__(
@@ -333,7 +300,6 @@ class PriorBand(Hyperband):
         return uniform, (1.0 - uniform) * share
 
     def _incumbent(self) -> Point:
-        """Return the best configuration of all rungs."""
         return max((one for seen in self._seen for one in seen), key=lambda one: one[0])[1]
 
     def _spent(self) -> float:

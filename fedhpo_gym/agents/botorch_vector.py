@@ -25,9 +25,7 @@ with (
     import torch
     from botorch.acquisition.logei import qLogNoisyExpectedImprovement
     from botorch.acquisition.multi_objective import logei
-    from botorch.acquisition.multi_objective.logei import (
-        qLogNoisyExpectedHypervolumeImprovement,
-    )
+    from botorch.acquisition.multi_objective.logei import qLogNoisyExpectedHypervolumeImprovement
     from botorch.acquisition.multi_objective.objective import IdentityMCMultiOutputObjective
     from botorch.acquisition.multi_objective.parego import qLogNParEGO
     from botorch.acquisition.objective import GenericMCObjective
@@ -73,7 +71,6 @@ class VectorModelSearch(TrialSearch):
     as far below zero as the median violation is above: how far it is from them is not told.
 
     Args:
-        problem: of vector rewards.
         initial: trials before there is a model.
     """
 
@@ -130,7 +127,8 @@ class VectorModelSearch(TrialSearch):
         ]
         model = ModelListGP(*models)
         fit_gpytorch_mll(SumMarginalLogLikelihood(model.likelihood, model))
-        kept = {"model": model, "X_baseline": x, "sampler": _sampler(), "prune_baseline": True}
+        kept = {"model": model, "X_baseline": x, "prune_baseline": True}
+        kept["sampler"] = SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)
         kept["X_pending"] = None if pending is None else torch.from_numpy(pending)
         if excess is not None:
             y = y[excess < 0] if (excess < 0).any() else y
@@ -167,10 +165,7 @@ class VectorModelSearch(TrialSearch):
 
     @abstractmethod
     def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
-        """Return the acquisition function of a fitted model.
-
-        Shapes: `y` (m, k).
-        """
+        """Return the acquisition function of a fitted model of (m, k) scores `y`."""
 
 
 class QLogNEHVI(VectorModelSearch):
@@ -198,10 +193,6 @@ class ParEGO(VectorModelSearch):
     def _acquisition(self, y: Any, kept: dict[str, Any]) -> Any:
         objective = IdentityMCMultiOutputObjective(outcomes=[*range(y.shape[1])])
         return qLogNParEGO(objective=objective, **kept)
-
-
-def _sampler() -> Any:
-    return SobolQMCNormalSampler(torch.Size([SAMPLES]), seed=SAMPLER_SEED)
 
 
 def _improvement(kept: dict[str, Any]) -> Any:

@@ -6,30 +6,31 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Annotated, Any, Final, Protocol, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
+
+Positive: TypeAlias = Annotated[float, Range(0, math.inf, "()")]
+PositiveInt: TypeAlias = Annotated[int, Range(1)]
+Share: TypeAlias = Annotated[float, Range(0, 1)]
 
 
 @dataclass(frozen=True, eq=False)
 class ArmGrid:
     """A product of factors; an action is the concatenation of one row of each.
 
-    A list of configurations is one factor as wide as the action; a grid of independent
-    hyperparameters is one factor of width 1 per coordinate.
+    A list of configurations is one factor as wide as the action; a grid has one per coordinate.
 
     Attributes:
         factors: (arms, width) coordinates in [-1, 1] of each factor, in the action's order.
-
-    Raises:
-        InvalidArgumentError: a factor is empty, has another shape, or leaves [-1, 1].
     """
 
     factors: tuple[NDArray[np.float64], ...]
@@ -46,12 +47,10 @@ class ArmGrid:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of arms of each factor."""
         return tuple(len(factor) for factor in self.factors)
 
     @property
     def width(self) -> int:
-        """Number of coordinates of an action."""
         return sum(factor.shape[1] for factor in self.factors)
 
     def actions(self, indices: ArrayLike) -> NDArray[np.float32]:
@@ -60,50 +59,30 @@ class ArmGrid:
         parts = [factor[index[..., i]] for i, factor in enumerate(self.factors)]
         return np.concatenate(parts, axis=-1).astype(np.float32)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arms as plain JSON data."""
-        return {"factors": [factor.tolist() for factor in self.factors]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild arms from what `to_dict` returned."""
-        return cls(tuple(np.array(factor, dtype=np.float64) for factor in data["factors"]))
-
 
 def listed_arms(actions: ArrayLike) -> ArmGrid:
     """Return the arms that are the rows of `actions`: (arms, n)."""
     return ArmGrid((np.array(actions, dtype=np.float64),))
 
 
-def random_arms(width: int, number: int, rng: np.random.Generator) -> ArmGrid:
-    """Return `number` configurations drawn from the prior of the search space."""
-    return listed_arms(rng.uniform(-1.0, 1.0, (number, width)))
-
-
+@checked_types
 def perturbed_arms(
     centre: ArrayLike,
-    number: int,
-    epsilon: float,
+    number: PositiveInt,
+    epsilon: Share,
     rng: np.random.Generator,
     space: SearchSpace | None = None,
 ) -> ArmGrid:
-    """Return a configuration and `number - 1` others near it, as FedEx is given them.
+    """Return a configuration (n,) and `number - 1` others near it, as FedEx is given them.
 
     Khodak et al. (2021), Appendix: intervals move by up to `epsilon` of their range either way,
     on the scale of the search space; grids by up to `ceil(epsilon * (points - 1))` points. All
     moves are uniform and end at the edge of the space.
-
-    Shapes: `centre` (n,).
     """
     point = np.asarray(centre, dtype=np.float64)
     if point.ndim != 1 or (space is not None and len(space) != len(point)):
         rule = "one coordinate per dimension" if space is None else f"shape ({len(space)},)"
         raise InvalidArgumentError(f"`centre` must have {rule}, got shape {point.shape}.")
-    if number < 1 or not 0 <= epsilon <= 1:
-        raise InvalidArgumentError(
-            "`number` must be at least 1 and `epsilon` in [0, 1], got "
-            f"number={number}, epsilon={epsilon}."
-        )
     moves = rng.uniform(-1.0, 1.0, (number - 1, len(point)))
     moved = np.clip(point + 2.0 * epsilon * moves, -1.0, 1.0)
     for i, values in enumerate(d.values for d in (space.dimensions if space else ())):
@@ -125,15 +104,7 @@ def _grid_moves(
 
 @dataclass(frozen=True)
 class ArmFeedback:
-    """One client's answer of one round.
-
-    Attributes:
-        arms: index of the arm played, one per factor.
-        before: validation loss of the received model, before local training (nats).
-        after: the same loss after local training (nats).
-        weight: size of the client's validation set; only shares matter.
-        client: index of the client; only personalised policies look at it.
-    """
+    """One client's answer of a round: arms played, losses (nats) before and after, and size."""
 
     arms: tuple[int, ...]
     before: float
@@ -177,10 +148,7 @@ def shares(feedbacks: Sequence[ArmFeedback]) -> NDArray[np.float64]:
 
 
 def discounted_mean(values: Sequence[float], gamma: float) -> float:
-    """Return the mean of `values` with weights gamma^age, the last one's age being 0.
-
-    0^0 counts as 1, so gamma = 0 is the last value and gamma = 1 the plain mean.
-    """
+    """Return the mean of `values` with weights gamma^age, 0 the age of the last one; 0^0 is 1."""
     if not values:
         raise InvalidArgumentError("`values` must hold at least one number, got none.")
     weights = gamma ** np.arange(len(values) - 1, -1, -1, dtype=np.float64)
@@ -191,11 +159,7 @@ def discounted_mean(values: Sequence[float], gamma: float) -> float:
 class Traces:
     """What happened in every round so far; `entropy` and `mle` also hold the start.
 
-    Attributes:
-        before: weighted mean loss of the clients before local training, one per round (nats).
-        after: the same after local training.
-        entropy: entropy of the policy (nats), one more than rounds.
-        mle: probability of the likeliest arms, one more than rounds.
+    `before` and `after` local training are weighted mean losses of the clients (nats).
     """
 
     before: list[float] = field(default_factory=list)
@@ -213,10 +177,7 @@ class Traces:
     def advantages(
         self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool
     ) -> NDArray[np.float64]:
-        """Return (clients,) shares times (score - baseline), then append the round's means.
-
-        The baseline is that of the rounds before this one. Lower is better, as for losses.
-        """
+        """Return (clients,) shares times (loss - past baseline), and note the round's means."""
         share = shares(feedbacks)
         before = np.array([feedback.before for feedback in feedbacks])
         after = np.array([feedback.after for feedback in feedbacks])
@@ -226,12 +187,10 @@ class Traces:
         return weighted
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Return the traces as plain JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild traces from what `to_dict` returned."""
         return cls(**{name: [float(value) for value in values] for name, values in data.items()})
 
 
@@ -254,14 +213,10 @@ def sampled_clients(observation: Observation) -> NDArray[np.int64]:
 def collect_feedback(
     clients: NDArray[np.int64], arms: NDArray[np.int64], info: Mapping[str, Any]
 ) -> list[ArmFeedback]:
-    """Return what the clients of one step reported.
+    """Return what the k clients of one step reported; `arms` are (k, factors).
 
-    Clients without validation data are left out, and so are those that received a model whose loss
-    is not finite: that is no fault of what they played. A client that diverged has the highest
-    finite loss of the step times `DIVERGED`, so that what it played is punished: left out, an arm
-    that diverges would look like one that nobody played.
-
-    Shapes: `clients` (k,); `arms` (k, factors).
+    Clients without validation data, or whose received model has no finite loss, are left out. One
+    that diverged has the highest finite loss of the step times `DIVERGED`.
     """
     before, after, weight = (
         np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]
@@ -270,7 +225,8 @@ def collect_feedback(
     usable = np.isfinite(before) & (weight > 0)
     if usable.any():
         finite = np.concatenate([before[usable], after[usable & np.isfinite(after)]])
-        after = np.where(np.isfinite(after), after, _worse_than(float(finite.max())))
+        worse = min(DIVERGED * max(float(finite.max()), 0.0), float(np.finfo(np.float64).max))
+        after = np.where(np.isfinite(after), after, worse)
     return [
         ArmFeedback(
             arms=tuple(int(arm) for arm in arms[i]),
@@ -281,10 +237,6 @@ def collect_feedback(
         )
         for i in np.flatnonzero(usable)
     ]
-
-
-def _worse_than(loss: float) -> float:
-    return min(DIVERGED * max(loss, 0.0), float(np.finfo(np.float64).max))
 
 
 def _entry(mapping: Mapping[str, Any], name: str, what: str) -> Any:
@@ -303,15 +255,10 @@ DEFAULT_ARMS: Final = 27
 class ArmPolicy(Protocol):
     """What learns how good arms are."""
 
-    def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from what at least one client reported."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what it has learned, as JSON data."""
-
+    def update(self, feedbacks: Sequence[ArmFeedback]) -> None: ...
+    def to_dict(self) -> dict[str, Any]: ...
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a policy from what `to_dict` returned."""
+    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
 
 
 class ArmAgent(Agent):
@@ -323,9 +270,6 @@ class ArmAgent(Agent):
     Args:
         problem: its actions are (clients, n) in [-1, 1].
         arms: what it chooses from; by default 27 draws from the prior.
-
-    Attributes:
-        policy: what it has learned.
     """
 
     policy: ArmPolicy
@@ -336,7 +280,8 @@ class ArmAgent(Agent):
     def __init__(self, problem: SearchProblem, *, arms: ArmGrid | None = None) -> None:
         super().__init__(problem)
         width = check_unit_rows(self.action_space)
-        self.arms = arms or random_arms(width, DEFAULT_ARMS, stream(self.seed, "arms"))
+        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, width))
+        self.arms = arms or listed_arms(drawn)
         if self.arms.width != width:
             raise InvalidArgumentError(
                 f"`arms` must have {width} coordinates, as the action space, got {self.arms.width}."
@@ -380,11 +325,7 @@ Point = NDArray[np.float64]
 
 
 class PointAgent(Agent):
-    """Chooses a point in [-1, 1]^n for each client that trains; others get the middle.
-
-    Args:
-        problem: its actions are (clients, n) in [-1, 1].
-    """
+    """Chooses a point in [-1, 1]^n for each client that trains; others get the middle."""
 
     acts_on = ("round",)
     per_client = True

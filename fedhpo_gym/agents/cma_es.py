@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 
@@ -29,19 +30,17 @@ class CMAES(TrialSearch):
     Args:
         problem: at least two coordinates.
         width: the first step width, as a share of the range.
-
-    Raises:
-        InvalidArgumentError: there is one coordinate only, or `width` is not in (0, 1].
     """
 
-    def __init__(self, problem: SearchProblem, *, width: float = 0.25) -> None:
+    @checked_types
+    def __init__(
+        self, problem: SearchProblem, *, width: Annotated[float, Range(0, 1, "(]")] = 0.25
+    ) -> None:
         super().__init__(problem)
         if self.action_space.shape[0] < 2:
             raise InvalidArgumentError(
                 f"`action_space` must have at least two coordinates, got {self.action_space}."
             )
-        if not 0 < width <= 1:
-            raise InvalidArgumentError(f"`width` must be in (0, 1], got {width}.")
         self._width = width
         self._steps = np.array([_step(d) for d in problem.search_space.dimensions])
         self._bounds = np.stack([self._steps / 2.0, 1.0 - self._steps / 2.0], axis=1)

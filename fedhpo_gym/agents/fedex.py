@@ -9,13 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, ArmGrid, Traces, checked_arms
+from fedhpo_gym.agents.clients import (
+    ArmAgent,
+    ArmFeedback,
+    ArmGrid,
+    Positive,
+    Share,
+    Traces,
+    checked_arms,
+)
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 Schedule = Literal["adaptive", "aggressive", "auto", "constant", "scale"]
@@ -36,28 +45,17 @@ class FedExSettings:
         gamma: discount of the baseline, in [0, 1]: 0 is the last round, 1 the mean of all.
         diff: whether a client's score is its improvement instead of its loss after training.
         cutoff: entropy (nats) below which exploration stops for good; 0 never stops it.
-
-    Raises:
-        UnknownNameError: there is no such schedule.
-        InvalidArgumentError: a number is out of its range.
     """
 
     schedule: Schedule = "auto"
-    eta0: float | None = None
-    gamma: float = 0.0
+    eta0: Positive | None = None
+    gamma: Share = 0.0
     diff: bool = False
-    cutoff: float = 0.0
+    cutoff: Annotated[float, Range(0, math.inf, "[)")] = 0.0
 
     def __post_init__(self) -> None:
         require_known("schedule", self.schedule, get_args(Schedule))
-        if self.eta0 is not None and not 0 < self.eta0 < math.inf:
-            raise InvalidArgumentError(
-                f"`eta0` must be finite and positive, or None for sqrt(2 log n), got {self.eta0}."
-            )
-        if not 0 <= self.gamma <= 1:
-            raise InvalidArgumentError(f"`gamma` must be in [0, 1], got {self.gamma}.")
-        if not 0 <= self.cutoff < math.inf:
-            raise InvalidArgumentError(f"`cutoff` must be at least 0 nats, got {self.cutoff}.")
+        check_fields(self)
 
 
 class FedExPolicy:
@@ -73,13 +71,8 @@ class FedExPolicy:
     such arms, to the best), as the formulas say; the original ends in NaN there.
 
     Attributes:
-        sizes: number of arms of each factor.
-        settings: how it learns.
         traces: losses, entropy and certainty of every round so far.
         stopped: whether exploration has stopped; `sample` then returns `mle`.
-
-    Raises:
-        InvalidArgumentError: `sizes` is empty or holds a number below 1.
     """
 
     def __init__(self, sizes: Sequence[int], settings: FedExSettings | None = None) -> None:
@@ -104,11 +97,9 @@ class FedExPolicy:
         return float(sum(-(np.exp(logs) * logs).sum() for logs in self._logs)) + 0.0
 
     def certainty(self) -> float:
-        """Return the probability of the likeliest combination of arms."""
         return math.exp(sum(float(logs.max()) for logs in self._logs))
 
     def mle(self) -> tuple[int, ...]:
-        """Return the likeliest arm of each factor."""
         return tuple(int(logs.argmax()) for logs in self._logs)
 
     def sample(self, rng: np.random.Generator, clients: int) -> NDArray[np.int64]:
@@ -118,7 +109,6 @@ class FedExPolicy:
         return np.stack([_draw(theta, rng, clients) for theta in self.theta], axis=1)
 
     def update(self, feedbacks: Sequence[ArmFeedback]) -> None:
-        """Learn from one round."""
         arms = checked_arms(feedbacks, self.sizes)
         advantages = self.traces.advantages(feedbacks, self.settings.gamma, self.settings.diff)
         if self.stopped:
@@ -128,13 +118,14 @@ class FedExPolicy:
         for factor, logs in enumerate(self._logs):
             gradient = _gradient(logs, arms[:, factor], advantages)
             logs = logs - self._step(factor, gradient)
-            self._logs[factor] = logs - _log_sum_exp(logs)
+            highest = float(logs.max())
+            total = highest + math.log(float(np.exp(logs - highest).sum()))
+            self._logs[factor] = logs - total
         self.traces.entropy.append(self.entropy())
         self.traces.mle.append(self.certainty())
         self.stopped = self.traces.entropy[-1] < self.settings.cutoff
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings and state as plain JSON data, exactly."""
         return {
             "sizes": list(self.sizes),
             "settings": asdict(self.settings),
@@ -197,22 +188,8 @@ def _gradient(
     return gradient
 
 
-def _log_sum_exp(logs: NDArray[np.float64]) -> float:
-    highest = float(logs.max())
-    return highest + math.log(float(np.exp(logs - highest).sum()))
-
-
 class FedEx(ArmAgent):
-    """Khodak et al. (2021) on the rounds of one course; see `FedExPolicy` for what differs.
-
-    Attributes:
-        arms: what it chooses from.
-        policy: what it has learned.
-
-    Raises:
-        InvalidArgumentError: the action space is no (clients, n) box in [-1, 1], or the arms have
-            another width.
-    """
+    """Khodak et al. (2021) on the rounds of one course; see `FedExPolicy` for what differs."""
 
     policy: FedExPolicy
 

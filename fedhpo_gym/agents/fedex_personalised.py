@@ -9,13 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmAgent, ArmFeedback, ArmGrid, Traces, checked_arms
+from fedhpo_gym.agents.clients import (
+    ArmAgent,
+    ArmFeedback,
+    ArmGrid,
+    Positive,
+    Share,
+    Traces,
+    checked_arms,
+)
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -39,13 +48,7 @@ def initial_parameters(
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """What a pass through the network leaves for the way back.
-
-    Attributes:
-        log_theta: (clients, arms) of each factor.
-        inputs: (clients, width) of each hidden layer, and last of the heads.
-        spectra: for each hidden layer its largest singular value and the two singular vectors.
-    """
+    """What a pass through the network leaves for the way back: (clients, ...) of each layer."""
 
     log_theta: list[Array]
     inputs: list[Array]
@@ -53,10 +56,7 @@ class Forward:
 
 
 def forward(parameters: Parameters, encodings: Array) -> Forward:
-    """Return log-probabilities of the arms of some clients.
-
-    Shapes: `encodings` (clients, width).
-    """
+    """Return log-probabilities of arms of clients with some (clients, width) encodings."""
     inputs, spectra = [encodings], []
     for i in range(_count(parameters, "layer")):
         weight = parameters[f"layer{i}.weight"]
@@ -72,10 +72,7 @@ def forward(parameters: Parameters, encodings: Array) -> Forward:
 
 
 def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> Parameters:
-    """Return the gradient of a loss with respect to every parameter.
-
-    Shapes: `slopes` (clients, arms).
-    """
+    """Return the gradient of a loss, whose slopes are (clients, arms), by every parameter."""
     gradients: Parameters = {}
     signal = np.zeros_like(seen.inputs[-1])
     for i, (slope, log_theta) in enumerate(zip(slopes, seen.log_theta, strict=True)):
@@ -98,15 +95,7 @@ def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> 
 
 @dataclass
 class Adam:
-    """Adam (Kingma and Ba, 2015) with weight decay added to the gradient.
-
-    Attributes:
-        learning_rate: step size.
-        weight_decay: times the parameter, added to its gradient.
-        steps: steps taken.
-        first: running mean of the gradients, decay 0.9.
-        second: running mean of their squares, decay 0.999.
-    """
+    """Adam (Kingma and Ba, 2015) with weight decay added to the gradient, and its two moments."""
 
     learning_rate: float
     weight_decay: float
@@ -115,7 +104,6 @@ class Adam:
     second: Parameters = field(default_factory=dict)
 
     def step(self, parameters: Parameters, gradients: Parameters) -> Parameters:
-        """Return the parameters one step down the gradients."""
         self.steps += 1
         moved = {}
         for name, value in parameters.items():
@@ -129,20 +117,12 @@ class Adam:
         return moved
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state as plain JSON data."""
-        return {
-            "learning_rate": self.learning_rate,
-            "weight_decay": self.weight_decay,
-            "steps": self.steps,
-            "first": listed(self.first),
-            "second": listed(self.second),
-        }
+        return {**vars(self), "first": listed(self.first), "second": listed(self.second)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild the state from what `to_dict` returned."""
         moments = {name: arrays(data[name]) for name in ("first", "second")}
-        return cls(data["learning_rate"], data["weight_decay"], data["steps"], **moments)
+        return cls(**{**data, **moments})
 
 
 def listed(parameters: Mapping[str, Array]) -> dict[str, Any]:
@@ -179,24 +159,15 @@ class PersonalSettings:
         weight_decay: of Adam.
         gamma: discount of the baseline, in [0, 1].
         diff: whether a client's score is its improvement instead of its loss after training.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
-    learning_rate: float = 0.01
-    weight_decay: float = 1e-5
-    gamma: float = 0.0
+    learning_rate: Positive = 0.01
+    weight_decay: Annotated[float, Range(0, math.inf, "[)")] = 1e-5
+    gamma: Share = 0.0
     diff: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < math.inf or not 0 <= self.weight_decay < math.inf:
-            raise InvalidArgumentError(
-                "`learning_rate` must be positive and `weight_decay` at least 0, got "
-                f"learning_rate={self.learning_rate}, weight_decay={self.weight_decay}."
-            )
-        if not 0 <= self.gamma <= 1:
-            raise InvalidArgumentError(f"`gamma` must be in [0, 1], got {self.gamma}.")
+        check_fields(self)
 
 
 class PersonalPolicy:
@@ -205,8 +176,6 @@ class PersonalPolicy:
     Differs from the original: the spectral norm is exact, not one step of power iteration.
 
     Attributes:
-        sizes: number of arms of each factor.
-        settings: how it learns.
         encodings: (clients, 8) fixed random inputs of the network.
         traces: losses of every round so far; entropies are not recorded.
     """
@@ -268,7 +237,6 @@ class PersonalPolicy:
         self._parameters = self._adam.step(self._parameters, gradients)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return settings and state as plain JSON data, exactly."""
         return {
             "sizes": list(self.sizes),
             "settings": asdict(self.settings),
@@ -291,16 +259,7 @@ class PersonalPolicy:
 
 
 class PersonalisedFedEx(ArmAgent):
-    """FedEx with a distribution per client; see `PersonalPolicy` for what differs.
-
-    Attributes:
-        arms: what it chooses from.
-        policy: what it has learned.
-
-    Raises:
-        InvalidArgumentError: the action space is no (clients, n) box in [-1, 1], or the arms have
-            another width.
-    """
+    """FedEx with a distribution per client; see `PersonalPolicy` for what differs."""
 
     policy: PersonalPolicy
 

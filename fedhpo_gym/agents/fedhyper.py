@@ -8,13 +8,14 @@ call for a larger learning rate, and steps that take each other back for a small
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
-from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.agents.clients import Positive
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 GLOBAL, LOCAL = "server_learning_rate", "learning_rate"
@@ -43,41 +44,29 @@ class FedHyper(Agent):
         gamma: see above; by default 3 for the server's learning rate, and 10 for the clients'.
         step: factor of the product of moves. The paper's is 1, for networks with many parameters;
             products of small models are small, and need a larger one.
-
-    Attributes:
-        factor: of the learning rate at the start.
-
-    Raises:
-        InvalidArgumentError: actions set no learning rate, `dimension` is none, a value is not
-            legal, or `gamma` or `step` is out of its range.
-        UnknownNameError: actions do not set `dimension`.
     """
 
     acts_on = ("round",)
     seeded = False
     report_moves = True
 
+    @checked_types
     def __init__(
         self,
         problem: SearchProblem,
         *,
         dimension: str | None = None,
         configuration: Mapping[str, Any] | None = None,
-        gamma: float | None = None,
-        step: float = 1.0,
+        gamma: Annotated[float, Range(1, np.inf, "()")] | None = None,
+        step: Positive = 1.0,
     ) -> None:
         super().__init__(problem)
         self._space = problem.search_space
         self._name = self._chosen(dimension)
         middle = self._space.decode(np.zeros(len(self._space)))
         self._start = self._space.validate({**middle, **(configuration or {})})
-        bound = as_number(BOUNDS.get(self._name, BOUNDS[LOCAL]) if gamma is None else gamma)
-        if bound is None or not 1 < bound < np.inf:
-            raise InvalidArgumentError(f"`gamma` must be a number above 1, got {gamma!r}")
-        size = as_number(step)
-        if size is None or not 0 < size < np.inf:
-            raise InvalidArgumentError(f"`step` must be a positive number, got {step!r}")
-        self._gamma, self._step = bound, size
+        self._gamma = BOUNDS.get(self._name, BOUNDS[LOCAL]) if gamma is None else gamma
+        self._step = step
         self.factor = 1.0
         self._scales = [1.0]
 

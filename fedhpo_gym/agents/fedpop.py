@@ -6,17 +6,16 @@ Chen, Jiang, Zhang, Tresp, "FedPop: federated population-based hyperparameter tu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent, Positive, PositiveInt, Share
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.seeding import stream
 
 
@@ -31,28 +30,17 @@ class FedPopSettings:
         reach: the largest move of a coordinate in the first step, in [-1, 1].
         resample: chance that a coordinate is drawn anew.
         decay: steps after which a move is half as large.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range.
     """
 
-    members: int = 8
-    interval: int = 2
-    share: float = 0.25
-    reach: float = 0.2
-    resample: float = 0.1
-    decay: float = 25.0
+    members: Annotated[int, Range(2)] = 8
+    interval: PositiveInt = 2
+    share: Annotated[float, Range(0, 0.5, "(]")] = 0.25
+    reach: Annotated[float, Range(0, 2, "(]")] = 0.2
+    resample: Share = 0.1
+    decay: Positive = 25.0
 
     def __post_init__(self) -> None:
-        if self.members < 2 or self.interval < 1 or not 0 < self.share <= 0.5:
-            raise InvalidArgumentError(
-                "`members` must be at least 2, `interval` at least 1 and `share` in (0, 0.5], got "
-                f"{self}."
-            )
-        if not 0 <= self.resample <= 1 or not 0 < self.reach <= 2 or not 0 < self.decay < math.inf:
-            raise InvalidArgumentError(
-                f"`resample` must be in [0, 1], `reach` in (0, 2] and `decay` positive, got {self}."
-            )
+        check_fields(self)
 
 
 class FedPop(PointAgent):
@@ -67,11 +55,7 @@ class FedPop(PointAgent):
     between hyperparameters; server hyperparameters are part of a row like others, where they are.
 
     Args:
-        problem: of a round environment made with `per_client=True`.
         settings: how the population evolves.
-
-    Attributes:
-        population: (members, n) points in [-1, 1].
     """
 
     def __init__(self, problem: SearchProblem, *, settings: FedPopSettings | None = None) -> None:
@@ -138,8 +122,6 @@ def exploit(
 
     Each of the worst share copies one of the best share, chosen uniformly ("truncation
     selection"). The share is rounded up, to at most half of the population.
-
-    Shapes: `scores` (members,).
     """
     count = min(int(np.ceil(truncation * len(scores))), len(scores) // 2)
     order = np.argsort(np.asarray(scores), kind="stable")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import astuple, dataclass, field, replace
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 
@@ -37,9 +38,6 @@ class Preferences:
         transmission_time: β.
         computation_load: γ.
         transmission_load: δ.
-
-    Raises:
-        InvalidArgumentError: a weight is negative or not finite, or all are 0.
     """
 
     computation_time: float = 0.25
@@ -56,38 +54,17 @@ class Preferences:
 
     @property
     def vector(self) -> Array:
-        """The weights (α, β, γ, δ)."""
-        return np.array(
-            [
-                self.computation_time,
-                self.transmission_time,
-                self.computation_load,
-                self.transmission_load,
-            ]
-        )
+        return np.array(astuple(self))
 
 
 def round_costs(samples: NDArray[np.float64], passes: float) -> Array:
-    """Return what one round costs, in the order of the preferences: (4,).
-
-    Units are samples processed by the slowest client, transmissions one after the other, samples
-    processed by all clients, and transmissions of all clients.
-
-    Shapes: `samples` (k,).
-    """
+    """Return a round's (4,) costs: samples of the slowest, one transmission, samples, clients."""
     return np.array([passes * samples.max(), 1.0, passes * samples.sum(), float(len(samples))])
 
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """The rounds between two decisions.
-
-    Attributes:
-        participants: clients per round, M.
-        passes: local passes per round, E.
-        costs: (4,) sum over the rounds; once the stage is over, per unit of accuracy gained.
-        accuracy: at its end.
-    """
+    """The rounds between two decisions; `costs` (4,) are their sum, in the end per accuracy."""
 
     participants: int
     passes: int
@@ -101,13 +78,9 @@ class FedTuneController:
     Differs from the original: the term of the transmission load in the comparison of two
     stages is written as the paper has it (the original subtracts another cost there); a slope whose
     denominator is 0 keeps its value.
-
-    Attributes:
-        participants: M for the next round.
-        passes: E for the next round.
-        decisions: how many stages are over.
     """
 
+    @checked_types
     def __init__(
         self,
         preferences: Preferences,
@@ -116,8 +89,8 @@ class FedTuneController:
         *,
         participant_limits: tuple[int, int],
         pass_limits: tuple[int, int],
-        penalty: float = 10.0,
-        threshold: float = 0.01,
+        penalty: Annotated[float, Range(1, math.inf, "[)")] = 10.0,
+        threshold: Annotated[float, Range(0, 1, "[)")] = 0.01,
     ) -> None:
         for name, value, (low, high) in (
             ("participants", participants, participant_limits),
@@ -125,55 +98,36 @@ class FedTuneController:
         ):
             if not low <= value <= high:
                 raise InvalidArgumentError(f"`{name}` must be in [{low}, {high}], got {value}.")
-        if not 1 <= penalty < math.inf or not 0 <= threshold < 1:
-            raise InvalidArgumentError(
-                "`penalty` must be at least 1 and `threshold` in [0, 1), got "
-                f"penalty={penalty}, threshold={threshold}."
-            )
         self._weights = preferences.vector
         self._limits = (participant_limits, pass_limits)
         self._penalty = penalty
         self._threshold = threshold
         self._slopes = np.full((2, 4), START_SLOPE)
-        self._stage = Stage(participants, passes)
+        self.stage = Stage(participants, passes)
         self._previous = self._before = Stage(0, 0)
         self.decisions = 0
 
-    @property
-    def participants(self) -> int:
-        """Clients of the next round."""
-        return self._stage.participants
-
-    @property
-    def passes(self) -> int:
-        """Local passes of the next round."""
-        return self._stage.passes
-
     def update(self, accuracy: float, costs: Array) -> None:
-        """Take in one round; decide if accuracy has risen by more than the threshold.
-
-        The first decision is skipped: there is nothing yet to compare with.
-        """
+        """Take in one round; decide, except at first, if accuracy has risen by the threshold."""
         costs = np.asarray(costs, dtype=np.float64)
         if costs.shape != (4,) or not np.all((costs > 0) & np.isfinite(costs)):
             raise InvalidArgumentError(f"`costs` must be four positive numbers, got {costs}.")
         if not math.isfinite(accuracy):
             raise InvalidArgumentError(f"`accuracy` must be finite, got {accuracy}.")
-        self._stage = replace(self._stage, costs=self._stage.costs + costs)
+        self.stage = replace(self.stage, costs=self.stage.costs + costs)
         gain = accuracy - self._previous.accuracy
         if gain <= self._threshold:
             return
-        over = replace(self._stage, costs=self._stage.costs / gain, accuracy=accuracy)
+        over = replace(self.stage, costs=self.stage.costs / gain, accuracy=accuracy)
         settings = (over.participants, over.passes)
         if self.decisions:
             settings = self._decide(over)
         self._before, self._previous = self._previous, over
-        self._stage = Stage(*settings)
+        self.stage = Stage(*settings)
         self.decisions += 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what it remembers, as plain JSON data."""
-        stages = (self._stage, self._previous, self._before)
+        stages = (self.stage, self._previous, self._before)
         return {
             "stages": [{**vars(stage), "costs": stage.costs.tolist()} for stage in stages],
             "slopes": self._slopes.tolist(),
@@ -182,7 +136,7 @@ class FedTuneController:
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on where the one was that returned `data`, with the same settings."""
-        self._stage, self._previous, self._before = (
+        self.stage, self._previous, self._before = (
             Stage(**{**stage, "costs": np.array(stage["costs"])}) for stage in data["stages"]
         )
         self._slopes = np.array(data["slopes"])
@@ -223,10 +177,6 @@ class FedTune(Agent):
         preferences: weights of the four costs.
         passes: name of the dimension of local passes.
         participants: name of the dimension of clients per round, or None.
-
-    Raises:
-        UnknownNameError: the space has no such dimension.
-        InvalidArgumentError: `start` is not legal.
     """
 
     acts_on = ("round",)
@@ -260,10 +210,10 @@ class FedTune(Agent):
         )
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        self._configuration[self._passes] = self._steps[self._passes][self.controller.passes]
+        self._configuration[self._passes] = self._steps[self._passes][self.controller.stage.passes]
         if self._participants:
             points = self._steps[self._participants]
-            self._configuration[self._participants] = points[self.controller.participants]
+            self._configuration[self._participants] = points[self.controller.stage.participants]
         return self._space.encode(self._configuration)
 
     def tell(self, step: Step) -> None:

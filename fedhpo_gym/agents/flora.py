@@ -7,15 +7,15 @@ optimization for federated learning", ICLR 2023, Algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent
-from fedhpo_gym.core.checks import as_integer
-from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent, PositiveInt
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import needing, require_known
 from fedhpo_gym.core.seeding import stream
 
 with needing("agent 'flora'", "scikit-learn", "agents", "sklearn"):
@@ -41,30 +41,17 @@ class FLoRA(PointAgent):
     models that clients start from get better while they search.
 
     Args:
-        problem: of a round environment made with `per_client=True`.
         local_steps: steps of the local searches.
         surface: one of the above.
-
-    Raises:
-        UnknownNameError: no such surface.
-        InvalidArgumentError: `local_steps` is no positive integer.
     """
 
+    @checked_types
     def __init__(
-        self,
-        problem: SearchProblem,
-        *,
-        local_steps: int = 5,
-        surface: Literal["sgm", "aplm", "mplm"] = "aplm",
+        self, problem: SearchProblem, *, local_steps: PositiveInt = 5, surface: str = "aplm"
     ) -> None:
         super().__init__(problem)
-        number = as_integer(local_steps)
-        if number is None or number < 1:
-            raise InvalidArgumentError(
-                f"`local_steps` must be a positive integer, got {local_steps!r}"
-            )
         require_known("loss surface", surface, SURFACES)
-        self._local_steps, self._surface, self._steps = number, surface, 0
+        self._local_steps, self._surface, self._steps = local_steps, surface, 0
         self._pairs: dict[int, Pairs] = {}
         self.chosen: Point | None = None
 

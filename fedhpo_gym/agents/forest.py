@@ -40,7 +40,6 @@ class ForestSearch(TrialSearch):
     one coordinate, by normal moves of a fifth of the range as SMAC's, and are all looked at once.
 
     Args:
-        problem: what it acts on.
         initial: trials before there is a model.
         candidates: draws from the prior, and as many neighbours, per suggestion.
     """
@@ -94,15 +93,8 @@ def log_scaled(losses: Array) -> Array:
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
-    """Return E max(best - y, 0) of normal y (Jones, Schonlau and Welch, 1998); lower y is better.
-
-    Shapes: `mean` (m,); `deviation` (m,).
-    """
+    """Return E max(best - y, 0) of normal y (Jones, Schonlau and Welch, 1998); low y are better."""
     wide = np.maximum(deviation, 1e-12)
     z = (best - mean) / wide
-    return np.asarray(wide * (z * _normal_share(z) + np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)))
-
-
-def _normal_share(z: Array) -> Array:
-    """Return the distribution function of the standard normal distribution."""
-    return np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in z.tolist()])
+    below = np.array([0.5 * (1.0 + math.erf(x / math.sqrt(2.0))) for x in z.tolist()])
+    return np.asarray(wide * (z * below + np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)))

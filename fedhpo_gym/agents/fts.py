@@ -8,19 +8,17 @@ exploration", NeurIPS 2021, Algorithms 1 and 2; written from the papers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
-from fedhpo_gym.agents.clients import (
-    check_unit_rows,
-    collect_feedback,
-    sampled_clients,
-)
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt
+from fedhpo_gym.core.checks import Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -34,12 +32,8 @@ REFINEMENTS: Final = (0.1, 0.03, 0.01, 0.003)
 class FourierFeatures:
     """Features whose inner products approximate a squared-exponential kernel of variance 1.
 
-    Rahimi and Recht (NeurIPS 2007); normalised as in Dai, Low and Jaillet (2020), Section 2, under
-    which the features of every point have the same length.
-
-    Attributes:
-        frequencies: (features, n), drawn from N(0, 1 / length_scale²).
-        phases: (features,), drawn uniformly from [0, 2π).
+    Rahimi and Recht (NeurIPS 2007); normalised as in Dai, Low and Jaillet (2020), Section 2:
+    `frequencies` (features, n) of N(0, 1 / length_scale²), `phases` (features,) of [0, 2π).
     """
 
     frequencies: Array
@@ -60,11 +54,9 @@ def draw_features(
 
 
 def posterior(features: Array, values: Array, noise: float) -> tuple[Array, Array]:
-    """Return the posterior of the weights, prior N(0, I), as its mean and a square root.
+    """Return the mean and a square root of the posterior of the weights, prior N(0, I).
 
-    With Σ = ΦᵀΦ + noise I the weights are N(Σ⁻¹Φᵀy, noise Σ⁻¹); Dai et al. (2020), Eq. 1.
-
-    Shapes: `features` (m, features); `values` (m,).
+    With Σ = ΦᵀΦ + noise I the weights are N(Σ⁻¹Φᵀy, noise Σ⁻¹), Φ being (m, features); Eq. 1.
     """
     precision = features.T @ features + noise * np.eye(features.shape[1])
     lower = np.linalg.cholesky(precision)
@@ -86,10 +78,9 @@ def maximise(
     rng: np.random.Generator,
     value: Callable[[Array], Array] | None = None,
 ) -> Array:
-    """Return the (n,) point of the unit cube where the drawn function is (about) largest.
+    """Return the (n,) point of the unit cube where the drawn function, or `value`, is largest.
 
-    The best of `candidates` uniform points, then of a tenth as many around it per stage. With
-    `value`, (m, n) points -> (m,), that function is maximised instead.
+    The best of `candidates` uniform points, then of a tenth as many around it per stage.
     """
     dimensions = features.frequencies.shape[1]
     points = rng.random((candidates, dimensions))
@@ -112,29 +103,21 @@ class FTSSettings:
         own_features: number of features of a client's own draws.
         candidates: number of random points per maximisation.
         initial: number of random trials of each client before it models anything.
-
-    Raises:
-        InvalidArgumentError: a number is not positive.
     """
 
-    length_scale: float = 0.5
-    noise: float = 0.02
-    shared_features: int = 100
-    own_features: int = 200
-    candidates: int = 500
-    initial: int = 3
+    length_scale: Positive = 0.5
+    noise: Positive = 0.02
+    shared_features: PositiveInt = 100
+    own_features: PositiveInt = 200
+    candidates: PositiveInt = 500
+    initial: PositiveInt = 3
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not 0 < value < math.inf:
-                raise InvalidArgumentError(f"`{name}` must be finite and positive, got {value}.")
+        check_fields(self)
 
 
 def own_probability(trial: int) -> float:
-    """Return p_t = 1 - 1/(t + 1)², the chance that a client's trial t uses its own model.
-
-    As in the authors' code, t counts from 0 after the initial trials, and p_0 is p_1.
-    """
+    """Return p_t = 1 - 1/(t + 1)², the chance of the own model; t counts from 0, and p_0 is p_1."""
     return 1.0 - 1.0 / (max(trial, 1) + 1) ** 2
 
 
@@ -144,23 +127,21 @@ class FederatedThompson:
     Differs from the paper: every client is a target; a client's message is renewed after each
     of its observations, not sent once; observations are standardised per client; kernel
     parameters are fixed; the maximiser is random search. Clients are chosen uniformly.
-
-    Attributes:
-        clients: how many there are.
-        dimensions: coordinates of a point of the unit cube.
     """
 
+    kind: ClassVar[type[FTSSettings]] = FTSSettings
+
+    @checked_types
     def __init__(
-        self, clients: int, dimensions: int, seed: int, settings: FTSSettings | None = None
+        self,
+        clients: PositiveInt,
+        dimensions: PositiveInt,
+        seed: int,
+        settings: FTSSettings | None = None,
     ) -> None:
-        if clients < 1 or dimensions < 1:
-            raise InvalidArgumentError(
-                "`clients` and `dimensions` must be at least 1, got "
-                f"clients={clients}, dimensions={dimensions}."
-            )
         self.clients = clients
         self.dimensions = dimensions
-        self.settings = settings or FTSSettings()
+        self.settings = settings or self.kind()
         self._seed = seed
         self._points: list[list[list[float]]] = [[] for _ in range(clients)]
         self._values: list[list[float]] = [[] for _ in range(clients)]
@@ -202,31 +183,20 @@ class FederatedThompson:
             self._sent[client] = (trial, self._sample(client, self._shared, rng))
         return self._sent[client][1]
 
-    def best(self, client: int) -> Array | None:
-        """Return the best point a client has tried, (n,), or None before its first."""
-        if not self._trials(client):
-            return None
-        return np.array(self._points[client][int(np.argmax(self._values[client]))])
-
     def to_dict(self) -> dict[str, Any]:
-        """Return settings and observations as plain JSON data."""
         return {
             "clients": self.clients,
             "dimensions": self.dimensions,
             "seed": self._seed,
             "settings": asdict(self.settings),
-            "points": [[list(point) for point in points] for points in self._points],
-            "values": [list(values) for values in self._values],
+            "points": deepcopy(self._points),
+            "values": deepcopy(self._values),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild the optimizers from what `to_dict` returned; they go on as before."""
-        return cls.restored(data, FTSSettings(**data["settings"]))
-
-    @classmethod
-    def restored(cls, data: Mapping[str, Any], settings: FTSSettings) -> Self:
-        """Rebuild the optimizers from their data and settings."""
+        settings = cls.kind(**data["settings"])
         made = cls(data["clients"], data["dimensions"], data["seed"], settings)
         for client in range(made.clients):
             for point, value in zip(data["points"][client], data["values"][client], strict=True):
@@ -244,18 +214,13 @@ class FederatedThompson:
 
     def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
         """Return the point that another client's message leads to, or None for the own model."""
-        if (other := self._followed(client, trial)) is None:
-            return None
-        return maximise(self._shared, self.message(other), self.settings.candidates, rng)
-
-    def _followed(self, client: int, trial: int) -> int | None:
-        """Return whose message a trial follows, or None for the client's own model."""
         initial = self.settings.initial
         others = [c for c in range(self.clients) if c != client and self._trials(c) >= initial]
-        rng = stream(self._seed, "fts_mixing", client, trial)
-        if not others or rng.random() < own_probability(trial - initial):
+        mixing = stream(self._seed, "fts_mixing", client, trial)
+        if not others or mixing.random() < own_probability(trial - initial):
             return None
-        return int(rng.choice(others))
+        message = self.message(int(mixing.choice(others)))
+        return maximise(self._shared, message, self.settings.candidates, rng)
 
     def _sample(self, client: int, features: FourierFeatures, rng: np.random.Generator) -> Array:
         points = np.reshape(self._points[client], (-1, self.dimensions))
@@ -269,40 +234,25 @@ class FederatedThompson:
         return draw_features(self.dimensions, number, scale, stream(self._seed, name))
 
 
-class FTS(Agent):
+class FTS(PointAgent):
     """Dai et al. (2020) on the rounds of one course; see `FederatedThompson` for what differs.
 
     A client's objective is by how much its local training lowered its own validation loss: losses
     themselves fall as the course goes on, whatever is tried.
-
-    Attributes:
-        policy: the clients' optimizers.
-
-    Raises:
-        InvalidArgumentError: the action space is no (clients, n) box in [-1, 1].
     """
-
-    acts_on = ("round",)
-    per_client = True
 
     def __init__(self, problem: SearchProblem, *, settings: FTSSettings | None = None) -> None:
         super().__init__(problem)
-        width = check_unit_rows(self.action_space)
-        self.policy = FederatedThompson(self.action_space.shape[0], width, self.seed, settings)
-        self._clients = np.empty(0, dtype=np.int64)
+        clients = self.action_space.shape[0]
+        self.policy = FederatedThompson(clients, self.width, self.seed, settings)
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
-        self._clients = sampled_clients(observation)
-        action = np.zeros(self.action_space.shape, dtype=np.float32)
-        for client in self._clients:
-            action[client] = 2.0 * self.policy.suggest(int(client)) - 1.0
-        return action
+    def choose(self, clients: NDArray[np.int64]) -> Array:
+        return np.array([2.0 * self.policy.suggest(client) - 1.0 for client in clients.tolist()])
 
-    def tell(self, step: Step) -> None:
-        no_arms = np.empty((len(self._clients), 0), dtype=np.int64)
-        for feedback in collect_feedback(self._clients, no_arms, step.info):
-            point = (step.action[feedback.client].astype(np.float64) + 1.0) / 2.0
-            self.policy.observe(feedback.client, point, feedback.before - feedback.after)
+    def learn(self, points: Array, feedbacks: Sequence[ArmFeedback]) -> None:
+        for one in feedbacks:
+            point = (points[one.client] + 1.0) / 2.0
+            self.policy.observe(one.client, point, one.before - one.after)
 
     def _state(self) -> dict[str, Any]:
         return self.policy.to_dict()
@@ -324,12 +274,12 @@ class PrivateSettings(FTSSettings):
         fading: trials after which this preference has fallen to its e-th part.
     """
 
-    clip: float = 10.0
-    noise_multiplier: float = 1.0
-    share: float = 0.35
-    halvings: int = 1
-    preference: float = 10.0
-    fading: float = 20.0
+    clip: Positive = 10.0
+    noise_multiplier: Positive = 1.0
+    share: Annotated[float, Range(0, 1, "(]")] = 0.35
+    halvings: PositiveInt = 1
+    preference: Positive = 10.0
+    fading: Positive = 20.0
 
 
 class PrivateThompson(FederatedThompson):
@@ -341,27 +291,26 @@ class PrivateThompson(FederatedThompson):
     composition any accountant knows.
     """
 
+    kind = PrivateSettings
+
+    @checked_types
     def __init__(
-        self, clients: int, dimensions: int, seed: int, settings: FTSSettings | None = None
+        self, clients: int, dimensions: int, seed: int, settings: PrivateSettings | None = None
     ) -> None:
-        chosen = PrivateSettings() if settings is None else settings
-        if not isinstance(chosen, PrivateSettings) or chosen.share > 1:
+        chosen = settings or PrivateSettings()
+        if chosen.halvings > dimensions:
             raise InvalidArgumentError(
-                f"`settings` must be PrivateSettings with a share of at most 1, got {chosen}."
-            )
-        if chosen.halvings != int(chosen.halvings) or chosen.halvings > dimensions:
-            raise InvalidArgumentError(
-                f"`halvings` must be an integer of at most {dimensions}, got {chosen.halvings}."
+                f"`halvings` must be at most {dimensions}, got {chosen.halvings}."
             )
         super().__init__(clients, dimensions, seed, chosen)
         self._private = chosen
         self._parts = 2**chosen.halvings
 
     def mixture(self, trial: int) -> Array:
-        """Return (parts, features) what the server sends for trials of this number.
+        """Return (parts, features) what the server sends for trials of this number (Eq. 3).
 
-        Eq. 3: every part is a weighted sum over the chosen clients of their clipped messages, plus
-        normal noise; weights prefer those who explored this part, less so as time goes by.
+        Every part is a weighted sum over the chosen clients of their clipped messages, plus normal
+        noise; weights prefer those who explored this part, less so as time goes by.
         """
         chosen, rng = self._private, stream(self._seed, "private_mixture", trial)
         fresh = [c for c in range(self.clients) if self._trials(c) >= chosen.initial]
@@ -389,7 +338,6 @@ class PrivateThompson(FederatedThompson):
         return np.asarray(raw / raw.sum(axis=1, keepdims=True))
 
     def _first_point(self, client: int, rng: np.random.Generator) -> Array:
-        """Return a draw from the part that a client explores."""
         point, part = rng.random(self.dimensions), client % self._parts
         for axis in range(self._private.halvings):
             point[axis] = (point[axis] + (part >> axis & 1)) / 2.0
@@ -406,11 +354,6 @@ class PrivateThompson(FederatedThompson):
             return np.asarray((self._shared(points) * rows).sum(axis=1))
 
         return maximise(self._shared, weights[0], self._private.candidates, rng, value)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        settings = PrivateSettings(**data["settings"])
-        return cls.restored(data, settings)
 
 
 class PrivateFTS(FTS):

@@ -6,7 +6,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.black_box import Evolution
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space.dimension import Dimension, Value
@@ -34,30 +34,28 @@ class LadderSearch(TrialSearch):
 
     Attributes:
         rungs: values of the first fidelity, lowest first.
+        width: coordinates of a configuration.
     """
 
     fidelity = "round"
 
+    @checked_types
     def __init__(
         self,
         problem: SearchProblem,
         *,
         low: Value | None = None,
         high: Value | None = None,
-        eta: int = 3,
+        eta: Annotated[int, Range(2)] = 3,
         fidelities: Sequence[str] = ROUND,
     ) -> None:
         """Build the ladder.
 
         Args:
-            problem: at least one more coordinate in [-1, 1] than fidelities, which are the last.
             low: the lowest rung of the first fidelity is at least this; by default the lowest.
             high: its highest rung; by default the highest.
             eta: a rung is this many times the one below it.
             fidelities: which ones are chosen: `round`, `client_sample_rate`, or both.
-
-        Raises:
-            InvalidArgumentError: an argument breaks one of these rules.
         """
         self.fidelities = tuple(fidelities)
         super().__init__(problem)
@@ -67,14 +65,12 @@ class LadderSearch(TrialSearch):
                 "`action_space` must be a Box in [-1, 1] of a configuration's coordinates and then "
                 f"the fidelity's, got {box}"
             )
-        base = as_integer(eta)
-        if base is None or base < 2:
-            raise InvalidArgumentError(f"`eta` must be an integer of at least 2, got {eta!r}")
-        self._eta = base
+        self._eta = eta
+        self.width = box.shape[0] - chosen
         first, *others = (problem.fidelities[name] for name in self.fidelities)
-        self.rungs = rungs(first, low, high, base)
+        self.rungs = rungs(first, low, high, eta)
         columns = [[first.encode(rung) for rung in self.rungs]]
-        columns += [_shares(other, len(self.rungs), base) for other in others]
+        columns += [_shares(other, len(self.rungs), eta) for other in others]
         # In the order of the action's coordinates, which is that of the problem's fidelities.
         order = [self.fidelities.index(name) for name in problem.fidelities.names]
         self._coordinates = np.array(columns)[order].T
@@ -95,27 +91,13 @@ class LadderSearch(TrialSearch):
         return np.array([*point, *self._coordinates[rung]], dtype=np.float32)
 
     def _check_fidelity(self, problem: SearchProblem) -> None:
-        free, last = problem.fidelities.names, problem.search_space.names
-        if {*self.fidelities} == {*free} and last[-len(free) :] == free and free:
-            return
-        others = {
-            d.name: d.high for d in problem.fidelities.dimensions if d.name not in self.fidelities
-        }
-        named = " and ".join(map(repr, self.fidelities))
-        advice = f"with fidelity={others}" if others else f"without {named} in its `fidelity`"
-        raise InvalidArgumentError(
-            f"{type(self).__name__} chooses the fidelity {named}, which must be the only "
-            f"free one, got {list(free)}; make the environment {advice}."
-        )
+        self._check_free(problem, self.fidelities)
 
 
 def rungs(
     fidelity: Dimension, low: Value | None, high: Value | None, eta: int
 ) -> tuple[Value, ...]:
-    """Return the values high / eta^k that are at least `low`, lowest first.
-
-    A fidelity with a grid gives the nearest ones that it has, each a rung once.
-    """
+    """Return the values high / eta^k that are at least `low`, lowest first; nearest on a grid."""
     bottom = float(fidelity.validate(fidelity.low if low is None else low, "low"))
     top = float(fidelity.validate(fidelity.high if high is None else high, "high"))
     if not 0 < bottom <= top:
@@ -146,16 +128,11 @@ Point = NDArray[np.float64]
 class Bracket:
     """One round of successive halving: a rung is told entirely before the next one is asked.
 
-    Attributes:
-        rung: where it is.
-        waiting: configurations to try there; None for one that is still to be drawn.
-        start: the rung of its first configurations.
-        turn: how many brackets were begun before it.
-        over: whether nothing is left to ask, nor will be.
+    `waiting` are configurations to try on `rung`, None for one that is still to be drawn; `start`
+    is the first rung, and `turn` counts the brackets begun before.
     """
 
     def __init__(self, rung: int, number: int, top: int, eta: int, turn: int) -> None:
-        """Start on a rung with a number of configurations."""
         self.rung, self.start, self.turn, self._top, self._eta = rung, rung, turn, top, eta
         self.waiting: list[Point | None] = [None] * number
         self.over = False
@@ -195,9 +172,6 @@ class Hyperband(LadderSearch):
     Differs from the paper: a bracket that starts s rungs below the top has
     floor((s_max + 1) / (s + 1)) eta^s configurations instead of the ceiling of the unrounded
     number, as in the authors of BOHB's implementation, so that every rung divides by eta.
-
-    Attributes:
-        rungs: values of the fidelity, lowest first.
     """
 
     def _begin(self) -> None:
@@ -233,15 +207,12 @@ class Hyperband(LadderSearch):
 
     def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
         """Return what trial `number` tries, for which `kept` came up, if anything did."""
-        if kept is not None:
-            return kept
-        given = self.next_given()
-        return self._draw(bracket.rung) if given is None else given
+        point = self.next_given() if kept is None else kept
+        return self._draw(bracket.rung) if point is None else point
 
     def _draw(self, rung: int) -> Point:
         """Return a new configuration; here, from the prior of the space."""
-        width = self.action_space.shape[0] - len(self.fidelities)
-        return rounded(self._rng.uniform(-1.0, 1.0, width))
+        return rounded(self._rng.uniform(-1.0, 1.0, self.width))
 
     def _see(self, number: int, rung: int, point: Point, score: float) -> None:
         """Take in what trial `number` reached on a rung: agents that model it draw from it."""
@@ -299,14 +270,13 @@ class ASHA(LadderSearch):
             seen, staying = self._seen[rung], self._staying[rung]
             if staying and bisect_left(seen, staying[0]) < len(seen) // self._eta:
                 return rung + 1, heapq.heappop(staying)[2]
-        width, given = self.action_space.shape[0] - len(self.fidelities), self.next_given()
-        new = rounded(self._rng.uniform(-1.0, 1.0, width)) if given is None else given
+        given = self.next_given()
+        new = rounded(self._rng.uniform(-1.0, 1.0, self.width)) if given is None else given
         self._points.append(new)
         return 0, len(self._points) - 1
 
 
 PARENTS = 3
-"""Points that a mutation takes."""
 
 
 class DEHB(Hyperband):
@@ -344,9 +314,8 @@ class DEHB(Hyperband):
         super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
         self._evolution = settings or Evolution()
         self._evolution_rng = stream(self.seed, "dehb")
-        width = self.action_space.shape[0] - len(self.fidelities)
-        self._members = [self._evolution_rng.random((n, width)) for n in self._most()]
-        self._fitness = [np.full(len(members), -np.inf) for members in self._members]
+        self.populations = [self._evolution_rng.random((n, self.width)) for n in self._most()]
+        self._fitness = [np.full(len(members), -np.inf) for members in self.populations]
         self._turns = [0] * len(self.rungs)
         self._targets: dict[int, int] = {}
         self._coming: list[list[Array]] = [[] for _ in self.rungs]
@@ -368,15 +337,15 @@ class DEHB(Hyperband):
         rung = bracket.rung
         below, size = max(rung - 1, bracket.start), self._size(bracket, rung)
         place = self._targets[number] = self._turns[rung]
-        self._turns[rung] = (place + 1) % len(self._members[rung])
+        self._turns[rung] = (place + 1) % len(self.populations[rung])
         if rung == bracket.start and (given := self.next_given()) is not None:
             return given
         if bracket.turn < len(self.rungs) and rung > bracket.start:
             return rounded(2.0 * self._promoted(below, rung, size) - 1.0)
         best = np.argsort(-self._fitness[below], kind="stable")[:size]
-        target, parents = self._members[rung][place], self._members[below][best]
+        target, parents = self.populations[rung][place], self.populations[below][best]
         if len(parents) < PARENTS:
-            everyone = np.concatenate(self._members)
+            everyone = np.concatenate(self.populations)
             more = [self._mutant(target, everyone) for _ in range(PARENTS + 1 - len(parents))]
             parents = np.concatenate([parents, more])
         return rounded(2.0 * self._offspring(target, parents) - 1.0)
@@ -384,14 +353,14 @@ class DEHB(Hyperband):
     def _promoted(self, below: int, rung: int, size: int) -> Array:
         """Return the next member of the rung below that comes up to a rung."""
         order = np.argsort(-self._fitness[below], kind="stable")
-        tried = self._members[below][order[np.isfinite(self._fitness[below][order])]]
+        tried = self.populations[below][order[np.isfinite(self._fitness[below][order])]]
         if not self._coming[rung]:
-            there = self._members[rung]
+            there = self.populations[rung]
             self._coming[rung] = [one for one in tried if not (one == there).all(axis=1).any()]
             del self._coming[rung][size:]
         if self._coming[rung]:
             return self._coming[rung].pop(0)
-        return np.asarray(self._members[below][order[0]])
+        return np.asarray(self.populations[below][order[0]])
 
     def _mutant(self, target: Array, pool: Array) -> Array:
         """Return (n,) a + F (b - c) of points of a pool without the target."""
@@ -415,10 +384,5 @@ class DEHB(Hyperband):
     def _see(self, number: int, rung: int, point: Point, score: float) -> None:
         place = self._targets.pop(number)
         if score >= self._fitness[rung][place]:
-            self._members[rung][place] = (point + 1.0) / 2.0
+            self.populations[rung][place] = (point + 1.0) / 2.0
             self._fitness[rung][place] = score
-
-    @property
-    def populations(self) -> list[Array]:
-        """The members of each rung, (m, n) points of the unit cube."""
-        return [members.copy() for members in self._members]

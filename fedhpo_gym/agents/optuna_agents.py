@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import as_integer
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
 with needing("an agent of Optuna", "Optuna", "agents", "optuna"):
@@ -44,15 +44,12 @@ class OptunaSearch(TrialSearch):
             f"x{i}": optuna.distributions.FloatDistribution(float(low), float(high))
             for i, (low, high) in enumerate(zip(box.low, box.high, strict=True))
         }
-        self._study = new_study(self._sampler(), self._directions())
+        self._study = new_study(self._sampler(), len(problem.objectives))
         self._trials: dict[int, optuna.trial.Trial] = {}
 
     @abstractmethod
     def _sampler(self) -> optuna.samplers.BaseSampler:
         """Return the sampler, seeded."""
-
-    def _directions(self) -> Sequence[Literal["maximize"]]:
-        return ["maximize"] * len(self.problem.objectives)
 
     def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
         self._study.enqueue_trial(dict(zip(self._bounds, action.tolist(), strict=True)))
@@ -73,13 +70,13 @@ class OptunaSearch(TrialSearch):
 
 def new_study(
     sampler: optuna.samplers.BaseSampler,
-    directions: Sequence[Literal["maximize"]] = ("maximize",),
+    objectives: int = 1,
     pruner: optuna.pruners.BasePruner | None = None,
 ) -> optuna.study.Study:
-    """Return a study in memory, with a name of its own, without a message."""
+    """Return a study in memory that maximises, with a name of its own, without a message."""
     with quiet():
         return optuna.create_study(
-            sampler=sampler, directions=list(directions), study_name=STUDY, pruner=pruner
+            sampler=sampler, directions=["maximize"] * objectives, study_name=STUDY, pruner=pruner
         )
 
 
@@ -109,12 +106,8 @@ class OptunaTPE(OptunaSearch):
     acts_on = ("trial", "round")
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
-        return tpe_sampler(int(stream(self.seed, "optuna_tpe").integers(2**32)))
-
-
-def tpe_sampler(seed: int) -> optuna.samplers.TPESampler:
-    """Return TPE as Optuna has it by default."""
-    return optuna.samplers.TPESampler(seed=seed)
+        seed = int(stream(self.seed, "optuna_tpe").integers(2**32))
+        return optuna.samplers.TPESampler(seed=seed)
 
 
 class NSGA2(OptunaSearch):
@@ -124,22 +117,16 @@ class NSGA2(OptunaSearch):
     probability 1/n. The population is 20 instead of 50: an episode has few trials.
 
     Args:
-        problem: of vector rewards.
         population: members of a generation.
-
-    Raises:
-        InvalidArgumentError: `population` is no integer of at least 2.
     """
 
     rewards = "vector"
 
-    def __init__(self, problem: SearchProblem, *, population: int = 20) -> None:
-        number = as_integer(population)
-        if number is None or number < 2:
-            raise InvalidArgumentError(
-                f"`population` must be an integer of at least 2, got {population!r}"
-            )
-        self._population = number
+    @checked_types
+    def __init__(
+        self, problem: SearchProblem, *, population: Annotated[int, Range(2)] = 20
+    ) -> None:
+        self._population = population
         super().__init__(problem)
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
@@ -157,7 +144,8 @@ class MOTPE(OptunaSearch):
     rewards = "vector"
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
-        return tpe_sampler(int(stream(self.seed, "motpe").integers(2**31)))
+        seed = int(stream(self.seed, "motpe").integers(2**31))
+        return optuna.samplers.TPESampler(seed=seed)
 
 
 class PrunedTPE(LadderSearch):
@@ -173,11 +161,11 @@ class PrunedTPE(LadderSearch):
     """
 
     def _begin(self) -> None:
-        width = self.action_space.shape[0] - len(self.fidelities)
         self._bounds: Space = {
-            f"x{i}": optuna.distributions.FloatDistribution(-1.0, 1.0) for i in range(width)
+            f"x{i}": optuna.distributions.FloatDistribution(-1.0, 1.0) for i in range(self.width)
         }
-        sampler = tpe_sampler(int(stream(self.seed, "pruned_tpe").integers(2**32)))
+        seed = int(stream(self.seed, "pruned_tpe").integers(2**32))
+        sampler = optuna.samplers.TPESampler(seed=seed)
         self._study = new_study(sampler, pruner=self._pruner())
         self._waiting: list[tuple[optuna.trial.Trial, int]] = []
         self._jobs: dict[int, tuple[optuna.trial.Trial, int]] = {}
@@ -232,7 +220,5 @@ class HyperbandTPE(PrunedTPE):
 
     def _pruner(self) -> optuna.pruners.BasePruner:
         return optuna.pruners.HyperbandPruner(
-            min_resource=1,
-            max_resource=self._step(len(self.rungs) - 1),
-            reduction_factor=self._eta,
+            min_resource=1, max_resource=self._step(len(self.rungs) - 1), reduction_factor=self._eta
         )

@@ -33,7 +33,6 @@ class GaussianProcessSearch(TrialSearch):
     replays = False
 
     def __init__(self, problem: SearchProblem, *, initial: int = 10) -> None:
-        """Take how many trials are random before there is a model."""
         super().__init__(problem)
         self._initial = initial
         self._dimensions = problem.search_space.dimensions

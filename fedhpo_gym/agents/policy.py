@@ -1,8 +1,4 @@
-"""Learned policies as plain arrays, with numpy alone, and the agent that acts by one.
-
-However it was learned, a policy is used, saved and loaded without the library that trained it, and
-loading it runs no code from the file.
-"""
+"""Learned policies as plain arrays, with numpy alone; loading one runs no code from the file."""
 
 from __future__ import annotations
 
@@ -37,21 +33,14 @@ class Policy:
 
     Attributes:
         entries: shape of every entry of an observation, in the order the network reads them.
-        low: lower bounds of the actions.
-        high: upper bounds of the actions.
-        weights: (inputs, outputs) of every layer, float32.
-        biases: (outputs,) of every layer, float32.
+        weights: (inputs, outputs) of every layer, float32; `biases` are (outputs,).
         activation: between layers, a key of `ACTIVATIONS`.
-        output: "clip" cuts the last layer's output off at the bounds; "tanh" spreads its tangent
-            over them.
-        mean: (inputs,) subtracted from observations, float64.
-        deviation: (inputs,) that observations are then divided by, float64.
+        output: "clip" cuts the last layer's output off at the bounds, `low` and `high`; "tanh"
+            spreads its tangent over them.
+        mean: (inputs,) subtracted from observations, which `deviation` (inputs,) then divides.
         limit: largest magnitude of a normalised observation.
         made_by: command that trains it again, for the message about a damaged file.
         origin: what it was trained on and how, as JSON data.
-
-    Raises:
-        InvalidArgumentError: the parts do not fit together.
     """
 
     entries: Mapping[str, tuple[int, ...]]
@@ -96,14 +85,10 @@ class Policy:
 
     @property
     def action_space(self) -> gym.spaces.Box:
-        """The space of its actions."""
         return gym.spaces.Box(self.low, self.high, dtype=np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the most likely action for an observation, or for many.
-
-        Leading axes of the observation are those of the answer, and change no bit of it.
-        """
+        """Return the most likely action for an observation, or for many along leading axes."""
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
         hidden = rows[..., None, :]
@@ -194,24 +179,12 @@ class Actor(Protocol):
     """What has `act`: a learned `Policy`, a hand-made `Schedule`."""
 
     @property
-    def action_space(self) -> gym.spaces.Box:
-        """Where its actions lie."""
-
-    def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the action for an observation."""
+    def action_space(self) -> gym.spaces.Box: ...
+    def act(self, observation: Observation) -> NDArray[np.float32]: ...
 
 
 class PolicyAgent(Agent):
-    """Does what a policy says, and learns nothing more.
-
-    Attributes:
-        policy: what decides.
-
-    Raises:
-        InvalidArgumentError: there is no policy, or it acts in another space.
-        MissingDataError: there is no policy in the folder.
-        DamagedDataError: a file of the policy is damaged.
-    """
+    """Does what a policy says, and learns nothing more."""
 
     learned = "policy"
     seeded = False

@@ -25,11 +25,7 @@ class ProxyTuning(Agent):
     value that this task does not know becomes the nearest that it does.
 
     Args:
-        problem: what it acts on.
         configurations: best first, as `best_configurations` returns them.
-
-    Raises:
-        InvalidArgumentError: there are no configurations, or one lacks a hyperparameter.
     """
 
     learned = "configurations"

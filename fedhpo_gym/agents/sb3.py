@@ -35,12 +35,7 @@ ALGORITHMS: Final = ("A2C", "PPO", "SAC")
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What training brought.
-
-    Attributes:
-        policy: what was learned.
-        episode_returns: sum of rewards of every episode, in the order they ended.
-    """
+    """The policy that was learned, and the sums of rewards of all episodes as they ended."""
 
     policy: Policy
     episode_returns: NDArray[np.float64]
@@ -62,8 +57,7 @@ def train(
 ) -> Training:
     """Train one policy in one environment, or in several with the same spaces at once.
 
-    Observations are normalised by their running mean and variance, rewards by the running variance
-    of returns, as `VecNormalize` does; the policy holds what was found for the observations.
+    Observations and rewards are normalised as `VecNormalize` does; the policy holds the former.
     """
     require_known("algorithm", algorithm, ALGORITHMS)
     wanted = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)
@@ -76,10 +70,7 @@ def train(
         "seed": int(stream(seed, "sb3").integers(2**32)),
         "device": "cpu",
         **(settings or {}),
-        "policy_kwargs": {
-            **(settings or {}).get("policy_kwargs", {}),
-            "net_arch": list(layers),
-        },
+        "policy_kwargs": {**(settings or {}).get("policy_kwargs", {}), "net_arch": list(layers)},
     }
     with _own_random_numbers():
         normalized = VecNormalize(joined, gamma=options.get("gamma", 0.99))
@@ -164,11 +155,7 @@ def make_vector(env_id: str, num_envs: int, arguments: Mapping[str, Any]) -> Vec
 
 
 class JoinedVecEnv(VecEnv):
-    """Vector environments of Gymnasium, side by side, as one of stable-baselines3.
-
-    Attributes:
-        episode_returns: sum of rewards of every episode that ended.
-    """
+    """Vector environments of Gymnasium, side by side, as one of stable-baselines3."""
 
     def __init__(
         self,
@@ -177,14 +164,7 @@ class JoinedVecEnv(VecEnv):
         progress: Callable[[int], object] | None = None,
         share_starts: bool = False,
     ) -> None:
-        """Join environments.
-
-        Args:
-            parts: vector environments.
-            seed: part j is reset with a seed drawn from stream "sb3_reset", j.
-            progress: called with the number of environments after every step, if given.
-            share_starts: give every environment of a part the same seed.
-        """
+        """Join environments; part j is reset with a seed drawn from stream "sb3_reset", j."""
         for part in parts:
             _check_usable(part, parts[0])
         self.parts = tuple(parts)

@@ -16,18 +16,11 @@ from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.space import SearchSpace
 
-STEP_FACTOR: Final = 0.1
-
-
-def _step(done: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(done < 0.5, 1.0, np.where(done < 0.75, STEP_FACTOR, STEP_FACTOR**2))
-
-
 KINDS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
     {
         "static": np.ones_like,
         "cosine": lambda done: 0.5 * (1.0 + np.cos(math.pi * done)),
-        "step": _step,
+        "step": lambda done: np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.1**2)),
     }
 )
 """Factor of the initial learning rate where a fraction of the rounds is done: fixed; cosine
@@ -44,10 +37,6 @@ class Schedule:
         configuration: values of all its dimensions, at the first round.
         kind: key of `KINDS`.
         name: the dimension that is multiplied; it ends at the edge of its range.
-
-    Raises:
-        UnknownNameError: no such kind or dimension.
-        InvalidArgumentError: a value is not legal.
     """
 
     space: SearchSpace
@@ -63,7 +52,6 @@ class Schedule:
 
     @property
     def action_space(self) -> gym.spaces.Box:
-        """Where its actions lie: a Box in [-1, 1], a coordinate per dimension."""
         return gym.spaces.Box(-1.0, 1.0, (len(self.space),), np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
@@ -89,12 +77,10 @@ class Schedule:
 class ScheduleAgent(Agent):
     """Follows a `Schedule`, and learns nothing.
 
-    Attributes:
-        schedule: what decides.
-
-    Raises:
-        UnknownNameError: no such kind or dimension.
-        InvalidArgumentError: a value is not legal.
+    Args:
+        configuration: at the first round; by default the middle of the space.
+        kind: key of `KINDS`.
+        name: the dimension that is multiplied.
     """
 
     acts_on = ("round",)
@@ -108,14 +94,6 @@ class ScheduleAgent(Agent):
         kind: str = "cosine",
         name: str = "learning_rate",
     ) -> None:
-        """Take what a `Schedule` is made of; nothing is random: the seed is unused.
-
-        Args:
-            problem: of a round environment.
-            configuration: at the first round; by default the middle of the space.
-            kind: key of `KINDS`.
-            name: the dimension that is multiplied.
-        """
         super().__init__(problem)
         space = problem.search_space
         chosen = space.decode(np.zeros(len(space))) if configuration is None else configuration

@@ -86,10 +86,7 @@ class TrialSearch(Agent):
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
     def told(self) -> tuple[Array, Array]:
-        """Return the told trials: (m, n) actions, and (m, k) scores.
-
-        In the place of minus infinity stands the worst finite score of its column so far, or 0.
-        """
+        """Return (m, n) actions and (m, k) scores of told trials, the worst finite one for none."""
         actions = self._of(list(self.results))
         scores = np.array(list(self.results.values()), dtype=np.float64)
         if not len(scores):
@@ -121,11 +118,7 @@ class TrialSearch(Agent):
         return np.asarray((actions - low) / width)
 
     def on_grid(self, points: Array) -> Array:
-        """Return (m, n) points of the unit cube, moved to the middle of their cells.
-
-        A coordinate of a finite grid, or of whole numbers, stands for as many cells as there are
-        values. To a model, all points of a cell should be one.
-        """
+        """Return (m, n) points of the unit cube, moved to the middle of their cells."""
         moved = points.copy()
         for i, dimension in enumerate(self.problem.search_space.dimensions):
             if has_cells(dimension):
@@ -134,10 +127,7 @@ class TrialSearch(Agent):
         return moved
 
     def first_untried(self, points: Array) -> Array:
-        """Return the first of (m, n) points of the unit cube whose cell was not asked yet.
-
-        Where all of them were asked, it is the first of all. Intervals have no cells.
-        """
+        """Return the first of (m, n) points whose cell was not asked yet, or the first."""
         asked = self.on_grid(self.to_unit(self._of(range(len(self.actions)))))
         known = {cell.tobytes() for cell in asked.astype(np.float32)}
         for point, cell in zip(points, self.on_grid(points).astype(np.float32), strict=True):

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.clients import PositiveInt
 from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.checks import as_integer
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
 with needing("an agent of SciPy", "SciPy", "agents", "scipy"):
@@ -60,21 +61,15 @@ class LatinHypercube(_Spread):
     Every coordinate of a block has one point in each of `size` equal intervals.
 
     Args:
-        problem: what it acts on.
         block: points of one hypercube.
-
-    Raises:
-        InvalidArgumentError: `block` is no positive integer.
     """
 
     size = 32
 
-    def __init__(self, problem: SearchProblem, *, block: int = 32) -> None:
+    @checked_types
+    def __init__(self, problem: SearchProblem, *, block: PositiveInt = 32) -> None:
         super().__init__(problem)
-        number = as_integer(block)
-        if number is None or number < 1:
-            raise InvalidArgumentError(f"`block` must be a positive integer, got {block!r}")
-        self.size = number
+        self.size = block
 
     def _drawn(self, block: int) -> Array:
         rng = stream(self.seed, "latin_hypercube", block)

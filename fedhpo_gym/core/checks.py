@@ -148,7 +148,8 @@ class Range:
 
     def __str__(self) -> str:
         if math.isinf(self.high):
-            return f"{'above' if self.ends[0] == '(' else 'at least'} {self.low:g}"
+            finite = "finite and " * (self.ends[1] == ")")
+            return f"{finite}{'above' if self.ends[0] == '(' else 'at least'} {self.low:g}"
         if math.isinf(self.low):
             return f"{'below' if self.ends[1] == ')' else 'at most'} {self.high:g}"
         return f"in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
@@ -263,7 +264,7 @@ def parameter_types(call: Callable[..., Any]) -> dict[str, Any]:
     parameters = inspect.signature(call).parameters.values()
     hints = _hints(call.__init__ if isinstance(call, type) else call)  # type: ignore[misc]
     return {
-        one.name: hints.get(one.name, one.annotation)
+        one.name: hints.get(one.name, Any if one.annotation is one.empty else one.annotation)
         for one in parameters
         if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
     }

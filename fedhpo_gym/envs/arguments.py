@@ -15,10 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def takes(record: type[Any]) -> Callable[[F], F]:
-    """Give an entry point the signature that it has: its own arguments, and those of a record.
-
-    `help` then shows them all, and whoever parses words by type finds the types.
-    """
+    """Give an entry point its whole signature: its own arguments, and those of a record."""
 
     def sign(entry_point: F) -> F:
         keyword = inspect.Parameter.KEYWORD_ONLY

@@ -23,11 +23,7 @@ Start = Callable[[int | None], np.random.Generator]
 
 
 class EpisodeDraws:
-    """Draws for each of N environments from streams of its own, which `reset` seeds.
-
-    So it does not matter whether an environment is alone or one of many. The streams of an
-    episode's noise have its key and the number of a trial.
-    """
+    """Draws for each of N environments from streams of its own, which `reset` seeds."""
 
     def __init__(self, number: int, instances: int, start: Start, *, noisy: bool) -> None:
         """Prepare for N environments whose first `reset` is still to come."""

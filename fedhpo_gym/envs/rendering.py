@@ -33,7 +33,6 @@ class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
     }
 
     def __init__(self, render_mode: str | None) -> None:
-        """Take the render mode."""
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
                 f"`render_mode` must be one of {self.metadata['render_modes']}, "

@@ -28,17 +28,9 @@ Indices = NDArray[np.intp]
 
 
 class Layout:
-    """Where the entries of an observation lie in a row of numbers.
-
-    The order is that of the space, so a row is what `gymnasium.spaces.flatten` gives.
-
-    Attributes:
-        columns: the columns of every entry.
-        size: numbers per row.
-    """
+    """Where the entries of an observation lie in a row of numbers, as gymnasium flattens it."""
 
     def __init__(self, space: gym.spaces.Dict) -> None:
-        """Lay out a dictionary of one-dimensional boxes."""
         self.columns: dict[str, slice] = {}
         self.size = 0
         for name, box in space.items():
@@ -57,10 +49,7 @@ class Layout:
 
 
 def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
-    """Return nested infos with a mask `_key` beside every `key`; zero where the mask is False.
-
-    Shapes: `mask` (n,).
-    """
+    """Return nested infos with an (n,) mask `_key` beside every `key`; zero where it is False."""
     out: dict[str, Any] = {}
     for key, value in info.items():
         said = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
@@ -74,10 +63,7 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an (n,) masked array of every key of n rows, of which some may lack it.
-
-    It is of objects where values are strings, as Gymnasium has it.
-    """
+    """Return an (n,) masked array of every key of n rows; of objects where values are strings."""
     found = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         gaps = [name not in row for row in rows]
@@ -97,10 +83,7 @@ def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:
-    """Return infos, as (n,) arrays of objects, of what each environment of a mask says.
-
-    Shapes: `mask` (n,).
-    """
+    """Return infos, as (n,) arrays of objects, of what each environment of an (n,) mask says."""
     out: dict[str, Any] = {}
     for index in np.flatnonzero(mask):
         for key, value in describe(int(index)).items():
@@ -130,14 +113,7 @@ Actions = NDArray[np.floating]
 
 @dataclass
 class StepOutcome:
-    """What a step of N environments brings, besides observations.
-
-    Attributes:
-        rewards: (N,) or (N, objectives); a fresh array.
-        terminated: (N,); a fresh array.
-        truncated: (N,); a fresh array.
-        info: nested dictionaries of (N, ...) arrays, without masks; they are copied.
-    """
+    """What a step of N environments brings; all arrays but those of `info` are fresh."""
 
     rewards: NDArray[np.floating]
     terminated: Mask
@@ -161,9 +137,6 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
     **Copies**: with `copy=False` the arrays of an observation are overwritten by the next `step` or
     `reset`. Rewards, flags and infos are always the caller's.
-
-    Attributes:
-        layout: columns of every entry of an observation.
     """
 
     def __init__(
@@ -175,7 +148,6 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,
     ) -> None:
-        """Create the arrays all environments share."""
         self.num_envs = num_envs = checked_number(num_envs)
         self.autoreset_mode = _mode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
@@ -201,12 +173,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
     @abstractmethod
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
-        """Step the active environments: state, and rows of `_frame`.
-
-        What it does to the others does not matter: they restart next.
-
-        Shapes: `actions` (N, ...); `active` (N,).
-        """
+        """Step active environments: state, and rows of `_frame`; the others restart next."""
 
     @abstractmethod
     def _describe(self, index: int) -> dict[str, Any]:
@@ -233,10 +200,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     def step(
         self, actions: ArrayLike
     ) -> tuple[Observations, NDArray[np.floating], Mask, Mask, dict[str, Any]]:
-        """Step all environments; the class says what happens at the end of an episode.
-
-        Shapes: `actions` (N, n).
-        """
+        """Step all environments; the class says what happens at the end of an episode."""
         active = self._active()
         outcome = self._advance(self._checked(actions, active), active)
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -248,13 +212,15 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
                 outcome.clear(where)
                 self._restart(where, [None] * len(where))
             self._done = outcome.terminated | outcome.truncated
-        return (
-            self._observations(),
-            outcome.rewards,
-            outcome.terminated,
-            outcome.truncated,
-            infos,
-        )
+        return (self._observations(), outcome.rewards, outcome.terminated, outcome.truncated, infos)
+
+    def _check_stepped(self, index: int, steps: NDArray[np.int64]) -> None:
+        number = as_integer(index)
+        if number is None or not 0 <= number < self.num_envs or not steps[number]:
+            raise InvalidArgumentError(
+                f"`index` must name one of {self.num_envs} environments that has stepped since its "
+                f"reset, got {shown(index)}"
+            )
 
     def _chosen(self, index: int) -> dict[str, Any] | None:
         """Return what the options of `reset` say of an environment alone."""
@@ -348,7 +314,8 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
         return [None] * num_envs
     first = as_integer(seed)
     if first is None:
-        seeds: Sequence[Any] = as_typed("seed", _listed(seed), Sequence[Any])
+        found = seed.tolist() if isinstance(seed, np.ndarray) else seed
+        seeds: Sequence[Any] = as_typed("seed", found, Sequence[Any])
     else:
         seeds = [first + index for index in range(num_envs)]
     if len(seeds) != num_envs:
@@ -363,10 +330,6 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
                 f"`seed` must be non-negative integers or None, got {shown(one)}"
             )
     return whole
-
-
-def _listed(seed: object) -> object:
-    return seed.tolist() if isinstance(seed, np.ndarray) else seed
 
 
 def _spread_instances(chosen: object, number: int) -> NDArray[Any] | None:

@@ -46,13 +46,7 @@ EVERY_S: Final = 30.0
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What became of a study.
-
-    Attributes:
-        folder: where its records are; `fedhpo-gym report` judges them.
-        outcomes: how every cell ended, in the order of the plan.
-        left_out: problems of the suite that nothing here can answer, and why.
-    """
+    """Where the records of a study are, how its cells ended, and why problems were left out."""
 
     folder: Path
     outcomes: tuple[Outcome, ...]
@@ -75,11 +69,6 @@ class Execution:
         timeout_s: real seconds that a cell may take.
         columnar: whether records are Parquet files; None where pyarrow is installed.
         track: what follows the runs.
-
-    Raises:
-        InvalidArgumentError: a number is not positive, or `address` and `executor` do not fit.
-        MissingDependencyError: columnar records are asked for without pyarrow.
-        UnknownNameError: there is no such executor, or no such tracker.
     """
 
     workers: int = 1
@@ -90,7 +79,6 @@ class Execution:
     track: Sequence[str] = field(default=())
 
     def __post_init__(self) -> None:
-        """Check everything."""
         check_executor(self.executor, self.address)
         for name in self.track:
             require_known("tracker", name, TRACKERS)
@@ -149,7 +137,11 @@ def compare(
         MissingDataError: an id that was named itself has no numbers here.
         MissingDependencyError: something asked for is not installed.
     """
-    means, folder = means or Execution(), Path(out)
+    means, folder, given = means or Execution(), Path(out), dict(arguments or {})
+    if noise is not None and "noise" in given:
+        raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
+    if noise is not None:
+        given["noise"] = dict(noise)
     request = Request(
         _ids(problems),
         [agent_name(one) for one in agents],
@@ -157,7 +149,7 @@ def compare(
         backend,
         budget_s,
         fidelity or {},
-        _with_noise(arguments or {}, noise),
+        given,
         simulated_workers,
         shared_start,
     )
@@ -230,16 +222,6 @@ def _lasting(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _with_noise(
-    arguments: Mapping[str, Any], noise: Mapping[str, float] | None
-) -> Mapping[str, Any]:
-    if noise is None:
-        return arguments
-    if "noise" in arguments:
-        raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
-    return {**arguments, "noise": dict(noise)}
 
 
 def _ids(problems: str | Sequence[str]) -> Sequence[str]:

@@ -1,9 +1,7 @@
 """Environments by id or by recorded spec; nothing in a record can choose what code runs.
 
-A record comes from whoever wrote it. Environments are made from one again, so each of their
-arguments has a class in `TRUST`, which `SECURITY.md` shows: numbers and names of this package, but
-no program and no file. Objectives of a user's own are functions, which no record holds: what they
-are is said instead.
+Each argument has a class in `TRUST`, which `SECURITY.md` shows: numbers and names of this package,
+but no program and no file. Objectives of a user's own are functions, which no record holds.
 """
 
 from __future__ import annotations
@@ -250,10 +248,7 @@ def known_ids() -> tuple[str, ...]:
 
 
 def resolve_id(name: str, others: Iterable[str] = ()) -> str:
-    """Return the full id of a name that may lack its version: the newest one is meant.
-
-    What is neither an id nor known is told apart from `others`, names that would do as well.
-    """
+    """Return the full, newest id of a name; `others` are names that would do as well."""
     if name in gym.registry:
         return name
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]

@@ -111,10 +111,7 @@ def _trials(record: RunRecord, spaces: Mapping[str, Any]) -> Iterator[optuna.tri
 
 
 def _trial(
-    record: RunRecord,
-    step: StepRecord,
-    spaces: Mapping[str, Any],
-    course: Sequence[StepRecord],
+    record: RunRecord, step: StepRecord, spaces: Mapping[str, Any], course: Sequence[StepRecord]
 ) -> optuna.trial.FrozenTrial:
     """Return one trial; of a course, that of its end, with the loss after each step."""
     import optuna

@@ -27,7 +27,6 @@ class Request:
     """What is to be compared.
 
     Attributes:
-        ids: environment ids, version optional.
         agents: names of agents, or `module:Class` of one's own.
         seeds: runs per agent and environment.
         backend: where numbers come from; None for the environment's choice.
@@ -55,14 +54,10 @@ class Plan:
     """One run to do: what to make, and who acts in it.
 
     Attributes:
-        id: environment id.
         kwargs: arguments of `gymnasium.make`.
-        agent: name of the agent.
         seed: of the agent and of `reset`.
-        workers: simulated workers.
         key: what the name of its record ends with; None where only a reset of the
             environment says what answers.
-        shared_start: configurations that are tried first.
     """
 
     id: str
@@ -194,11 +189,7 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
 def _check_varying(
     env_id: str, fidelity: Mapping[str, Any], unmoved: Sequence[str], needed: bool
 ) -> None:
-    """Refuse objectives that are the same for every configuration, where they are needed.
-
-    They make no vector of objectives worse or better, but every front look like one of more
-    objectives than there are.
-    """
+    """Refuse objectives that are the same for every configuration, where they are needed."""
     if needed:
         raise InvalidArgumentError(
             f"`objectives` must vary between configurations, but {', '.join(unmoved)} of {env_id} "
@@ -215,11 +206,7 @@ def fidelity_space(env: Any, env_id: str) -> SearchSpace:
 
 
 def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fidelity that every trial of a run has: full, unless asked otherwise.
-
-    The black-box protocol of FedHPO-Bench (Wang et al., 2022) evaluates at full fidelity only. Full
-    is what the backend can answer: a surrogate of a sample may know fewer rounds than the task has.
-    """
+    """Return the fidelity that every trial of a run has: full, unless asked otherwise."""
     fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
     for name, value in asked.items():
         require_known("fidelity", name, space.names)

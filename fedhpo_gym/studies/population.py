@@ -6,14 +6,16 @@ Jaderberg et al., "Population based training of neural networks", 2017 (arXiv 17
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.agents.clients import PositiveInt, Share
 from fedhpo_gym.agents.fedpop import exploit
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -34,23 +36,14 @@ class PopulationSettings:
         resample: chance that a hyperparameter is drawn anew from its prior.
     """
 
-    members: int = 10
-    interval: int = 1
-    truncation: float = 0.2
+    members: Annotated[int, Range(2)] = 10
+    interval: PositiveInt = 1
+    truncation: Annotated[float, Range(0, 0.5, "(]")] = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
-    resample: float = 0.25
+    resample: Share = 0.25
 
     def __post_init__(self) -> None:
-        if self.members < 2 or self.interval < 1:
-            raise InvalidArgumentError(
-                "`members` must be at least 2 and `interval` at least 1, got "
-                f"members={self.members}, interval={self.interval}."
-            )
-        if not 0 < self.truncation <= 0.5 or not 0 <= self.resample <= 1:
-            raise InvalidArgumentError(
-                "`truncation` must be in (0, 0.5] and `resample` in [0, 1], got "
-                f"truncation={self.truncation}, resample={self.resample}."
-            )
+        check_fields(self)
         down, up = self.factors
         if not 0 < down < 1 < up:
             raise InvalidArgumentError(f"`factors` must be around 1, got {self.factors}.")
@@ -88,14 +81,7 @@ def _perturbed(dimension: Dimension, coordinate: float, factor: float) -> Value:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One course of a population.
-
-    Attributes:
-        action: (n,) what it is trained with.
-        score: sum of the rewards of the course so far, those of its ancestors included.
-        over: whether its episode has ended.
-        snapshot: where it is; opaque, for `restore` only.
-    """
+    """A course, trained by an (n,) action, with the rewards so far, its ancestors' included."""
 
     action: Row
     score: float
@@ -105,12 +91,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """A population after `interval` steps.
-
-    Attributes:
-        members: its courses.
-        parents: (members,) index of the course in the generation before that each one continued.
-    """
+    """A population after `interval` steps, and which one before it each member continued."""
 
     members: tuple[Member, ...]
     parents: NDArray[np.int64]
@@ -147,15 +128,16 @@ def evolve(
         yield Generation(tuple(members), parents)
         parents = exploit([member.score for member in members], chosen.truncation, rng)
         members = [
-            members[parent] if parent == i else _child(space, members[parent], chosen, rng)
+            one if parent == i else replace(one, action=explore(space, one.action, chosen, rng))
             for i, parent in enumerate(parents)
+            for one in [members[parent]]
         ]
 
 
 def _trained(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
     if member.over:
         return member
-    _restore(env, member.snapshot)
+    env.unwrapped.restore(member.snapshot)  # type: ignore[attr-defined]
     score, over = member.score, False
     for _ in range(steps):
         _, reward, terminated, truncated, _ = env.step(member.action)
@@ -166,20 +148,9 @@ def _trained(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
     return Member(member.action, score, over, _snapshot(env))
 
 
-def _child(
-    space: SearchSpace, parent: Member, settings: PopulationSettings, rng: np.random.Generator
-) -> Member:
-    action = explore(space, parent.action, settings, rng)
-    return Member(action, parent.score, parent.over, parent.snapshot)
-
-
 def _snapshot(env: gym.Env[Any, Any]) -> Any:
     if not hasattr(env.unwrapped, "snapshot"):
         raise InvalidArgumentError(
             f"`env` must have snapshot() and restore(), got {env}; use a FedHPO-DAC environment."
         )
     return env.unwrapped.snapshot()
-
-
-def _restore(env: gym.Env[Any, Any], snapshot: Any) -> None:
-    env.unwrapped.restore(snapshot)  # type: ignore[attr-defined]

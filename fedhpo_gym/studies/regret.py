@@ -21,13 +21,7 @@ from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
 @dataclass(frozen=True, eq=False)
 class Regret:
-    """What the recommended configurations of a run lack, after each of its T trials.
-
-    Attributes:
-        elapsed_s: (T,) simulated seconds since reset.
-        regret: (T,) in the unit of the first objective; infinity while none is feasible.
-        relative: (T,) in [0, 1]: 1 is what a random configuration has, or no feasible one.
-    """
+    """What a run lacks after T trials: (T,) each; infinite, or relative 1, if none is feasible."""
 
     elapsed_s: NDArray[np.float64]
     regret: NDArray[np.float64]
@@ -58,10 +52,7 @@ def hypervolume_regret_of(
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the share of the known hypervolume that is missing after each trial of a run.
-
-    Shapes: returns (T,).
-    """
+    """Return times, and the (T,) shares of the known hypervolume that are missing then."""
     header, steps = record.header, record.steps
     own_names = [*steps[0].objectives]
     chosen = own_names if names is None else list(names)
@@ -82,10 +73,7 @@ def _truth_of_front(
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return the `Truth` that a front is judged by, whatever fidelity an agent fixed.
-
-    It is of full fidelity, or of all where a cost is among the objectives.
-    """
+    """Return the `Truth` of a front: of full fidelity, or of all where a cost is an objective."""
     if not any(name in COSTS for name in names):
         return _truth_of(header, header.spec, own, named, "full_truth")
     kwargs = {name: value for name, value in header.kwargs.items() if name != "fidelity"}

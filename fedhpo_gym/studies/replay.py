@@ -24,9 +24,8 @@ from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
 _LOOKED_UP = (None, "tabular", "surrogate")
 ROUNDING = 1e-3
-"""Largest difference of two floats, relative to the larger one or to 1, that counts as rounding.
-Metrics are float32, of unit roundoff 6e-8; a course of some hundred steps amplifies that some
-thousand times, and a course that is chaos is rightly called different."""
+"""Largest difference of two floats, relative to the larger one or to 1, that counts as rounding:
+float32's unit roundoff is 6e-8, and a course amplifies it some thousand times."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,6 @@ class Difference:
     Attributes:
         step: number of the step, from 1; 0 stands for `reset`.
         field: which number, for example `val_loss` of the objectives.
-        recorded: what the record holds.
-        replayed: what came now.
         rounding: whether no number differs by more than rounding explains, between processors.
     """
 
@@ -111,12 +108,7 @@ def _is_rounding(difference: Difference) -> bool:
 
 
 def present_fingerprint(header: Header) -> str:
-    """Return what the numbers that answered a run are called now.
-
-    Older versions of the package named stored tables and surrogates otherwise. The name stays as it
-    is where the numbers are not on this machine, or are others. Where nothing is stored there is
-    no other name, and no environment is made.
-    """
+    """Return what the numbers that answered a run are called now; the same if they are not here."""
     if not from_stored_numbers(header):
         return header.fingerprint
     try:

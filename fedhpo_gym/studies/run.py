@@ -49,10 +49,7 @@ def do_run(
     columnar: bool = False,
     track: Sequence[str] = (),
 ) -> bool:
-    """Do one run and write its record, unless it is there; return whether it was done now.
-
-    While it runs, its trials are in a file of their own (`fedhpo_gym.records.files`).
-    """
+    """Do one run and write its record, unless it is there; return whether it was done now."""
     place = folder, plan.id, plan.agent, plan.seed
     if plan.key is not None and _is_done(keyed_path(*place, plan.key), warn):
         return False
@@ -86,16 +83,8 @@ def do_run(
         else:
             episode = run_episode(env, agent, plan.seed)
         for step in episode:
-            steps.append(
-                StepRecord.from_step(
-                    step.action,
-                    step.reward,
-                    step.terminated,
-                    step.truncated,
-                    step.info,
-                    step.worker,
-                )
-            )
+            outcome = (step.reward, step.terminated, step.truncated, step.info)
+            steps.append(StepRecord.from_step(step.action, *outcome, step.worker))
             growth.add(steps[-1])
             follow(steps[-1])
             trials, elapsed = len(steps), steps[-1].elapsed_s
@@ -106,11 +95,7 @@ def do_run(
 
 
 def agent_seed(env_id: str, seed: int) -> int:
-    """Return the seed of an agent in a run of a study: another one on every problem.
-
-    Did one seed draw the same configurations everywhere, one lucky draw would count once for every
-    problem, and tests over problems would find winners among equals.
-    """
+    """Return the seed of an agent in a run, another on every problem: luck counts once."""
     return int(stream(seed, "agent", crc32(env_id.encode("utf-8"))).integers(2**31))
 
 
@@ -144,15 +129,7 @@ LOG: Final = "cells.ndjson"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended.
-
-    Attributes:
-        plan: the cell.
-        status: "done" now, "there" before, "failed" where it raised, "timeout", or "lost" where
-            its process ended.
-        seconds: real seconds that it took; nothing that is judged depends on them.
-        words: what went wrong, or what was told on the way.
-    """
+    """How a cell ended; `words` say what went wrong, `seconds` are real ones and judge nothing."""
 
     plan: Plan
     status: Status
@@ -161,28 +138,14 @@ class Outcome:
 
     @classmethod
     def of_error(cls, plan: Plan, error: Exception, seconds: float = 0.0) -> Outcome:
-        """Return what an error means."""
-        kinds: tuple[tuple[type[Exception], Status], ...] = (
-            (WorkerTimeoutError, "timeout"),
-            (WorkerLostError, "lost"),
-        )
-        status: Status = "failed"
-        for kind, meaning in kinds:
-            if isinstance(error, kind):
-                status = meaning
+        lost: Status = "lost" if isinstance(error, WorkerLostError) else "failed"
+        status: Status = "timeout" if isinstance(error, WorkerTimeoutError) else lost
         return cls(plan, status, seconds, f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
 class CellWork:
-    """What a worker does with a cell.
-
-    Attributes:
-        folder: where records go.
-        columnar: whether they are Parquet files.
-        track: what follows the runs.
-        places: where else modules of one's own agents are looked for.
-    """
+    """What a worker does with a cell; modules of one's own agents are looked for in `places`."""
 
     folder: Path
     columnar: bool = True
@@ -207,10 +170,7 @@ def log(folder: Path, outcome: Outcome) -> None:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the last outcome of every cell of a study, in the order of the first; none if no log.
-
-    A line that was cut short by a crash is left out.
-    """
+    """Return the last outcome of every cell of a study, in the order of the first."""
     path, last = folder / LOG, dict[str, dict[str, Any]]()
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -254,8 +214,10 @@ def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Out
         process = subprocess.Popen(  # noqa: S603 - this interpreter, on this module
             words, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment
         )
+        assert process.stdin is not None  # noqa: S101 - it was asked for
         try:
-            _tell(process, json.dumps(content))
+            process.stdin.write(json.dumps(content).encode("utf-8") + b"\n")
+            process.stdin.flush()
             process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             error = WorkerTimeoutError(f"it took more than {timeout_s:g} s, and was ended")
@@ -263,8 +225,7 @@ def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Out
         finally:
             process.kill()
             process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+            process.stdin.close()
         out.seek(0)
         err.seek(0)
         said, complained = out.read().decode(), err.read().decode(errors="replace")
@@ -274,12 +235,6 @@ def run_alone(work: CellWork, plan: Plan, timeout_s: float | None = None) -> Out
         return Outcome.of_error(plan, lost, monotonic() - begun)
     answer = json.loads(said.splitlines()[-1])
     return replace(Outcome(**{**answer, "plan": plan}), seconds=monotonic() - begun)
-
-
-def _tell(process: subprocess.Popen[bytes], line: str) -> None:
-    assert process.stdin is not None  # noqa: S101 - it was asked for
-    process.stdin.write(line.encode("utf-8") + b"\n")
-    process.stdin.flush()
 
 
 def _end_with_parent() -> None:

@@ -28,13 +28,7 @@ NOTHING_LEARNED: Final = -10.0
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """What FedEx is given around a configuration.
-
-    Attributes:
-        arms: how many configurations; 1 is the configuration alone, which is X without FedEx.
-        epsilon: how far they lie apart.
-        settings: how FedEx learns.
-    """
+    """What FedEx is given around a configuration: `arms` that lie `epsilon` apart; 1 is X alone."""
 
     arms: int = DEFAULT_ARMS
     epsilon: float = 0.1
@@ -45,15 +39,8 @@ class Neighbourhood:
 class WrappedTrial:
     """One course: what X asked for, and what came of it.
 
-    Attributes:
-        centre: (n,) the configuration X asked for, as an action.
-        arms: what FedEx chose from.
-        best: (n,) the arm it found likeliest in the end.
-        traces: losses, entropy and certainty of the rounds.
-        steps: of the episode.
-        score: what X was told: minus the clients' weighted mean loss after the last round (nats).
-        length: how many steps X asked for; None for the whole episode. A course that diverges ends
-            earlier.
+    `centre` and `best` are (n,) actions, asked for and likeliest in the end; X is told `score`,
+    minus the clients' mean loss after the last round (nats); `length` None is a whole episode.
     """
 
     centre: NDArray[np.float32]
@@ -97,11 +84,8 @@ def wrapped_search(
 ) -> Iterator[WrappedTrial]:
     """Let an optimizer choose neighbourhoods, one course for each, without end.
 
-    This is no `Agent`: an agent lives for one episode, and every neighbourhood takes one here.
-
-    Every course starts from the same reset and runs to the end of its episode, or for as many
-    steps as X says, so that a neighbourhood of one arm and one of many get equal training. (The
-    original's wrapped courses went on from checkpoints and got more.)
+    Every course starts from the same reset and runs to its end, or for as many steps as X says, so
+    that neighbourhoods of one arm and of many get equal training.
     """
     around = neighbourhood or Neighbourhood()
     acts_in = row_space(env.action_space, more=0 if steps is None else 1)

@@ -35,11 +35,7 @@ json.dump(found, sys.stdout)
 
 
 def actions_elsewhere(wanted: Sequence[tuple[str, str, Mapping[str, Any], int]]) -> list[Any]:
-    """Return the actions of episodes in a process of another hash seed.
-
-    Args:
-        wanted: of each episode, the class of laws, the agent's name, its options, and the seed.
-    """
+    """Return actions of episodes, by laws, agent, options and seed, under another hash seed."""
     found: list[Any] = in_another_process(OTHER_PROCESS, wanted)
     return found
 
@@ -82,9 +78,7 @@ class Unbounded(gym.Wrapper[Any, Any, Any, Any]):
 class AgentConformance:
     """Laws of every registered agent; join by one of the subclasses.
 
-    Attributes:
-        name: key in `AGENTS`. The laws are skipped where its library is not installed.
-        law_class: name of the class of this module that another process finds the laws in.
+    They are skipped where its library is not installed; another process finds them by `law_class`.
     """
 
     name: ClassVar[str]
@@ -107,12 +101,10 @@ class AgentConformance:
             pytest.skip(str(error))
 
     def episode(self, seed: int = 0, env: gym.Env[Any, Any] | None = None) -> list[Step]:
-        """Return the steps of an episode."""
         env = env or self.env()
         return list(run_episode(env, self.make(env, seed), seed=0))
 
     def actions(self, seed: int) -> list[Any]:
-        """Return the actions of an episode as plain data."""
         return [plain(step.action) for step in self.episode(seed)]
 
     def elsewhere(self, seed: int) -> list[Any]:
@@ -344,12 +336,7 @@ class LearnedAgentConformance(AgentConformance):
 
 @checked_types
 def agent_laws(name: str) -> tuple[type[AgentConformance], ...]:
-    """Return the classes of laws that an agent's attributes say it has to obey.
-
-    Raises:
-        UnknownNameError: no such agent.
-        MissingDependencyError: the library it is made of is not installed.
-    """
+    """Return the classes of laws that an agent's attributes say it has to obey."""
     kind = agent_class(name)
     laws: list[type[AgentConformance]] = []
     if "trial" in kind.acts_on:

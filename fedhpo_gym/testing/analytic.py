@@ -35,7 +35,6 @@ class Analytic(Backend):
     name = "analytic"
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
-        """Create the backend of a task; only the shape of the task matters."""
         super().__init__(task, seed, task.space, task.fidelity_space)
 
     @property
@@ -76,18 +75,7 @@ def make_env(
     render_mode: str | None = None,
     **arguments: Any,
 ) -> gym.Env[Any, Any]:
-    """Build a trial environment on the analytic backend, wrapped as the registered ids are.
-
-    Args:
-        task: name in the catalogue.
-        vector_reward: leave the reward a vector.
-        budget_s: simulated seconds; the task's budget if no budget is given.
-        budget_rounds: communication rounds.
-        budget_trials: number of trials.
-        constraints: soft constraints of `ScalarizePenalty`.
-        render_mode: "human", "rgb_array" or None.
-        arguments: further arguments of `TrialSetup.of`.
-    """
+    """Build a trial environment on the analytic backend, wrapped as the registered ids are."""
     found = get_task(task)
     if budget_s is None and budget_rounds is None and budget_trials is None:
         budget_s = found.budget_s
@@ -121,12 +109,6 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
     0.4 + 0.6 min(1, d), where d is the mean squared distance of the client's action from 0.3 plus
     0.1 times its number. All clients start at 3. Accuracies are exp(-loss). How losses fall stands
     for how the model moves.
-
-    Attributes:
-        search_space: what an action, or a row of it, is decoded to.
-        fidelity_space: empty: a step always takes the same rounds.
-        reward_space: bounds of the reward vector.
-        vector_reward: whether rewards are vectors.
     """
 
     step_kind = "round"
@@ -140,15 +122,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
         per_client: bool = False,
         vector_reward: bool = False,
     ) -> None:
-        """Create the environment.
-
-        Args:
-            clients: how many there are.
-            sampled: how many train in a step.
-            horizon: steps of an episode.
-            per_client: every client has its own row in an action.
-            vector_reward: return the reward vector.
-        """
+        """Make a course of `horizon` steps in which `sampled` of the `clients` train."""
         self.search_space, self.fidelity_space = SPACE, SearchSpace(())
         self.per_client, self.vector_reward = per_client, vector_reward
         self.reward_space = gym.spaces.Box(-START, START, (len(REWARDS),), np.float32)
@@ -168,7 +142,6 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start a course; the seed decides who trains when."""
         super().reset(seed=seed, options=options)
         self._steps, self._moved = 0, np.zeros(len(self._optima))
         self._losses = np.full(len(self._optima), START)
@@ -176,13 +149,11 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
         return self._observation(), self.describe()
 
     def describe(self) -> dict[str, Any]:
-        """Return what `reset` says: names of the entries of the reward vector."""
         return {"objective_names": list(REWARDS)}
 
     def step(
         self, action: NDArray[np.float32]
     ) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Train the sampled clients."""
         rows = np.broadcast_to(action, (len(self._optima), len(SPACE)))
         before, trained = self._losses, self._sampled
         distance = ((rows - self._optima[:, None]) ** 2).mean(axis=1)

@@ -20,12 +20,7 @@ from fedhpo_gym.testing.rollout import plain
 
 
 class BackendConformance:
-    """Laws of a backend. Override `make`.
-
-    Attributes:
-        rounds: what the laws ask for; every one is answered, and so is every round below the first.
-        rate: client sample rate they ask for.
-    """
+    """Laws of a backend that answers `rounds`, and those below the first. Override `make`."""
 
     rounds: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 6)
     rate: ClassVar[float] = 1.0
@@ -35,7 +30,6 @@ class BackendConformance:
         raise NotImplementedError
 
     def configurations(self, backend: Backend) -> list[dict[str, Value]]:
-        """Return some configurations the backend answers."""
         rng = stream(0, "conformance")
         return [backend.space.sample(rng) for _ in range(2)]
 

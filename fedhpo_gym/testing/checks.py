@@ -38,15 +38,7 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one checker said of one id.
-
-    Attributes:
-        env_id: the id.
-        check: key of `CHECKS`.
-        outcome: `PASSED`, `FAILED` or `SKIPPED`.
-        words: why it failed or was skipped, else empty.
-        cpu_s: CPU time, seconds.
-    """
+    """What one checker of `CHECKS` said of one id; `words` say why it failed or was skipped."""
 
     env_id: str
     check: str
@@ -59,16 +51,7 @@ Make = Callable[..., gym.Env[Any, Any]]
 
 
 def check_id(env_id: str) -> Iterator[Verdict]:
-    """Yield the verdict of every checker that concerns an id; all warnings are errors.
-
-    A checker is skipped where its library, or the data of the id, is not on this machine.
-
-    Args:
-        env_id: a registered id of this package.
-
-    Raises:
-        InvalidArgumentError: there is no such id.
-    """
+    """Yield the verdict of every checker of an id; one without its library or data is skipped."""
     task = get_task(env_id)
     if env_id not in ids(task):
         raise InvalidArgumentError(f"an id of {task.name} must be one of {ids(task)}, got {env_id}")
@@ -99,10 +82,7 @@ def ids(task: Task) -> tuple[str, ...]:
 def cheap_arguments(task: Task, env_id: str) -> dict[str, Any]:
     """Return what the environment of an id is made with, so that its steps cost little.
 
-    Episodes have two steps. In round environments a step is a round with the fewest clients, and
-    large models train one local epoch in the largest batches. Trials are answered from stored
-    numbers where there are any, and else trained for one round. Weights that would have to be
-    downloaded are not used.
+    Episodes have two steps; nothing is downloaded, and large models train one local epoch.
     """
     held = {name: 0.0 for name, _ in task.model_settings if name == "pretrained"}
     settings = {"settings": held} if held else {}
@@ -143,13 +123,10 @@ def _has_numbers(env_id: str) -> bool:
 
 
 def _concerns(check: str, env_id: str, task: Task) -> bool:
+    if check == "pettingzoo":
+        return env_id == task.round_id
     vector = env_id.startswith("MO-")
-    return {
-        "gymnasium": True,
-        "stable-baselines3": not vector,
-        "mo-gymnasium": vector,
-        "pettingzoo": not vector and env_id == task.round_id,
-    }[check]
+    return check == "gymnasium" or vector == (check == "mo-gymnasium")
 
 
 @contextmanager
@@ -252,17 +229,7 @@ def lowest_regret(env_id: str, queries: int = 100_000, **arguments: Any) -> floa
 
     Half of the queries are random, the others those of evolution strategies from the best of them,
     whose steps grow where offspring are better and shrink where they are not (Rechenberg, 1973).
-
-    Args:
-        env_id: of trials that stored numbers answer.
-        queries: how many are asked.
-        arguments: further arguments of `gymnasium.make`.
-
-    Returns:
-        A number below `-TOLERANCE` where the truth is wrong; 0 is the truth's optimum.
-
-    Raises:
-        InvalidArgumentError: nobody knows the truth.
+    It is below `-TOLERANCE` where the truth is wrong; 0 is the truth's optimum.
     """
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     env.reset(seed=0)

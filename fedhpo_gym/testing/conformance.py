@@ -1,4 +1,5 @@
-"""The laws of an objective."""
+"""The laws of objectives, data sets, wrappers and algorithms."""
+# ruff: noqa: S101 - asserting is what a law does
 
 from __future__ import annotations
 
@@ -39,9 +40,6 @@ from fedhpo_gym.testing.task import HARMLESS
 if TYPE_CHECKING:
     from fedhpo_gym.fl.engine import CourseBatch
 
-# ruff: noqa: S101 - asserting is what a law does
-
-
 SPENT = (
     Spending(NO_PRIVACY, lambda: dict.fromkeys(COST_NAMES, 3.0)),
     Spending(PrivacyLedger(1.5, 1e-5, (0.1, 0.4, 1.6)), lambda: dict.fromkeys(COST_NAMES, 70.0)),
@@ -50,17 +48,12 @@ NUM_CLIENTS = 5
 
 
 class ObjectiveConformance:
-    """Laws of a registered objective.
-
-    Attributes:
-        name: key in `OBJECTIVES`.
-    """
+    """Laws of a registered objective, by its `name` in `OBJECTIVES`."""
 
     name: ClassVar[str]
 
     @property
     def objective(self) -> Objective:
-        """The objective in the registry."""
         return get_objective(self.name)
 
     def test_it_is_registered_under_its_own_name(self) -> None:
@@ -123,8 +116,8 @@ class ObjectiveConformance:
         assert len(set(self._values())) > 1, "the same value for every model and all that is spent"
 
     def _reads_the_model(self, spent: Spending) -> bool:
-        evaluation, other = some_evaluation(0), some_evaluation(1)
-        swapped = replace(evaluation, best=other.best)
+        evaluation = some_evaluation(0)
+        swapped = replace(evaluation, best=some_evaluation(1).best)
         return self._value(evaluation, spent) != self._value(swapped, spent)
 
     def _value(self, evaluation: Evaluation, spent: Spending) -> float:
@@ -159,25 +152,17 @@ def some_evaluation(seed: int) -> Evaluation:
     )
 
 
-# ruff: noqa: S101 - asserting is what a law does
-
-
 SEEDS = (1, 2, 3)
 DTYPES = {"float64", "float32", "uint8", "int16", "int32"}
 
 
 class DatasetConformance:
-    """Laws of a data set in the catalogue. They are skipped where its files are not.
-
-    Attributes:
-        name: key in `SOURCES`.
-    """
+    """Laws of a data set in `SOURCES`, by its `name`; they are skipped where its files are not."""
 
     name: ClassVar[str]
 
     @property
     def source(self) -> Source:
-        """The entry in the catalogue."""
         return SOURCES[self.name]
 
     def load(self) -> Dataset:
@@ -244,9 +229,6 @@ class DatasetConformance:
         assert sorted(rows.tolist()) == list(range(len(dataset.labels)))
 
 
-# ruff: noqa: S101 - asserting is what a law does
-
-
 SPEC = EnvSpec("FedHPO-Analytic-v0", "fedhpo_gym.testing.analytic:make_env")
 
 
@@ -298,18 +280,13 @@ def _layers(env: gym.Env[Any, Any]) -> list[type]:
     return [*layers, type(env)]
 
 
-# ruff: noqa: S101 - asserting is what a law does
-
-
 ROUNDS = 4
 
 
 class AlgorithmConformance:
-    """Laws of a registered algorithm, on data made for the purpose. They need torch.
+    """Laws of an algorithm by its `name`, on data made for the purpose; they need torch.
 
-    Attributes:
-        name: key in `ALGORITHMS` of `fedhpo_gym.algorithms`.
-        settings: what it is trained with, besides the highest values of what is searched.
+    `settings` are what it is trained with, besides the highest values of what is searched.
     """
 
     name: ClassVar[str]
@@ -321,7 +298,6 @@ class AlgorithmConformance:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm in the registry."""
         return get_algorithm(self.name)
 
     def test_a_course_is_bitwise_the_same_alone_and_in_any_batch(self) -> None:

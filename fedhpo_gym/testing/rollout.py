@@ -18,13 +18,7 @@ from fedhpo_gym.core.checks import checked_types
 
 @checked_types
 def rollout(env: gym.Env[Any, Any], seed: int = 0, steps: int = 4) -> list[Any]:
-    """Return everything an environment says under random actions, as plain data.
-
-    Args:
-        env: the environment; it is reset first, and again when an episode ends.
-        seed: seed of `reset` and of the actions.
-        steps: number of steps.
-    """
+    """Return all that an environment says under seeded random actions, as plain data."""
     trace = [plain(env.reset(seed=seed))]
     env.action_space.seed(seed)
     return trace + go_on(env, steps)
@@ -43,11 +37,7 @@ def go_on(env: gym.Env[Any, Any], steps: int) -> list[Any]:
 
 @checked_types
 def plain(value: Any) -> Any:
-    """Return nested built-in data that is equal if, and only if, the values are.
-
-    Arrays keep their type and shape; the order of a dictionary counts, because it is where a hash
-    seed shows.
-    """
+    """Return nested built-in data, equal only where types, shapes and orders are, too."""
     if isinstance(value, Mapping):
         return [[str(key), plain(item)] for key, item in value.items()]
     if isinstance(value, list | tuple):

@@ -1,4 +1,5 @@
 """The laws of a task: its environments behave, whatever answers for them."""
+# ruff: noqa: S101 - asserting is what a law does
 
 from __future__ import annotations
 
@@ -19,9 +20,6 @@ from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.rollout import go_on, in_another_process, plain, rollout
 
-# ruff: noqa: S101 - asserting is what a law does
-
-
 # What check_env says about every wrapped environment, and about every vector of rewards.
 WRAPPED = r".*different from the unwrapped version"
 OUT_OF_DATE = r".*The environment \S+ is out of date"
@@ -41,21 +39,15 @@ json.dump({id: rollout(gym.make(id, **wanted[id])) for id in wanted}, sys.stdout
 
 
 def elsewhere(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rollouts of environments in one fresh interpreter with another hash seed.
-
-    Args:
-        wanted: by environment id, what the environment is made with.
-    """
+    """Return rollouts of environments, by id with their arguments, in a fresh interpreter."""
     traces: dict[str, Any] = in_another_process(OTHER_PROCESS, wanted)
     return traces
 
 
 class TaskConformance:
-    """Laws of both environments of a task, `FedHPO-*` and `MO-FedHPO-*`.
+    """Laws of both environments of a task by `task_id`, with or without its version.
 
-    Attributes:
-        task_id: environment id of the task; the version may be left out.
-        backend: what answers. The laws are skipped where it has nothing to answer from.
+    They are skipped where the `backend` has nothing to answer from.
     """
 
     task_id: ClassVar[str]
@@ -63,12 +55,10 @@ class TaskConformance:
 
     @property
     def task(self) -> Task:
-        """The task in the catalogue."""
         return get_task(self.task_id)
 
     @property
     def env_id(self) -> str:
-        """Id of the environment with scalar rewards."""
         return self.task.id
 
     def arguments(self) -> dict[str, Any]:
@@ -185,9 +175,6 @@ class TaskConformance:
         env.reset(seed=0)
         env.action_space.seed(0)
         return [env.step(env.action_space.sample()) for _ in range(4)]
-
-
-# ruff: noqa: S101 - asserting is what a law does
 
 
 class RoundConformance(TaskConformance):

@@ -22,7 +22,6 @@ class NamedSpace(gym.spaces.Dict):
     def __init__(
         self, space: SearchSpace, seed: int | dict[str, Any] | np.random.Generator | None = None
     ) -> None:
-        """Create the space of the dimensions of `space`."""
         self._search_space = space
         super().__init__({d.name: DimensionSpace(d) for d in space.dimensions}, seed)
 
@@ -106,20 +105,15 @@ class DimensionSpace(gym.spaces.Space[Any]):
     A sample is a uniform action coordinate, decoded: log-uniform on a logarithmic scale, and
     uniform over the points of a grid. Flattened, a value is one float64 in a `Box`, a word its
     position.
-
-    Attributes:
-        dimension: what is legal, and on which scale it is drawn.
     """
 
     def __init__(self, dimension: Dimension, seed: int | np.random.Generator | None = None) -> None:
-        """Create the space of a dimension."""
         self.dimension = dimension
         kinds = {"int": np.int64, "float": np.float64, "category": np.str_}
         super().__init__((), kinds[dimension.kind], seed)
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Values are single numbers."""
         return True
 
     def sample(self, mask: Any = None, probability: Any = None) -> Value:
@@ -132,17 +126,14 @@ class DimensionSpace(gym.spaces.Space[Any]):
         return self.dimension.decode(self.np_random.uniform(-1.0, 1.0))
 
     def contains(self, x: Any) -> bool:
-        """Return whether a number is legal."""
         return self.dimension.contains(x)
 
     def __repr__(self) -> str:
-        """Show the legal values and the scale."""
         d = self.dimension
         legal = f"[{d.low}, {d.high}]" if d.values is None else str(list(d.values))
         return f"DimensionSpace({d.name!r}, {legal}{', log' if d.log else ''})"
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are of equal dimensions."""
         return isinstance(other, DimensionSpace) and self.dimension == other.dimension
 
     __hash__ = None  # type: ignore[assignment]

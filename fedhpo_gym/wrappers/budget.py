@@ -30,7 +30,6 @@ class Budget:
         budget_trials: int | None = None,
         max_trials: int | None = None,
     ) -> None:
-        """Check the limits, which `BudgetTermination` takes."""
         given = {"budget_s": budget_s, "budget_rounds": budget_rounds}
         given["budget_trials"] = budget_trials
         self.limits = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.checks import Range, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.checks import check_env
 
@@ -30,9 +30,6 @@ class FinishedTrial:
         action: (n,) what was tried.
         observation: after this trial; all trials that ended before it are in it.
         reward: a number, or a vector on `MO-` ids.
-        terminated: whether the budget is spent.
-        truncated: whether the episode was cut off from outside.
-        info: what the environment reports about the trial.
     """
 
     number: int
@@ -63,17 +60,11 @@ class ParallelTrials:
     as without workers. Trials that still run then are lost: nobody is told of them. Rounds and
     trials count when they end. Privacy is spent when a trial begins, also of one that is lost.
 
-    **Laws**. With one worker an episode equals, bit for bit, that of the environment alone. For
-    more, let a list of trials be started in its order, each as soon as a worker is free, and let no
-    trial wait for a course that still runs (no freeze-thaw, or different courses). Then no trial
-    starts or ends later with W + 1 workers than with W, so neither does the whole list. Proof: let
-    a_1 >= ... >= a_W and b_1 >= ... >= b_(W+1) be the times until which workers are busy, and
-    suppose b_i <= a_i for all i <= W, as when all are 0. The next trial, of duration p, starts at
-    a_W or at b_(W+1) <= b_W <= a_W. After it the W workers have the times a_1, ..., a_(W-1),
-    a_W + p. Of the others' times, b_1, ..., b_(W-1) and the larger one of b_W and b_(W+1) + p are
-    the W largest. Each of them is at most its counterpart, or at most a_W <= a_W + p, so the same
-    holds after it. Where trials wait for others, lists can take longer with more workers (Graham,
-    1969), and so they can where an agent decides by what it is told.
+    **Laws**. With one worker an episode equals, bit for bit, that of the environment alone. If each
+    trial of a list starts as soon as a worker is free, and none waits for a course that still runs,
+    none starts or ends later with W + 1 workers than with W (docs/studies/workers.md has a proof).
+    Where trials wait, lists can take longer with more workers (Graham, 1969), and so they can where
+    an agent decides by what it is told.
 
     Attributes:
         env: the environment.
@@ -84,11 +75,7 @@ class ParallelTrials:
     def __init__(self, env: gym.Env[Any, Any], workers: int) -> None:
         """Put W workers to an environment; call `reset` next."""
         check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
-        number = as_integer(workers)
-        if number is None or not 1 <= number <= MAX_WORKERS:
-            raise InvalidArgumentError(
-                f"`workers` must be a whole number from 1 to {MAX_WORKERS}, got {shown(workers)}"
-            )
+        number = as_typed("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])
         if env.action_space != env.unwrapped.action_space:
             raise InvalidArgumentError(
                 "`env` must have the actions of its trial environment, whose costs are known "
@@ -122,10 +109,7 @@ class ParallelTrials:
         return observation, info
 
     def start(self, action: NDArray[np.float32]) -> int:
-        """Give a trial to the lowest free worker now.
-
-        Shapes: `action` (n,).
-        """
+        """Give a trial, an (n,) action, to the lowest free worker now."""
         self._require_episode()
         if not self._free:
             raise InvalidArgumentError(
@@ -145,10 +129,7 @@ class ParallelTrials:
         return self._started
 
     def repeat(self, action: NDArray[np.float32], worker: int | None) -> FinishedTrial:
-        """Let a worker do what it did in a recorded run: from its last end on, and on to the end.
-
-        Shapes: `action` (n,).
-        """
+        """Let a worker do what it did in a recorded run: from its last end on, and to the end."""
         self._require_episode()
         if worker not in self._free:
             raise InvalidArgumentError(
@@ -158,10 +139,7 @@ class ParallelTrials:
         return self.finish()
 
     def _price(self, action: NDArray[np.float32]) -> tuple[float, float, Hashable, int]:
-        """Return the seconds of a trial, from when its course can run, and which course it is.
-
-        Then come the rounds of it that are paid for.
-        """
+        """Return a trial's seconds, from when its course can run, the course, and rounds paid."""
         course, rounds = self.env.get_wrapper_attr("course_of")(action)
         paid = self._paid.get(course, 0)
         cost = self.env.get_wrapper_attr("cost_of")(action, paid)
@@ -184,18 +162,8 @@ class ParallelTrials:
         self.env.get_wrapper_attr("end_next_at")(ends_s)
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
-        return FinishedTrial(
-            number,
-            worker,
-            started_s,
-            ends_s,
-            action,
-            observation,
-            reward,
-            bool(terminated),
-            bool(truncated),
-            info,
-        )
+        outcome = (observation, reward, bool(terminated), bool(truncated), info)
+        return FinishedTrial(number, worker, started_s, ends_s, action, *outcome)
 
     def _require_episode(self) -> None:
         if self._over:

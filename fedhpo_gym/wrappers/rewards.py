@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
 from fedhpo_gym.wrappers.checks import check_env
@@ -23,7 +23,6 @@ class Penalty:
     """What exceeds soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
 
     def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
-        """Read the constraints, as `ScalarizePenalty` takes them."""
         self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
         self._weights: NDArray[np.float64] = np.zeros(len(objectives))
         for index, (limit, weight) in read_constraints(objectives, constraints).items():
@@ -39,7 +38,6 @@ class Penalty:
             )
 
     def of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the (...) penalties of (..., m) scores."""
         total = np.zeros(scores.shape[:-1])
         # One after the other: a matrix product may round differently for another number of rows.
         for column in self._weighted:
@@ -67,12 +65,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     vector_reward = False
 
-    def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        constraints: Constraints | None = None,
-    ) -> None:
+    def __init__(self, env: gym.Env[Any, Any], *, constraints: Constraints | None = None) -> None:
         """Make the reward one built-in float.
 
         Args:
@@ -94,10 +87,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             env.unwrapped.constrain(constraints)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with a scalar reward.
-
-        It is `info["score"]`, too; `info["penalty"]` says how much was subtracted.
-        """
+        """Step with a scalar reward, `info["score"]`, less what `info["penalty"]` says."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         scores = np.asarray(reward, dtype=np.float64)
         penalty = float(self.penalty.of(scores))
@@ -110,6 +100,7 @@ KINDS: Final = ("improvement", "anytime", "incumbent", "regret")
 SHORTEST: Final = 1e-6
 """The shortest trial, in units of the budget, that a reward per cost is divided by."""
 
+BUDGET = Annotated[float, Range(0, math.inf, "()")]
 Floats = NDArray[np.float64]
 
 
@@ -124,11 +115,11 @@ class IncumbentValue:
         per_cost: bool = False,
         budget_s: float | None = None,
     ) -> None:
-        """Take the arguments of `IncumbentReward`."""
         check_reward(kind, discount, per_cost)
         self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
         self._problem, self._scale = problem, float(problem.error_scale)
-        self._budget_s = _checked_budget(problem.task.budget_s if budget_s is None else budget_s)
+        limit = problem.task.budget_s if budget_s is None else budget_s
+        self._budget_s = float(as_typed("budget_s", limit, BUDGET))
 
     @property
     def objective(self) -> Any:
@@ -136,10 +127,7 @@ class IncumbentValue:
         return self._problem.objectives[0]
 
     def potential(self, values: Floats, violations: Floats) -> Floats:
-        """Return the (N,) phi of trials.
-
-        Shapes: `values` (N,); `violations` (N,).
-        """
+        """Return the (N,) phi of trials with (N,) values and violations."""
         feasible = self._scale / (self._scale + self.objective.lacks(values))
         # 1 - 1 / (1 + v) is 1 where v is infinite.
         return np.where(violations > 0, 1.0 / (1.0 + violations) - 1.0, feasible)
@@ -152,10 +140,7 @@ class IncumbentValue:
         elapsed_s: float | Floats,
         optimum: float | Floats,
     ) -> Floats:
-        """Return the (N,) rewards of one trial each.
-
-        Shapes: `before` (N,); `after` (N,); `times_s` (N,); `elapsed_s` (N,).
-        """
+        """Return the (N,) rewards of one trial each, from (N,) numbers."""
         if self.kind == "incumbent":
             return after.copy()
         if self.kind == "regret":
@@ -272,31 +257,17 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         reward = self.value.rewards(before, self._potential, times_s, elapsed_s, self.optimum)
         return observation, float(reward[0]), terminated, truncated, info
 
-    @property
-    def kind(self) -> str:
-        """How the incumbent is rewarded: one of `KINDS`."""
-        return self.value.kind
-
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
     """Refuse what no `IncumbentReward` can be."""
     require_known("reward", as_typed("reward", kind, str), KINDS)
     as_typed("reward_per_cost", per_cost, bool)
-    number = as_number(discount)
-    if number is None or not 0 < number <= 1:
-        raise InvalidArgumentError(f"`reward_discount` must be in (0, 1], got {shown(discount)}")
+    number = as_typed("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
     if kind != "improvement" and (per_cost or number != 1):
         raise InvalidArgumentError(
             "`reward_discount` and `reward_per_cost` change reward='improvement' only, "
             f"got reward={kind!r}; leave them out"
         )
-
-
-def _checked_budget(budget_s: float) -> float:
-    number = as_number(budget_s)
-    if number is None or not 0 < number < math.inf:
-        raise InvalidArgumentError(f"`budget_s` must be positive and finite, got {shown(budget_s)}")
-    return float(number)
 
 
 class RegretInfo(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):

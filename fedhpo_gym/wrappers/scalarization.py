@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.checks import Range, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
@@ -25,23 +25,15 @@ SOURCES: Final = ("learned", "truth", "bounds")
 
 
 class Front:
-    """The front of an episode so far, and what its objectives are measured by.
-
-    Attributes:
-        points: (k, m) errors of the trials that no other dominates; lower is better.
-        ideal: (m,) errors of the ideal point.
-        nadir: (m,) errors of the nadir point, nowhere below the ideal one.
-    """
+    """The front of an episode so far, (k, m) errors, between (m,) ideal and nadir points."""
 
     def __init__(self, source: Source, truth: Any) -> None:
-        """Start an episode."""
         self._learns = source.kind == "learned"
         size = len(source.objectives)
         self.points = np.empty((0, size))
         self.ideal, self.nadir = np.zeros((2, size)) if self._learns else source.find(truth)
 
     def add(self, error: Floats) -> None:
-        """Take the (m,) errors of a trial."""
         if not (self.points <= error).all(axis=1).any():
             points = np.vstack([self.points, error])
             self.points = points[non_dominated(points)]
@@ -49,10 +41,7 @@ class Front:
             self.ideal, self.nadir = self.points.min(axis=0), self.points.max(axis=0)
 
     def normalised(self, error: Floats) -> Floats:
-        """Return (m,) errors in units of the way from the ideal point (0) to the nadir point (1).
-
-        An objective whose two points are equal keeps its unit.
-        """
+        """Return (m,) errors in units of the way from ideal to nadir point, where they differ."""
         extent = self.nadir - self.ideal
         found: Floats = (error - self.ideal) / np.where(extent > 0, extent, 1.0)
         return found
@@ -62,7 +51,6 @@ class Source:
     """Where ideal and nadir point come from."""
 
     def __init__(self, objectives: Objectives, points: Points, end: str = "nadir") -> None:
-        """Check what was asked for."""
         self.objectives = tuple(objectives)
         self.kind, self._end = points if isinstance(points, str) else "given", end
         if isinstance(points, str):
@@ -84,7 +72,6 @@ class Source:
             )
 
     def errors(self, values: Sequence[float] | Floats) -> Floats:
-        """Return the errors of one value per objective."""
         return np.array([o.error(float(v)) for o, v in zip(self.objectives, values, strict=True)])
 
     def find(self, truth: Any) -> tuple[Floats, Floats]:
@@ -101,8 +88,7 @@ class Source:
 class Rule(NamedTuple):
     """Where ideal and nadir point come from, and what a trial is worth: higher is better.
 
-    `value` takes the (m,) errors of the trial, the (k, m) front before it, and the front
-    with it.
+    `value` takes the (m,) errors of a trial, the (k, m) front before it, and the front with it.
     """
 
     source: Source
@@ -113,7 +99,6 @@ class Episodes:
     """N episodes that are scalarised by one rule, each by itself."""
 
     def __init__(self, rule: Rule, number: int) -> None:
-        """Take the rule; `restart` starts an episode."""
         self._rule = rule
         self._fronts: list[Front | None] = [None] * number
 
@@ -143,6 +128,10 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
 
     `info["score"]` is the same number, which agents are told; `info["objectives"]` stays.
 
+    Raises:
+        InvalidArgumentError: an argument is out of its range, or `env` is not of an `MO-` id.
+        UnknownNameError: a name does not exist.
+
     Attributes:
         vector_reward: False: what is under this wrapper returns a vector, this returns a number.
     """
@@ -151,7 +140,6 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
     rule: ClassVar[Callable[..., Rule]]
 
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
-        """Wrap an `MO-` environment; the arguments are the rule's."""
         check_env(env, "objectives")
         if env.has_wrapper_attr("vector_reward") and not env.get_wrapper_attr("vector_reward"):
             raise InvalidArgumentError(
@@ -171,7 +159,6 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step with a reward that is one number."""
         observation, scores, terminated, truncated, info = self.env.step(action)
         value = self._episodes.value(0, scores)
         return observation, value, terminated, truncated, {**info, "score": value}
@@ -266,14 +253,6 @@ def checked_numbers(name: str, values: object, size: int) -> Floats:
     return np.array(numbers, dtype=np.float64)
 
 
-def checked_rho(rho: object) -> float:
-    """Return the weight of an augmentation."""
-    number = as_number(rho)
-    if number is None or not 0 <= number < np.inf:
-        raise InvalidArgumentError(f"`rho` must be finite and not negative, got {shown(rho)}")
-    return float(number)
-
-
 def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float]:
     """Return finite numbers of some objectives, by name."""
     known = [one.name for one in objectives]
@@ -293,6 +272,10 @@ class WeightedSum(Scalarization):
 
     Its optima are on the convex hull of a front only: points in a dent are best under no weights
     (Miettinen, 1999, Section 3.1).
+
+    Args:
+        weights: one per objective, scaled to sum to 1; equal ones by default.
+        points: where ideal and nadir point come from, as `Source` takes it.
     """
 
     def __init__(
@@ -302,24 +285,12 @@ class WeightedSum(Scalarization):
         weights: Sequence[float] | None = None,
         points: Points = "learned",
     ) -> None:
-        """Make the reward one number.
-
-        Args:
-            env: an environment of an `MO-` id.
-            weights: one per objective, scaled to sum to 1; equal ones by default.
-            points: where ideal and nadir point come from, as `Source` takes it.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
-            UnknownNameError: a name does not exist.
-        """
         super().__init__(env, weights=weights, points=points)
 
     @staticmethod
     def rule(
         objectives: Objectives, weights: Sequence[float] | None = None, points: Points = "learned"
     ) -> Rule:
-        """Return the rule of these arguments."""
         source, w = Source(objectives, points), checked_weights(objectives, weights)
         return Rule(source, lambda error, _, front: -float((w * front.normalised(error)).sum()))
 
@@ -330,6 +301,11 @@ class Chebyshev(Scalarization):
     The augmented weighted Chebyshev distance from the ideal point (Steuer and Choo, 1983), as
     ParEGO uses it (Knowles, 2006, Equation 2, rho = 0.05). Every point of a front is best under
     some weights, also in a dent; the sum keeps points away that are only weakly optimal.
+
+    Args:
+        weights: one per objective, scaled to sum to 1; equal ones by default.
+        rho: weight of the sum; 0 leaves the plain distance.
+        points: where ideal and nadir point come from, as `Source` takes it.
     """
 
     def __init__(
@@ -340,18 +316,6 @@ class Chebyshev(Scalarization):
         rho: float = 0.05,
         points: Points = "learned",
     ) -> None:
-        """Make the reward one number.
-
-        Args:
-            env: an environment of an `MO-` id.
-            weights: one per objective, scaled to sum to 1; equal ones by default.
-            rho: weight of the sum; 0 leaves the plain distance.
-            points: where ideal and nadir point come from, as `Source` takes it.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
-            UnknownNameError: a name does not exist.
-        """
         super().__init__(env, weights=weights, rho=rho, points=points)
 
     @staticmethod
@@ -361,9 +325,8 @@ class Chebyshev(Scalarization):
         rho: float = 0.05,
         points: Points = "learned",
     ) -> Rule:
-        """Return the rule of these arguments."""
         source, w = Source(objectives, points), checked_weights(objectives, weights)
-        share = checked_rho(rho)
+        share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
             weighted = w * front.normalised(error)
@@ -378,6 +341,11 @@ class Achievement(Scalarization):
     The achievement function of Wierzbicki (1980): z are the errors from ideal (0) to nadir (1), a
     those of an aspiration. The reward is positive where the aspiration is exceeded in every
     objective. No aspiration is too high or too low: the best trial is always on the front.
+
+    Args:
+        aspiration: the value to reach, of every objective, in its unit.
+        rho: weight of the sum.
+        points: where ideal and nadir point come from, as `Source` takes it.
     """
 
     def __init__(
@@ -388,18 +356,6 @@ class Achievement(Scalarization):
         rho: float = 0.05,
         points: Points = "learned",
     ) -> None:
-        """Make the reward one number.
-
-        Args:
-            env: an environment of an `MO-` id.
-            aspiration: the value to reach, of every objective, in its unit.
-            rho: weight of the sum.
-            points: where ideal and nadir point come from, as `Source` takes it.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
-            UnknownNameError: a name does not exist.
-        """
         super().__init__(env, aspiration=aspiration, rho=rho, points=points)
 
     @staticmethod
@@ -409,7 +365,6 @@ class Achievement(Scalarization):
         rho: float = 0.05,
         points: Points = "learned",
     ) -> Rule:
-        """Return the rule of these arguments."""
         source = Source(objectives, points)
         wanted = by_name("aspiration", objectives, aspiration)
         if missing := [one.name for one in objectives if one.name not in wanted]:
@@ -418,7 +373,7 @@ class Achievement(Scalarization):
                 f"{shown(aspiration)}"
             )
         aspired = source.errors([wanted[one.name] for one in objectives])
-        share = checked_rho(rho)
+        share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
             lacking = front.normalised(error) - front.normalised(aspired)
@@ -434,33 +389,21 @@ class EpsilonConstraint(Scalarization):
     objective within its bounds, in [0, 1], and v the sum of what exceeds the limits, in units of
     the bounds. So no trial that exceeds a limit is better than one that keeps all, and of those
     that exceed limits the nearest is best. `ScalarizePenalty` is the soft form.
+
+    Args:
+        limits: the worst value that is allowed, by objective, in its unit.
+        objective: what is optimised; the first objective by default.
     """
 
     def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        *,
-        limits: Mapping[str, float],
-        objective: str | None = None,
+        self, env: gym.Env[Any, Any], *, limits: Mapping[str, float], objective: str | None = None
     ) -> None:
-        """Make the reward one number.
-
-        Args:
-            env: an environment of an `MO-` id.
-            limits: the worst value that is allowed, by objective, in its unit.
-            objective: what is optimised; the first objective by default.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
-            UnknownNameError: a name does not exist.
-        """
         super().__init__(env, limits=limits, objective=objective)
 
     @staticmethod
     def rule(
         objectives: Objectives, limits: Mapping[str, float], objective: str | None = None
     ) -> Rule:
-        """Return the rule of these arguments."""
         names = [one.name for one in objectives]
         if objective is not None and objective not in names:
             raise unknown_name("`objective`", str(objective), names)
@@ -491,24 +434,16 @@ class HypervolumeImprovement(Scalarization):
     [0, 1]; it is never worth less to have made one trial more. The points are best and worst
     bounds of the objectives by default. With `points="truth"` they are the ideal point and
     `Truth.reference`, with `{"ideal": [...], "nadir": [...]}` what is given. Exact, by `moocore`.
+
+    Args:
+        points: the corners of the box.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, points: Points = "bounds") -> None:
-        """Make the reward one number.
-
-        Args:
-            env: an environment of an `MO-` id.
-            points: the corners of the box.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range, or `env` is of another kind.
-            UnknownNameError: there is no such source of points.
-        """
         super().__init__(env, points=points)
 
     @staticmethod
     def rule(objectives: Objectives, points: Points = "bounds") -> Rule:
-        """Return the rule of these arguments."""
         source = Source(objectives, points, end="reference")
         if source.kind == "learned":
             raise InvalidArgumentError(

@@ -27,7 +27,7 @@ def run(tuner: FedTuneController, rounds: list[tuple[float, list[float]]]) -> li
     settings = []
     for accuracy, costs in rounds:
         tuner.update(accuracy, np.array(costs))
-        settings.append((tuner.participants, tuner.passes))
+        settings.append((tuner.stage.participants, tuner.stage.passes))
     return settings
 
 

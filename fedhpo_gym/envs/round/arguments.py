@@ -18,10 +18,7 @@ from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.env import INFO_KEYS, RoundEnv, RoundVectorEnv
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
-from fedhpo_gym.envs.vector import (
-    checked_keys,
-    checked_number,
-)
+from fedhpo_gym.envs.vector import checked_keys, checked_number
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Value
@@ -133,12 +130,10 @@ class RoundArguments:
 
     @cached_property
     def chosen_instances(self) -> tuple[Instance, ...]:
-        """What episodes can start on."""
         return make_instances(self.variant, self.instances, self.alpha)
 
     @cached_property
     def controls(self) -> Controls:
-        """What actions set."""
         return Controls(
             self.variant,
             dynamic=self.dynamic,
@@ -166,7 +161,6 @@ class RoundArguments:
 
     @property
     def backend_options(self) -> dict[str, Any]:
-        """What is passed on to the courses."""
         given = {name: getattr(self, name, None) for name in OPTIONS}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -197,7 +191,6 @@ class RoundArguments:
 
     @cached_property
     def evaluation_noise(self) -> Noise | None:
-        """What evaluations lack."""
         if self.noise is None:
             return None
         noise = Noise.of(self.noise)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.systems import CourseHistory, Work
 from fedhpo_gym.tasks import Task, work_of
@@ -19,11 +18,7 @@ RATE = "client_sample_rate"
 
 
 class Controls:
-    """The hyperparameters of a course: those an action sets, and those that are fixed.
-
-    Attributes:
-        action_space: Box [-1, 1]^n or [-1, 1]^(clients, n).
-    """
+    """The hyperparameters of a course: those an action sets, and those that are fixed."""
 
     def __init__(
         self,
@@ -34,7 +29,6 @@ class Controls:
         client_sample_rate: float | None = None,
         per_client: bool = False,
     ) -> None:
-        """Sort the hyperparameters of a task."""
         rate = task.fidelity_space[RATE]
         own = _rows(task) if per_client else task.space.dimensions
         offered = {d.name: d for d in (*own, rate)}
@@ -78,7 +72,6 @@ class Controls:
 
     @property
     def size(self) -> int:
-        """Number of coordinates of an action."""
         return int(np.prod(self.action_space.shape))
 
     def decode(self, action: NDArray[np.floating]) -> dict[str, Value]:
@@ -104,22 +97,12 @@ class Controls:
         num_samples: NDArray[np.integer] | None = None,
         happened: CourseHistory | None = None,
     ) -> Work:
-        """Return the work of some rounds, which the task's system charges.
-
-        Shapes: `sampled` (clients,); `num_samples` (clients,).
-        """
+        """Return the work of some rounds of (clients,) sampled ones, which the system charges."""
         rate = float(configuration[RATE])
         return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
 
-    def largest_cost(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Cost:
-        """Return what some rounds cost at most, or are expected to (`largest_work`)."""
-        return self._task.system.cost(self.largest_work(rounds, num_samples))
-
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
-        """Return the work of some rounds that costs most, whatever the actions.
-
-        Shapes: `num_samples` (clients,).
-        """
+        """Return the work of some rounds that costs most, whatever the actions."""
         dearest: dict[str, Value] = {**self.default}
         # The smaller its minibatches, the more steps a client takes.
         dearest.update(
@@ -130,7 +113,9 @@ class Controls:
 
     def _dear_if_low(self, dimension: Dimension) -> bool:
         # The fewer clients train at once, the longer it takes until enough have reported.
-        return _is_batch_size(dimension) or (self._task.asynchronous and dimension.name == RATE)
+        return dimension.name.partition("@")[0] == "batch_size" or (
+            self._task.asynchronous and dimension.name == RATE
+        )
 
 
 def _fixed(
@@ -169,7 +154,3 @@ def _rows(task: Task) -> tuple[Dimension, ...]:
                 "another range than that of client 0, so that rows would differ in kind"
             )
     return tuple(found.values())
-
-
-def _is_batch_size(dimension: Dimension) -> bool:
-    return dimension.name.partition("@")[0] == "batch_size"

@@ -14,8 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_reals, as_typed
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.envs.vector import (
@@ -36,13 +35,7 @@ Info = dict[str, Any]
 
 @dataclass(frozen=True)
 class Point:
-    """One step of an episode, for drawing.
-
-    Attributes:
-        round: rounds since reset.
-        val_loss: validation loss, nats.
-        action: the action.
-    """
+    """One step of an episode, for drawing."""
 
     round: int
     val_loss: float
@@ -136,22 +129,8 @@ class RoundEnv(DrawnEnv):
     step_kind = "round"
 
     def __init__(
-        self,
-        process: RoundProcess,
-        *,
-        vector_reward: bool = False,
-        render_mode: str | None = None,
+        self, process: RoundProcess, *, vector_reward: bool = False, render_mode: str | None = None
     ) -> None:
-        """Create the environment.
-
-        Args:
-            process: a process of one episode.
-            vector_reward: return the reward vector.
-            render_mode: "human", "rgb_array" or None.
-
-        Raises:
-            InvalidArgumentError: there is no such render mode.
-        """
         super().__init__(render_mode)
         self.process = process
         self.action_space = process.controls.action_space
@@ -305,16 +284,11 @@ class RoundVectorEnv(BatchedVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,
     ) -> None:
-        """Create the vector form of a process.
+        """Create the vector form of a process of N episodes.
 
         Args:
-            process: a process of N episodes.
             info_keys: what `info` shall also hold, of `INFO_KEYS`.
             vector_reward: return reward vectors.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range.
-            UnknownNameError: there is no such info key.
         """
         checked_keys(info_keys, INFO_KEYS)
         super().__init__(
@@ -334,18 +308,8 @@ class RoundVectorEnv(BatchedVectorEnv):
         self._draws = process.draws()
 
     def step_info(self, index: int) -> dict[str, Any]:
-        """Return the `info` that a single environment returns with its last step.
-
-        Raises:
-            InvalidArgumentError: there is no such environment, or it has not stepped yet.
-        """
-        number = as_integer(index)
-        known = number is not None and 0 <= number < self.num_envs
-        if not known or not self.process.episodes.steps[number]:
-            raise InvalidArgumentError(
-                f"`index` must name one of {self.num_envs} environments that has stepped since its "
-                f"reset, got {shown(index)}"
-            )
+        """Return the `info` that a single environment returns with its last step."""
+        self._check_stepped(index, self.process.episodes.steps)
         return self.process.info(index)
 
     @property
@@ -360,15 +324,14 @@ class RoundVectorEnv(BatchedVectorEnv):
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         never = np.zeros(self.num_envs, dtype=np.bool_)
         if not active.any():  # all are about to be reset: nothing is trained
-            return StepOutcome(
-                self._no_rewards.copy(), never, never.copy(), self.process.infos(self._info_keys)
-            )
-        outcome = self.process.step(actions)
-        self._show()
-        rewards = outcome.vectors if self._vector_reward else outcome.scalars
-        return StepOutcome(
-            rewards.copy(), outcome.terminated.copy(), never, self.process.infos(self._info_keys)
-        )
+            rewards: NDArray[np.floating] = self._no_rewards
+            terminated = never.copy()
+        else:
+            outcome = self.process.step(actions)
+            self._show()
+            rewards = outcome.vectors if self._vector_reward else outcome.scalars
+            terminated = outcome.terminated.copy()
+        return StepOutcome(rewards.copy(), terminated, never, self.process.infos(self._info_keys))
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())

@@ -12,13 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.envs.round.observation import client_means, mean_and_spread
 from fedhpo_gym.evaluation.noise import Noise, clients_evaluated
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
-from fedhpo_gym.objectives import (
-    FAIRNESS_NAMES,
-    NO_PRIVACY,
-    Objective,
-    fairness_vector,
-    values_of,
-)
+from fedhpo_gym.objectives import FAIRNESS_NAMES, NO_PRIVACY, Objective, fairness_vector, values_of
 from fedhpo_gym.tasks import Task
 
 TRAIN, VAL = SPLITS.index("train"), SPLITS.index("val")
@@ -31,14 +25,9 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """An evaluation of N models.
+    """An evaluation of N models, as the server hears it and as it is.
 
-    Attributes:
-        means: (N, splits, metrics) what the server takes for the means over clients.
-        spread: (N,) what it takes for the standard deviation of the validation accuracy.
-        truth: (N, splits, metrics) the means over clients.
-        measured: (N, objectives) values of objectives that are read off the models.
-        true_measured: (N, objectives) these without noise.
+    `means` and `truth` are (N, splits, metrics), `spread` (N,), and the others (N, objectives).
     """
 
     means: Numbers
@@ -58,12 +47,9 @@ def measurement_of(
     rngs: Sequence[np.random.Generator],
     measured: Sequence[Objective] = (),
 ) -> Measurement:
-    """Return what the server hears.
+    """Return what the server hears of (N, splits, metrics) means over clients.
 
-    Where the noise withholds, the other metrics are those of a guess: the loss that chance has, and
-    no accuracy, F1 or spread.
-
-    Shapes: `truth` (N, splits, metrics).
+    Where the noise withholds, the other metrics are those of a guess.
     """
     bounds = np.array([metric.bounds for metric in task.metrics])
     heard = noise.apply(exact, rngs, bounds)
@@ -93,8 +79,7 @@ def measurement_of(
         blank[:, VAL, LOSS] = values["val_loss"]
     if "val_error" in told:
         blank[:, VAL, ACCURACY] = 1.0 - values["val_error"]
-    hidden = np.zeros_like(spread)
-    spread = values["fairness_std"] if "fairness_std" in told else hidden
+    spread = values["fairness_std"] if "fairness_std" in told else np.zeros_like(spread)
     return Measurement(blank, spread, truth, found, found)
 
 

@@ -27,36 +27,16 @@ class Episodes:
     """N episodes; the first axis of every array counts them.
 
     Attributes:
-        instance: (N,) index of the instance.
-        steps: (N,) steps since reset.
-        rounds: (N,) rounds since reset.
-        elapsed_s: (N,) simulated seconds since reset.
-        upload_bytes: (N,) bytes that clients have sent.
         loss: (N, history, 2) train and validation loss of the last evaluations, nats; the oldest
             first, and the one before the first round in place of those that have not been.
-        accuracy: (N, history, 2) likewise.
-        test: (N, metrics) of the last evaluation.
-        f1: (N,) macro-F1 on validation data at the last evaluation.
-        client_spread: (N,) standard deviation over clients of the validation accuracy.
         update_norm: (N, 2) mean and standard deviation of log10 of the updates' norms.
         disagreement: (N, 2) mean and standard deviation of 1 - cosine to the mean update.
         action: (N, n) the last action; zeros before the first.
-        potential: (N,) potential of the last evaluation.
-        diverged: (N,) whether the course has diverged.
-        over: (N,) whether the episode has ended.
-        best_loss: (N,) lowest validation loss after a step, nats; infinite before the first.
-        best_step: (N,) step of it.
-        num_samples: (N, clients, splits).
         trained: (N, clients) who trained in the last step.
         val_loss_before: (N, clients) validation loss of the model a client received first, nats.
         val_loss_after: (N, clients) of the model a client made last.
-        configuration: (N,) mappings: the last configuration.
-        best_configuration: (N,) mappings: that of `best_step`.
-        cost: (N,) the last step's `Cost`, as mappings.
         noise_key: (N,) keys of the noise of evaluations, of `EpisodeDraws`.
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
-        true_accuracy: (N,) likewise.
-        best_true_loss: (N,) `true_loss` at `best_step`.
         measured: (N, objectives) values of the objectives that the reward reads off the model.
         true_measured: (N, objectives) these without noise.
         amounts: (N, 4) what the last step cost of each of `rewards.AMOUNTS`.
@@ -136,11 +116,9 @@ class Episodes:
         )
 
     def row(self, index: int) -> Row:
-        """Return a copy of one episode."""
         return {field.name: getattr(self, field.name)[index].copy() for field in fields(self)}
 
     def put(self, index: int, row: Row) -> None:
-        """Set one episode to a copy."""
         for name, value in row.items():
             getattr(self, name)[index] = value
 
@@ -150,10 +128,7 @@ NORM_DECADES = 6.0
 
 
 def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:
-    """Return (N, splits, metrics) sample-weighted means over the clients of each course.
-
-    Shapes: `metrics` (N, clients, splits, metrics); `num_samples` (N, clients, splits).
-    """
+    """Return (N, splits, metrics) sample-weighted means of (N, clients, splits, metrics)."""
     weights = num_samples[..., None].astype(np.float64)
     shares = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)
     return np.asarray((np.where(weights > 0, metrics, 0.0) * shares).sum(axis=1))
@@ -208,10 +183,7 @@ def observe(
     budget_s: float,
     sampled: NDArray[np.bool_] | None,
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the (N, size) entries of N observations, which `RoundEnv` explains.
-
-    Shapes: `sampled` (N, clients).
-    """
+    """Return the (N, size) entries of N observations; `sampled` is (N, clients)."""
     norm = np.array([NORM_DECADES, NORM_DECADES])
     raw: dict[str, Any] = {
         "client_spread": episodes.client_spread[:, None],

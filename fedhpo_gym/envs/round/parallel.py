@@ -135,11 +135,9 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         return row
 
     def render(self) -> Any:
-        """Draw the course (`RoundEnv.render`)."""
         return self.env.render()
 
     def close(self) -> None:
-        """Close the environment."""
         self.env.close()
 
     def _split(self, observation: Observation) -> dict[str, Observation]:

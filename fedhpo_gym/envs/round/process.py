@@ -48,13 +48,7 @@ _ALL: Final = slice(None)
 
 @dataclass(frozen=True, eq=False)
 class RoundOutcome:
-    """What a step of N episodes brought.
-
-    Attributes:
-        scalars: (N,) rewards.
-        vectors: (N, rewards) float32 reward vectors.
-        terminated: (N,).
-    """
+    """What a step of N episodes brought: (N,) rewards, and float32 (N, rewards) vectors."""
 
     scalars: NDArray[np.float64]
     vectors: NDArray[np.float32]
@@ -63,13 +57,7 @@ class RoundOutcome:
 
 @dataclass(frozen=True, eq=False)
 class EpisodeSnapshot:
-    """Where an episode stands.
-
-    Attributes:
-        row: its state (`Episodes.row`).
-        course: where its course stands.
-        made: what the process was made with (`RoundProcess.made`).
-    """
+    """Where an episode and its course stand, and what their process was made with."""
 
     row: Row
     course: CourseSnapshot
@@ -88,12 +76,11 @@ class RoundProcess:
         courses: Courses,
         number: int = 1,
     ) -> None:
-        """Put N episodes on courses, before their first reset."""
         self.task = task
         self.controls = controls
         self.instances = tuple(instances)
         self.settings = settings
-        self._courses, self._fingerprint = courses, courses.fingerprint
+        self.courses, self._fingerprint = courses, courses.fingerprint
         # The rules that count samples must know all instances; the others spare their making.
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
@@ -105,14 +92,8 @@ class RoundProcess:
         )
         self.reward_space = self._reward_space()
 
-    @property
-    def courses(self) -> Courses:
-        """What is trained."""
-        return self._courses
-
     @cached_property
     def measured(self) -> tuple[Objective, ...]:
-        """The objectives among the rewards, which are read off the model."""
         return measured_objectives(self.task, self.settings.rewards)
 
     @cached_property
@@ -130,7 +111,7 @@ class RoundProcess:
             "configuration": dict(self.controls.fixed),
             **settings,
             "rewards": self.settings.names,
-            "backend": self._courses.name,
+            "backend": self.courses.name,
         }
 
     def __getstate__(self) -> dict[str, object]:
@@ -146,7 +127,6 @@ class RoundProcess:
         return amounts(self.task, work, cost.upload_bytes, cost.download_bytes)
 
     def draws(self) -> EpisodeDraws:
-        """Return what draws the coming episodes."""
         noisy, number = self.settings.noise is not None, len(self.episodes.over)
         return EpisodeDraws(number, len(self.instances), unnamed_stream, noisy=noisy)
 
@@ -156,10 +136,9 @@ class RoundProcess:
         instances: Sequence[int],
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        """Start some episodes on instances."""
         if not len(where):
             return
-        self._courses.start(where.tolist(), instances)
+        self.courses.start(where.tolist(), instances)
         state = self.episodes
         fresh = self._fresh(len(state.over))
         fresh.over[:] = False
@@ -169,8 +148,8 @@ class RoundProcess:
             state.instance[index] = instance
         if keys is not None:
             state.noise_key[where] = keys
-        state.num_samples[where] = self._courses.num_samples[where]
-        heard = self._hear(self._courses.first_metrics(where.tolist()), where)
+        state.num_samples[where] = self.courses.num_samples[where]
+        heard = self._hear(self.courses.first_metrics(where.tolist()), where)
         state.loss[where] = heard.means[:, None, [TRAIN, VAL], LOSS]
         state.accuracy[where] = heard.means[:, None, [TRAIN, VAL], ACCURACY]
         self._take_in(heard, where)
@@ -195,10 +174,10 @@ class RoundProcess:
     def _evaluations(
         self, metrics: Metrics, samples: NDArray[np.int64], where: NDArray[np.intp]
     ) -> Evaluations:
-        """Return the evaluations of some episodes' models."""
         state, best = self.episodes, metrics[:, None]
         seeds = [self.instances[instance].seed for instance in state.instance[where].tolist()]
-        rates = [self._rate(index) for index in where.tolist()]
+        chosen, default = state.configuration[where].tolist(), self.controls.default
+        rates = [float({**default, **configuration}[RATE]) for configuration in chosen]
         return Evaluations(
             best,
             samples[:, None],
@@ -208,10 +187,6 @@ class RoundProcess:
             {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
             lambda: best,
         )
-
-    def _rate(self, index: int) -> float:
-        """Return the client sample rate of an episode's last rounds, or of the first ones."""
-        return float({**self.controls.default, **self.episodes.configuration[index]}[RATE])
 
     def _take_in(self, heard: Measurement, where: NDArray[np.intp]) -> None:
         state, means = self.episodes, heard.means
@@ -228,10 +203,10 @@ class RoundProcess:
         settings, state = self.settings, self.episodes
         configurations = [self.controls.decode(action) for action in actions]
         rates = [float(configuration[RATE]) for configuration in configurations]
-        self._courses.configure(
+        self.courses.configure(
             [{k: v for k, v in one.items() if k != RATE} for one in configurations], rates
         )
-        report = self._courses.advance(settings.rounds_per_step)
+        report = self.courses.advance(settings.rounds_per_step)
         trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
         before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
         spread, measured = state.client_spread.copy(), state.measured.copy()
@@ -263,10 +238,9 @@ class RoundProcess:
         return self._reward(*before, spread, measured, terminated.copy())
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
-        """Return the observations of all episodes, (N, size) each."""
         sampled = None
         if self.controls.num_rows is not None:
-            sampled = self._courses.sampled(self.settings.rounds_per_step)
+            sampled = self.courses.sampled(self.settings.rounds_per_step)
         return observation.observe(
             self.observation_space,
             self.episodes,
@@ -281,8 +255,8 @@ class RoundProcess:
         instance, noise = self._instance(index), self.settings.noise
         found = {
             "task": self.task.name,
-            "backend": self._courses.name,
-            **self._courses.describe(),
+            "backend": self.courses.name,
+            **self.courses.describe(),
             "fingerprint": self._fingerprint,
             "seeds": [instance["seed"]],
             "instance": instance,
@@ -298,11 +272,7 @@ class RoundProcess:
         return {"index": number, **asdict(self.instances[number])}
 
     def infos(self, names: Collection[str] = (), where: slice = _ALL) -> dict[str, Any]:
-        """Return the infos of some episodes' last steps, (N, ...) arrays in nested dictionaries.
-
-        Losses are in nats, and numbers of clients that did not train are 0. `names` may ask for the
-        "configuration" and for the whole "fidelity".
-        """
+        """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
         state = self.episodes.view(where)
         loss, accuracy = np.minimum(state.loss[:, -1], MAX_NATS), state.accuracy[:, -1]
         test = np.minimum(state.test, MAX_NATS)
@@ -373,12 +343,11 @@ class RoundProcess:
         }
 
     def close(self) -> None:
-        """End what the courses started."""
-        self._courses.close()
+        self.courses.close()
 
     def snapshot(self, index: int) -> EpisodeSnapshot:
         """Return where an episode stands; it can be restored any number of times."""
-        return EpisodeSnapshot(self.episodes.row(index), self._courses.snapshot(index), self.made)
+        return EpisodeSnapshot(self.episodes.row(index), self.courses.snapshot(index), self.made)
 
     def restore(self, index: int, snapshot: EpisodeSnapshot) -> None:
         """Go back to a snapshot of an episode of this process, or of one made alike."""
@@ -390,7 +359,7 @@ class RoundProcess:
                     f"{name!r}: {shown(other)}, which is {shown(value)} here; restore it where it "
                     "was taken, or make an environment with the arguments of that one"
                 )
-        self._courses.restore(index, snapshot.course)
+        self.courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)
 
     def _happened(self, index: int, report: Report) -> CourseHistory:
@@ -488,7 +457,8 @@ class RoundProcess:
         settings = self.settings
         potential = POTENTIALS[settings.potential]
         reach = settings.reward_scale * (potential.high - potential.low)
-        step = self.controls.largest_cost(settings.rounds_per_step, self._most_samples)
+        work = self.controls.largest_work(settings.rounds_per_step, self._most_samples)
+        step = self.task.system.cost(work)
         widths = {one.name: one.error_bounds for one in self.measured}
         bounds = {
             **dict.fromkeys(AMOUNTS, (-1.0, 0.0)),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, shown
+from fedhpo_gym.core.checks import Range, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, MAX_LOSS, Objective
@@ -31,8 +31,9 @@ REWARDS: Final = ("improvement", "time", *AMOUNTS, "fairness")
 DECADES = 3.0
 """Losses are told apart within a factor of 10^3 of chance level, either way."""
 
-
 Numbers = NDArray[np.float64]
+Rounds: TypeAlias = Annotated[int, Range(1, MAX_ROUNDS)]
+Factor: TypeAlias = Annotated[float, Range(0, LARGEST)]
 
 
 def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
@@ -43,13 +44,7 @@ def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
 
 @dataclass(frozen=True)
 class Potential:
-    """How good a state of a course is; rewards are its differences, so they add up.
-
-    Attributes:
-        measure: of (N,) validation losses in nats, accuracies, and the loss of a guess.
-        low: its value for a course that diverged.
-        high: its largest value.
-    """
+    """How good a state of a course is, of loss, accuracy and chance; `low` if it diverged."""
 
     measure: Callable[[Numbers, Numbers, float], Numbers]
     low: float
@@ -68,58 +63,28 @@ POTENTIALS: Mapping[str, Potential] = MappingProxyType(
 
 @dataclass(frozen=True)
 class RoundSettings:
-    """How long episodes are and what they reward.
+    """How long episodes are and what they reward, as `RoundArguments` says."""
 
-    Attributes:
-        rounds_per_step: k.
-        horizon: rounds of an episode, a multiple of k.
-        budget_s: simulated seconds after which an episode ends earlier.
-        history: evaluations that are shown.
-        potential: key of `POTENTIALS`.
-        rewards: entries of the reward vector (`measured_objectives`).
-        reward_scale: factor of the improvement.
-        time_price: what the whole budget costs, in the unit of rewards.
-        divergence_penalty: what divergence costs besides the lowest potential.
-        noise: what evaluations lack; None for nothing.
-        report_moves: whether steps tell how the model's moves agree.
-    """
-
-    rounds_per_step: int
-    horizon: int
-    budget_s: float
-    history: int = 5
+    rounds_per_step: Rounds
+    horizon: Rounds
+    budget_s: Annotated[float, Range(SHORTEST_S, LARGEST)]
+    history: Rounds = 5
     potential: str = "log_loss"
     rewards: tuple[str | Objective, ...] = ("improvement", "time")
-    reward_scale: float = 1.0
-    time_price: float = 0.1
-    divergence_penalty: float = 1.0
+    reward_scale: Factor = 1.0
+    time_price: Factor = 0.1
+    divergence_penalty: Factor = 1.0
     noise: Noise | None = None
     report_moves: bool = False
 
     def __post_init__(self) -> None:
-        """Check every field."""
-        for name in ("rounds_per_step", "horizon", "history"):
-            whole = as_integer(value := getattr(self, name))
-            if whole is None or not 1 <= whole <= MAX_ROUNDS:
-                raise InvalidArgumentError(
-                    f"`{name}` must be an integer >= 1, at most {MAX_ROUNDS}, got {value!r}"
-                )
-            object.__setattr__(self, name, whole)
+        check_fields(self)
+        for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
+            object.__setattr__(self, name, float(getattr(self, name)))  # numpy reads 64 bits only
         if self.horizon % self.rounds_per_step:
             raise InvalidArgumentError(
                 f"`horizon` must be a multiple of rounds_per_step={self.rounds_per_step}, "
                 f"got {self.horizon}"
-            )
-        for name in ("budget_s", "reward_scale", "time_price", "divergence_penalty"):
-            number = as_number(value := getattr(self, name))
-            if number is None or not 0 <= number <= LARGEST:
-                raise InvalidArgumentError(
-                    f"`{name}` must be finite and >= 0, at most {LARGEST:g}, got {value!r}"
-                )
-            object.__setattr__(self, name, float(number))
-        if self.budget_s < SHORTEST_S:
-            raise InvalidArgumentError(
-                f"`budget_s` must be positive, at least {SHORTEST_S:g}, got {self.budget_s!r}"
             )
         self._check_names()
 
@@ -140,7 +105,6 @@ class RoundSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the entries of the reward vector."""
         return tuple(one if isinstance(one, str) else one.name for one in self.rewards)
 
     @property
@@ -182,10 +146,7 @@ def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple
 
 
 def amounts(task: Task, work: Work, upload_bytes: float, download_bytes: float) -> Numbers:
-    """Return what some work costs of each of `AMOUNTS`: bytes, floating point operations, joules.
-
-    What nobody knows is 0: operations where nobody counts samples, and energy.
-    """
+    """Return bytes, operations and joules of some work, as `AMOUNTS`; 0 where nobody knows."""
     samples = work.samples_read
     flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
     known = task.system.knows_energy and not work.reports

@@ -27,9 +27,7 @@ from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
-from fedhpo_gym.envs.vector import (
-    checked_number,
-)
+from fedhpo_gym.envs.vector import checked_number
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.spending import COST_NAMES
@@ -194,12 +192,10 @@ class TrialArguments:
 
     @property
     def backend_name(self) -> str:
-        """Name of the backend."""
         return default_backend(self.variant) if self.backend is None else self.backend
 
     @property
     def backend_options(self) -> dict[str, Any]:
-        """What is passed on to the backend."""
         given = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -228,7 +224,6 @@ class TrialArguments:
 
     @cached_property
     def variant(self) -> Task:
-        """The task with what the arguments change."""
         task = get_task(self.task)
         trains = self.backend is not None and self.backend not in STORED
         trained = {"precision": "float32"} if trains else {}
@@ -253,11 +248,8 @@ class TrialArguments:
     @property
     def budgets(self) -> dict[str, float | int | None]:
         """The budgets; the task's if none is given."""
-        given = {
-            "budget_s": self.budget_s,
-            "budget_rounds": self.budget_rounds,
-            "budget_trials": self.budget_trials,
-        }
+        names = ("budget_s", "budget_rounds", "budget_trials")
+        given: dict[str, Any] = {name: getattr(self, name) for name in names}
         if all(value is None for value in given.values()):
             given["budget_s"] = self.variant.budget_s
         most = self.max_trials
@@ -269,7 +261,6 @@ class TrialArguments:
 
     @property
     def incumbent_reward(self) -> dict[str, Any]:
-        """What `IncumbentReward` takes."""
         return {
             "kind": self.reward_kind,
             "discount": self.reward_discount,

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.core.checks import as_integer, as_number, as_reals, as_typed, shown
+from fedhpo_gym.core.checks import as_number, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
 from fedhpo_gym.envs.trial import observation
@@ -102,16 +102,6 @@ class TrialEnv(DrawnEnv):
     step_kind = "trial"
 
     def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
-        """Create the environment.
-
-        Args:
-            setup: what is asked of whom.
-            render_mode: "human", "rgb_array" or None.
-
-        Raises:
-            InvalidArgumentError: there is no such render mode.
-            OffGridError: the backend does not store all cells of the setup's grid.
-        """
         super().__init__(render_mode)
         self._use(setup)
         self._draws = self._process.draws()
@@ -132,7 +122,6 @@ class TrialEnv(DrawnEnv):
 
     @property
     def task(self) -> Task:
-        """The task."""
         return self._process.part(0).task
 
     @property
@@ -166,14 +155,7 @@ class TrialEnv(DrawnEnv):
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return what all trials that an action can ask for would bring.
-
-        Returns:
-            (B,) values of the first objective, and (B,) total violations of constraints.
-
-        Raises:
-            InvalidArgumentError: they are not stored.
-        """
+        """Return (B,) values and violations of all trials that an action can ask for, if stored."""
         return self._process.all_trials(0)
 
     def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
@@ -217,7 +199,6 @@ class TrialEnv(DrawnEnv):
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """The trials since reset."""
         for handle, action, values, elapsed_s, best in self._steps.since(len(self._trials)):
             number = len(self._trials) + 1
             configuration, fidelity = self._process.query_of(handle)
@@ -311,49 +292,21 @@ class TrialEnv(DrawnEnv):
         return array
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
-        """Return the configuration and the fidelity that an (n,) action asks for.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Return the configuration and the fidelity that an (n,) action asks for."""
         return self.setup.decode(action)
 
     def course_of(self, action: NDArray[np.floating]) -> tuple[tuple[Value, ...], int]:
-        """Return which course a trial trains, and how many rounds of it.
-
-        Trials whose configuration and client sample rate are equal train the same course.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Return what the trials of a course share, and how many rounds of it a trial trains."""
         configuration, fidelity = self.decode(self._checked(action))
         return (*configuration.values(), fidelity.client_sample_rate), fidelity.round
 
     def cost_of(self, action: NDArray[np.floating], paid_rounds: int = 0) -> Cost:
-        """Return what a trial costs, which is known before it is made.
-
-        Args:
-            action: (n,) what it tries.
-            paid_rounds: rounds of its course that are paid for already; with freeze-thaw only the
-                others cost anything.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Return what a trial costs; with freeze-thaw, rounds paid already are free."""
         (configuration, fidelity), rounds = self._owed(action, paid_rounds)
         return charge(self.task, configuration, rounds, fidelity.client_sample_rate)
 
     def begin_trial(self, action: NDArray[np.floating], paid_rounds: int = 0) -> None:
-        """Let a trial begin that a later `step` ends (`fedhpo_gym.parallel`).
-
-        What it spends of privacy counts from now on, in full. Nothing else is known of it yet.
-
-        Args:
-            action: (n,) what it tries.
-
-        Raises:
-            InvalidArgumentError: the action is not in the action space.
-        """
+        """Let a trial begin that a later `step` ends; its privacy is spent in full from now on."""
         self._process.begin(0, *self._owed(action, paid_rounds))
 
     def _owed(self, action: NDArray[np.floating], paid_rounds: int) -> tuple[CheckedQuery, int]:
@@ -365,14 +318,7 @@ class TrialEnv(DrawnEnv):
         return query, rounds
 
     def end_next_at(self, time_s: float) -> None:
-        """Let the next trial end at a time (`fedhpo_gym.parallel`).
-
-        Args:
-            time_s: simulated seconds since reset, not before the end of the last trial.
-
-        Raises:
-            InvalidArgumentError: time would run backwards.
-        """
+        """Let the next trial end at a time, in simulated seconds (`fedhpo_gym.parallel`)."""
         now, number = float(self._process.episodes.elapsed_s[0]), as_number(time_s)
         if number is None or not now <= number < math.inf:
             raise InvalidArgumentError(
@@ -423,19 +369,13 @@ class TrialVectorEnv(BatchedVectorEnv):
         copy: bool = True,
         info_keys: Sequence[str] = (),
     ) -> None:
-        """Create N environments.
+        """Create `num_envs` environments, N.
 
         Args:
-            num_envs: N.
-            setup: what is asked of whom.
             budget: what an episode may spend.
             penalty: what makes rewards one number; None leaves them vectors.
             incumbent: what rewards the incumbent in the place of the trial.
             info_keys: of `INFO_KEYS`, what infos say, too.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range.
-            UnknownNameError: there is no such info key.
         """
         spaces = with_remaining(setup.observation_space)
         super().__init__(
@@ -455,13 +395,11 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._first[self._remaining] = 1.0
 
     def close_extras(self, **_: Any) -> None:
-        """End what the backend started."""
         for part in self.setup.parts:
             part.backend.close()
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, in the order of the reward vector."""
         return self.setup.objectives
 
     @property
@@ -474,18 +412,9 @@ class TrialVectorEnv(BatchedVectorEnv):
 
         With autoreset "SameStep" the last trial of an episode is over by then: `info_keys` bring
         all of it into `final_info`.
-
-        Raises:
-            InvalidArgumentError: there is no such environment, or no trial since its reset.
         """
         state = self._process.episodes
-        number = as_integer(index)
-        known = number is not None and 0 <= number < self.num_envs
-        if not known or not state.trials[number]:
-            raise InvalidArgumentError(
-                f"`index` must be one of {self.num_envs} environments, after its first trial, "
-                f"got {shown(index)}"
-            )
+        self._check_stepped(index, state.trials)
         info = self._process.info(index)
         if self._penalty is not None:
             scores = state.numbers[index, self._process.scores]
@@ -494,11 +423,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         return info
 
     def truth(self, index: int) -> Truth:
-        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`).
-
-        Raises:
-            InvalidArgumentError: the backend trains.
-        """
+        """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
         return self._process.part(index).truth
 
     def _describe(self, index: int) -> dict[str, Any]:

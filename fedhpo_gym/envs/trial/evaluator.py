@@ -36,35 +36,23 @@ objectives, under noise what these truly are, and what only `info` says."""
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """What B evaluations say.
-
-    Attributes:
-        seen: (B, size) their part of the observations.
-        numbers: (B, columns) all other numbers (`Scorer`).
-    """
+    """What B evaluations say: (B, size) of the observations, and (B, columns) of `Scorer`."""
 
     seen: NDArray[np.float32]
     numbers: NDArray[np.float64]
 
     def take(self, rows: NDArray[np.integer]) -> ScoredRows:
-        """Return some of the rows, in this order."""
         return ScoredRows(self.seen.take(rows, axis=0), self.numbers.take(rows, axis=0))
 
 
 class Scorer:
-    """Computes the rows of evaluations.
+    """Computes the rows of evaluations, of which it tells the columns.
 
-    Attributes:
-        scores: columns of the objectives' scores.
-        values: columns of the objectives' values.
-        truth: columns of their values without noise; the same columns where there is none.
-        details: columns of what only `info` says: test metrics, whether any of the S seeds
-            diverged, and the best round of each seed.
-        width: number of columns.
+    `truth` are those of values without noise, the same as `values` where there is none; `details`
+    are what only `info` says: test metrics, whether any seed diverged, and each seed's best round.
     """
 
     def __init__(self, setup: TrialSetup, layout: Layout) -> None:
-        """Take the objectives of a setup, and where the entries of its observations lie."""
         self._setup = setup
         self._layout = layout
         self._low, self._high = np.zeros((2, layout.size))
@@ -96,10 +84,7 @@ class Scorer:
         rngs: Sequence[np.random.Generator] | None = None,
         truth: NDArray[np.float64] | None = None,
     ) -> ScoredRows:
-        """Return the rows of B evaluations, bit for bit those of each alone.
-
-        Shapes: `times_s` (B,); `truth` (B, objectives).
-        """
+        """Return the rows of B evaluations, bit for bit those of each alone."""
         objectives = self._setup.objectives
         if truth is None:
             truth = values_of(objectives, evaluations, spent)
@@ -125,15 +110,12 @@ class Scorer:
         numbers[:, self.scores] = -errors.astype(np.float32)
         numbers[:, self.values] = values
         numbers[:, self.truth] = truth
-        self._tell_details(numbers[:, self.details], evaluations)
-        return ScoredRows(seen, numbers)
-
-    def _tell_details(self, details: NDArray[np.float64], evaluations: Evaluations) -> None:
-        names = self._setup.task.metric_names
+        details, names = numbers[:, self.details], self._setup.task.metric_names
         for column, name in enumerate(names):
             details[:, column] = evaluations.mean("test", name)
         details[:, len(names)] = evaluations.has_diverged
         details[:, len(names) + 1 :] = evaluations.best_round
+        return ScoredRows(seen, numbers)
 
 
 CHUNK = 8192
@@ -150,17 +132,13 @@ Generators = Sequence[np.random.Generator]
 
 
 class Evaluator:
-    """Scores the queries of one setup.
-
-    Where a stored grid answers, queries are cells of it, and every cell is scored once, for all
-    environments that ask alike. A function of a user's own is asked when it is needed.
+    """Scores the queries of one setup, every cell of a stored grid once for all environments.
 
     Attributes:
         has_cells: whether queries are (B,) cells of the flattened grid; else (B, n) actions.
     """
 
     def __init__(self, setup: TrialSetup, scorer: Scorer) -> None:
-        """Take what decides the rows."""
         self._setup, self.scorer = setup, scorer
         self.prices = Prices(setup.task)
         backend = setup.backend
@@ -183,10 +161,7 @@ class Evaluator:
         return self._setup.columns_at(queries) if self.has_cells else self._setup.columns(queries)
 
     def rows(self, queries: NDArray[Any], rngs: Generators | None = None) -> ScoredRows:
-        """Return the rows of queries, which the caller may write into.
-
-        Shapes: `queries` (B,); `rngs` (B,).
-        """
+        """Return the rows of (B,) queries, which the caller may write into."""
         known = self._all_rows(len(queries)) if self.has_cells else None
         if known is None:
             return self._score(self.columns(queries), rngs)
@@ -214,7 +189,7 @@ class Evaluator:
                 self.scored = _known.get(self._key)
             self._asked += count
             if self.scored is None and self._asked > PATIENCE:
-                self.scored = self._score_all()
+                self.scored = _known.get(self._key) or self._score_all()
         return self.scored
 
     @property
@@ -224,8 +199,6 @@ class Evaluator:
         return (*asked, self.scorer.rule, self.scorer.width, backend.seeds, backend.fingerprint)
 
     def _score_all(self) -> ScoredRows:
-        if (found := _known.get(self._key)) is not None:
-            return found
         size = self._setup.search_space.grid_size
         chunks = [
             self._score(self.columns(np.arange(start, min(start + CHUNK, size))))
@@ -240,9 +213,7 @@ class Evaluator:
 
 
 class TrialSource:
-    """Answers one query of each of N environments.
-
-    A handle stands for a query: the number of a cell, or the bytes of an action.
+    """Answers one query of each of N environments, by the handles of cells or bytes of actions.
 
     Attributes:
         instance: (N,) numbers of the instances that the episodes are of.
@@ -251,7 +222,6 @@ class TrialSource:
     def __init__(
         self, setup: TrialSetup, layout: Layout, number: int, draws: TrialStreams | None = None
     ) -> None:
-        """Put all N episodes on the first instance."""
         self.instance = np.zeros(number, dtype=np.intp)
         self._parts = [Evaluator(part, Scorer(part, layout)) for part in setup.parts]
         self._setup, self._draws = setup.parts[0], draws
@@ -265,7 +235,6 @@ class TrialSource:
 
     @property
     def handle_type(self) -> np.dtype[Any]:
-        """Type of an array of handles."""
         if self._has_cells:
             return np.dtype(np.intp)
         return np.dtype((np.void, 8 * len(self._setup.search_space)))
@@ -273,10 +242,7 @@ class TrialSource:
     def answer(
         self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
     ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return (N,) handles of the queries and (N, columns) numbers (`Scorer`).
-
-        Shapes: `actions` (N, n); `active` (N,); `seen` (N, size).
-        """
+        """Return (N,) handles of queries and (N, columns) numbers; write into (N, size) `seen`."""
         if self._has_cells:
             handles = queries = self._setup.search_space.flat_grid_indices(actions)
         else:
@@ -306,26 +272,15 @@ class TrialSource:
         keys = self._keys(handles)
         rows = part.rows(queries, self._draws.of(where, keys) if self._draws else None)
         if self._ledger is not None:
-            self._charge(self._ledger, rows, part.prices, where, handles, keys)
+            asked = rows.numbers[:, ROUNDS].astype(np.intp)
+            courses = self._courses(where, handles, keys)
+            rows.numbers[:, ROUNDS] = owed = self._ledger.pay(where, courses, asked)
+            for row in (owed < asked).nonzero()[0].tolist():
+                configuration, fidelity = self.query(handles[row])
+                rate = fidelity.client_sample_rate
+                cost = part.prices.charge(configuration, int(owed[row]), rate)
+                rows.numbers[row, TIME_S] = cost.time_s
         return rows
-
-    def _charge(
-        self,
-        ledger: Ledger,
-        rows: ScoredRows,
-        prices: Prices,
-        where: Indices,
-        handles: NDArray[Any],
-        keys: list[Any],
-    ) -> None:
-        """Write into the rows of queries what they owe."""
-        asked = rows.numbers[:, ROUNDS].astype(np.intp)
-        courses = self._courses(where, handles, keys)
-        rows.numbers[:, ROUNDS] = owed = ledger.pay(where, courses, asked)
-        for row in (owed < asked).nonzero()[0].tolist():
-            configuration, fidelity = self.query(handles[row])
-            cost = prices.charge(configuration, int(owed[row]), fidelity.client_sample_rate)
-            rows.numbers[row, TIME_S] = cost.time_s
 
     def _keys(self, handles: NDArray[Any]) -> list[Any]:
         """Return what tells the queries of some handles apart, where that matters."""
@@ -362,7 +317,6 @@ class TrialSource:
         return [(self._parts[number], where[instances == number]) for number in present]
 
     def restart(self, where: Indices) -> None:
-        """Forget what some environments paid for."""
         if self._ledger is not None:
             self._ledger.restart(where)
             for index in where.tolist():
@@ -391,30 +345,21 @@ class TrialSource:
 class TrialStreams:
     """Hands out one stream per trial, decided by the episode's key and the trial's number.
 
-    Where a query that was paid for is free from then on, asking again tells nothing new: it has the
-    stream of the first time. Else an agent could draw for nothing until it is lucky.
+    A query that was paid for has its first stream: an agent could else draw until it is lucky.
     """
 
     def __init__(self, trials: NDArray[np.int64], *, freeze_thaw: bool) -> None:
-        """Follow the numbers of the trials.
-
-        Shapes: `trials` (N,).
-        """
         self._trials, self._freeze_thaw = trials, freeze_thaw
         self._keys = np.zeros(len(trials), dtype=np.int64)
         self._asked: list[dict[Hashable, int]] = [{} for _ in trials]
 
     def restart(self, where: Indices | slice, keys: NDArray[np.int64]) -> None:
-        """Begin some episodes."""
         self._keys[where] = keys
         for index in np.arange(len(self._asked))[where].tolist():
             self._asked[index] = {}
 
     def of(self, where: Indices, queries: Sequence[Hashable]) -> list[np.random.Generator]:
-        """Return the streams of the coming trials of some episodes.
-
-        Shapes: `where` (n,).
-        """
+        """Return the (n,) streams of the coming trials of some episodes."""
         numbers = self._trials[where].tolist()
         if self._freeze_thaw:
             each = zip(where.tolist(), queries, numbers, strict=True)
@@ -434,12 +379,7 @@ def noisy_values(
     spent: Spent,
     rngs: Sequence[np.random.Generator],
 ) -> tuple[Numbers, dict[str, Numbers]]:
-    """Return noisy values of the objectives, and entries of observations that fit them.
-
-    What reads no client is told exactly: privacy that training spent, time, bytes, computation.
-
-    Shapes: `truth` (B, objectives); returns (B, objectives).
-    """
+    """Return noisy (B, objectives) values and entries that fit; what reads no client is exact."""
     noise = setup.noise
     assert noise is not None  # noqa: S101 - the caller asked
     bounds = np.array([metric.bounds for metric in setup.task.metrics])

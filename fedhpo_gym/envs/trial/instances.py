@@ -18,15 +18,7 @@ from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
 SETS = ("train", "test")
 STREAM = "trial_instances"
 """Name of the random streams that draw the instances of episodes."""
-NAMES = (
-    "clients",
-    "classes",
-    "features",
-    "samples",
-    "label_entropy",
-    "balance",
-    "smallest_client",
-)
+NAMES = ("clients", "classes", "features", "samples", "label_entropy", "balance", "smallest_client")
 """Entries of what an observation says of an instance (`statistics`)."""
 DECADES = 6.0
 """Counts are shown as logarithms, in units of so many decades."""
@@ -34,13 +26,7 @@ DECADES = 6.0
 
 @dataclass(frozen=True)
 class TrialInstance:
-    """A variant of a problem under one seed.
-
-    Attributes:
-        alpha: concentration of the label distribution over clients.
-        preprocessing: of the features.
-        seed: draws split, partition, initialisation, client sampling and minibatches.
-    """
+    """A variant of a problem, by concentration and preprocessing, under one seed of all draws."""
 
     alpha: float
     preprocessing: str
@@ -59,11 +45,9 @@ def open_instances(
     wanted: str | Sequence[Mapping[str, float | str]],
     fixed: Mapping[str, Any],
 ) -> tuple[Backend, ...]:
-    """Open the stored numbers of instances, in a fixed order.
+    """Open the stored numbers of instances, in a fixed order; all search the space of the first.
 
-    The last of the task's seeds is that of all test instances, the others are those of the train
-    instances. So no two of them share a split, a partition or an initialisation, whatever their
-    concentration and preprocessing. All search the space of the first.
+    The last of the task's seeds is that of all test instances: no two share a split.
     """
     if not isinstance(wanted, str):
         opened = [_open(task, name, entry) for entry in wanted]
@@ -125,13 +109,10 @@ def _alike(opened: Sequence[Backend], *, strict: bool) -> tuple[Backend, ...]:
 
 
 def statistics(backend: Backend) -> NDArray[np.float32]:
-    """Return what may be known of an instance before its first trial: (7,), in [0, 1].
+    """Return what may be known of an instance before its first trial, as `NAMES`: (7,), in [0, 1].
 
-    In the order of `NAMES`: the numbers of clients, classes, inputs per sample, and samples, as
-    log10 / `DECADES`; the entropy of the labels of the whole data set and that of the sizes of the
-    clients, each as a share of the largest there can be; and the size of the smallest client as a
-    share of the mean size. Sizes are numbers of training samples, which clients tell the server
-    when it averages their models. The concentration is not told, nor whose labels they are.
+    Counts are log10 / `DECADES`; entropies of labels and of client sizes, shares of the largest
+    there can be; the smallest client, a share of the mean size. Sizes are of training samples.
     """
     task, samples = backend.task, backend.num_samples[0]
     sizes = samples[:, 0].astype(np.float64)

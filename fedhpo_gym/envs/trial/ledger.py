@@ -39,10 +39,7 @@ def charge(
 
 
 def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return the (B,) simulated seconds of `charge`, bit for bit.
-
-    Shapes: `columns` (B,).
-    """
+    """Return the (B,) simulated seconds of `charge`, bit for bit, of (B,) columns."""
     rounds, rates = columns["round"], columns["client_sample_rate"]
     names = decisive_names(task)
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
@@ -60,10 +57,7 @@ def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
 
 
 def unmoved(setup: TrialSetup) -> tuple[str, ...]:
-    """Return the objectives that no action of a setup changes: costs that its fixed values decide.
-
-    Looked for at the middle of the search space and at both ends of each of its dimensions.
-    """
+    """Return the costs among the objectives that are equal all over a setup: middle and ends."""
     middle = np.zeros(setup.action_space.shape, dtype=np.float32)
     ends = np.concatenate([np.diag(middle + end) for end in (-1.0, 1.0)]).astype(np.float32)
     columns = setup.columns(np.stack([middle, *ends]))
@@ -101,8 +95,8 @@ def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> Costs:
 def _cost_of(
     task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
 ) -> tuple[float, ...]:
-    cost = charge(task, configuration, rounds, client_sample_rate)
     work = work_of(task, configuration, rounds, client_sample_rate)
+    cost = task.system.cost(work)
     # A round of asynchronous training is an aggregation, of as many jobs as it has reports.
     jobs = work.rounds * (work.reports or work.sampled_clients)
     epochs = work.num_parameters * work.local_epochs * jobs
@@ -122,7 +116,6 @@ class Prices:
     def charge(
         self, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
     ) -> Cost:
-        """Return what some rounds of a course cost."""
         key = (rounds, client_sample_rate, *[configuration.get(name) for name in self._names])
         found = self._known.get(key)
         if found is None:
@@ -136,23 +129,17 @@ class Prices:
 class Ledger:
     """What N environments have paid for, where training is paid for once (Swersky et al., 2014).
 
-    The *most* rounds of a course count, not the last ones: 100, 200, 56 and 500 rounds cost 100,
-    100, 0 and 300. Each configuration at each client sample rate is a course of its own.
+    The *most* rounds of a course count: 100, 200, 56 and 500 rounds cost 100, 100, 0 and 300.
     """
 
     def __init__(self, number: int) -> None:
-        """Begin without payments of N environments."""
         self._paid = np.zeros((number, 0), dtype=np.int32)
 
     def restart(self, where: Indices) -> None:
-        """Forget what some environments paid."""
         self._paid[where] = 0
 
     def pay(self, where: Indices, courses: Indices, rounds: Indices) -> Indices:
-        """Pay for a query of each of some environments; return the (B,) rounds that it owes.
-
-        Shapes: `where` (B,); `courses` (B,); `rounds` (B,).
-        """
+        """Pay for a query of each of some environments; return the (B,) rounds that it owes."""
         known = self._paid.shape[1]
         if (more := int(courses.max()) + 1 - known) > 0:
             self._paid = np.pad(self._paid, ((0, 0), (0, max(more, known))))
@@ -164,13 +151,10 @@ class Ledger:
 class TuningLedger:
     """What the trials of N episodes spend together, each episode by itself.
 
-    Every trial counts, equal ones again: its uploads are made anew. With freeze-thaw, the rounds
-    count that are trained anew. Where workers run several at once, a trial counts in full when it
-    begins: what clients send is seen, whether or not anybody is told how it ends.
+    Equal trials count again, in full when they begin; with freeze-thaw, only rounds trained anew.
     """
 
     def __init__(self, number: int) -> None:
-        """Start N episodes."""
         self._sum = np.zeros((number, len(SEARCH_ORDERS)))
         self._worst = np.zeros((number, len(SEARCH_ORDERS)))
         self._trials = np.zeros(number, dtype=np.int64)
@@ -178,7 +162,6 @@ class TuningLedger:
         self.vectors: NDArray[np.float64] = np.zeros((number, len(PRIVACY_NAMES)))
 
     def restart(self, where: Indices) -> None:
-        """Forget what some episodes spent."""
         self._trials[where] = self._ahead[where] = 0
         self._sum[where] = self._worst[where] = self.vectors[where] = 0.0
 
@@ -188,10 +171,7 @@ class TuningLedger:
         self._ahead[index] += 1
 
     def end(self, index: int, task: Task, query: CheckedQuery, rounds: int) -> None:
-        """Take a trial of an episode, of which some rounds are trained anew, unless it has begun.
-
-        Trials may end in another order than they began in.
-        """
+        """Take a trial of which some rounds are trained anew, unless it has begun."""
         if self._ahead[index]:
             self._ahead[index] -= 1
         else:
@@ -207,11 +187,7 @@ class TuningLedger:
         self.vectors[index] = ledger_of(self._sum[index].tolist(), DELTA).vector()
 
     def info(self, index: int) -> dict[str, Any]:
-        """Return what `info` says of an episode: what is spent, and what selection would be.
-
-        `selection_epsilon` is that of showing the best trial alone, had their number been drawn
-        from a geometric distribution with this mean, and every trial at random.
-        """
+        """Return what is spent, and what showing only the best of a random number would be."""
         spent = dict(zip(PRIVACY_NAMES, self.vectors[index].tolist(), strict=True))
         trials = max(int(self._trials[index]), 1)
         selected = selection_epsilon(self._worst[index], trials, DELTA)

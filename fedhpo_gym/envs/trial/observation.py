@@ -67,10 +67,7 @@ def empty(problem: Problem, spaces: gym.spaces.Dict) -> dict[str, NDArray[np.flo
 def measure(
     problem: Problem, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
 ) -> dict[str, NDArray[np.float64]]:
-    """Return what observations say about B trials alone, before it is clipped: (B, size) each.
-
-    An entry lacks the leading axis where it is the same for all trials.
-    """
+    """Return what observations say about B trials alone, (B, size) or (size,), unclipped."""
     raw = {
         metric.name: performances(evaluations, problem.seen_splits, metric.name, metric.worst)
         for metric in problem.metrics

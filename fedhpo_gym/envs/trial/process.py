@@ -42,18 +42,7 @@ PAST = ("elapsed_time", "trials", "incumbent_value")
 
 @dataclass
 class Episodes:
-    """The state of N episodes.
-
-    Attributes:
-        trials: (N,) trials since reset.
-        rounds: (N,) communication rounds paid for since reset, whole numbers.
-        elapsed_s: (N,) simulated seconds since reset.
-        handles: (N,) handles of the last queries (`TrialSource`).
-        numbers: (N, columns) what the last trials brought (`Scorer`).
-        best: (N,) handles of the incumbents' queries.
-        best_trial: (N,) numbers of the incumbents.
-        best_numbers: (N, columns) what the incumbents brought; NaN before the first trial.
-    """
+    """The state of N episodes: handles and numbers of last queries and incumbents; NaN is none."""
 
     trials: NDArray[np.int64]
     rounds: NDArray[np.float64]
@@ -66,7 +55,6 @@ class Episodes:
 
     @classmethod
     def start(cls, number: int, columns: int, handle_type: np.dtype[Any]) -> Episodes:
-        """Return the state of N episodes before their first trial."""
         return cls(
             trials=np.zeros(number, np.int64),
             rounds=np.zeros(number),
@@ -79,7 +67,6 @@ class Episodes:
         )
 
     def restart(self, where: Indices) -> None:
-        """Start some episodes again."""
         self.trials[where] = self.rounds[where] = self.best_trial[where] = 0
         self.elapsed_s[where] = 0.0
         self.best_numbers[where] = np.nan
@@ -92,12 +79,7 @@ class Episodes:
         *,
         constrained: bool = True,
     ) -> Indices:
-        """Add a trial to every episode; return of which ones it is the new incumbent.
-
-        What becomes the incumbent, `is_better` of `evaluation.constraints` says. The trial
-        ends at `ends_s`, by default after all trials before it. Where nothing is `constrained`, all
-        violations are 0, and the errors alone are compared.
-        """
+        """Add a trial to every episode, by default after its last; return where it is the best."""
         self.handles, self.numbers = handles, numbers
         self.trials += 1
         self.rounds += numbers[:, ROUNDS]
@@ -119,17 +101,9 @@ class Episodes:
 
 
 class TrialProcess:
-    """N episodes of trials of one setup.
-
-    Attributes:
-        frame: (N, layout.size) the observations; every step writes into it.
-    """
+    """N episodes of trials of one setup; every step writes (N, size) observations into `frame`."""
 
     def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
-        """Start N episodes.
-
-        Shapes: `frame` (N, layout.size).
-        """
         self.setup = setup
         self.frame = frame
         number = len(frame)
@@ -155,15 +129,11 @@ class TrialProcess:
         self._least_value = boxes[-1].low.astype(np.float64)
 
     def draws(self) -> EpisodeDraws:
-        """Return what draws the coming episodes."""
         start, noisy = partial(named_stream, STREAM), self.setup.noise is not None
         return EpisodeDraws(len(self.frame), len(self.setup.instances), start, noisy=noisy)
 
     def restart(
-        self,
-        where: Indices,
-        instances: Sequence[int] = (),
-        keys: NDArray[np.int64] | None = None,
+        self, where: Indices, instances: Sequence[int] = (), keys: NDArray[np.int64] | None = None
     ) -> None:
         """Forget all trials of some episodes and set their clocks to zero."""
         if self._draws is not None and keys is not None:
@@ -181,7 +151,6 @@ class TrialProcess:
             frame[:, self._shown] = self._statistics[self._source.instance]
 
     def instance(self, index: int) -> int:
-        """Return the number of the instance that an episode is of."""
         return int(self._source.instance[index])
 
     def seen_of_instance(self, index: int) -> dict[str, NDArray[np.float32]]:
@@ -191,7 +160,6 @@ class TrialProcess:
         return {"instance": self._statistics[self.instance(index)].copy()}
 
     def part(self, index: int) -> TrialSetup:
-        """Return the setup of the instance that an episode is of."""
         return self.setup.parts[self.instance(index)]
 
     def describe(self, index: int) -> dict[str, Any]:
@@ -211,10 +179,7 @@ class TrialProcess:
     def step(
         self, actions: NDArray[np.floating], active: Mask, ends_s: float | None = None
     ) -> Numbers:
-        """Evaluate one query per episode; return (N, columns) what they brought.
-
-        Shapes: `actions` (N, n); `active` (N,).
-        """
+        """Evaluate one of (N, n) actions per episode; return (N, columns) what they brought."""
         state, frame = self.episodes, self.frame
         handles, numbers = self._source.answer(actions, active, frame)
         better = state.add(handles, numbers, ends_s, constrained=bool(self.setup.constraints))
@@ -245,10 +210,7 @@ class TrialProcess:
         self.frame[:, self._tuned] = ledger.vectors
 
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
-        """Return what all trials that an episode can ask for would bring.
-
-        Shapes: returns (B,).
-        """
+        """Return the (B,) values and violations of all trials that an episode can ask for."""
         part = self.part(index)
         if not isinstance(part.backend, StoredBackend) or not part.is_grid:
             raise InvalidArgumentError(
@@ -355,7 +317,6 @@ class TrialProcess:
         return info
 
     def _details(self) -> dict[str, Any]:
-        """Return what `INFO_KEYS` name."""
         pairs = [self._source.query(handle) for handle in self.episodes.handles]
         details, names = self.episodes.numbers[:, self._scorer.details], self._metric_names
         return {
@@ -374,17 +335,7 @@ def _floats(nested: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One function evaluation of an episode.
-
-    Attributes:
-        number: 1 for the first trial.
-        configuration: what was tried.
-        fidelity: at which fidelity.
-        action: (n,) the action.
-        values: value of each objective.
-        elapsed_s: simulated seconds since reset, this trial included.
-        incumbent: number of the best trial so far.
-    """
+    """One function evaluation of an episode: 1 is the first, and seconds are since reset."""
 
     number: int
     configuration: Mapping[str, Value]
@@ -405,16 +356,13 @@ class History:
     """The steps of an episode, in few bytes each."""
 
     def __init__(self) -> None:
-        """Begin without steps."""
         self._packed: list[tuple[NDArray[Any], ...]] = []
         self._last: list[Step] = []
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return PACKED * len(self._packed) + len(self._last)
 
     def add(self, step: Step) -> None:
-        """Remember a step."""
         self._last.append(step)
         if len(self._last) == PACKED:
             self._packed.append(tuple(map(np.array, zip(*self._last, strict=True))))

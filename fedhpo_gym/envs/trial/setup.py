@@ -37,21 +37,14 @@ FAIR: Final = ("fairness_p10", "fairness_std", "fairness_jain")
 
 @dataclass(frozen=True, eq=False)
 class TrialSetup:
-    """A task, a backend that answers it, and what an action leaves open.
+    """A task, a backend that answers it, and what an action leaves open, as `TrialArguments` says.
 
     Attributes:
-        task: the task.
-        backend: where numbers come from.
         objective_names: names of the objectives; the first ranks trials.
         fixed: fidelity dimensions that are no part of the action, by name.
-        transform: how objectives without a worst bound become scores.
-        grid: offer only the grid of the task's tables, whatever the backend could answer.
-        freeze_thaw: more rounds of a configuration already tried cost only the difference.
         instances: what answers in the episodes of one instance each, `backend` first; none where
             all episodes are of the one problem.
         own: objectives of the user, beside those of the task.
-        noise: what evaluations lack; None for nothing.
-        constraints: limits that the incumbent keeps (`evaluation.constraints`).
         leave_out: leave out objectives that the backend does not answer, as nobody asked for them.
             The first, and those with a limit, are needed in any case.
     """
@@ -97,7 +90,6 @@ class TrialSetup:
         return cls(task, backend, names, dict(fidelity or {}), own=own, **others)
 
     def __post_init__(self) -> None:
-        """Check what is named."""
         object.__setattr__(self, "objective_names", self._answered())
         # The legal values that those equal: costs and privacy follow them, as answers do.
         object.__setattr__(self, "fixed", self.backend.check_fidelity(self.fixed))
@@ -134,10 +126,7 @@ class TrialSetup:
         return tuple(kept)
 
     def _in_place_of(self, name: str) -> str:
-        """Return the objective of fairness that stands for a default; "" where none does.
-
-        The median client, and others that follow the loss, would make no front.
-        """
+        """Return the objective of fairness that stands for a default; "" where none does."""
         others = FAIR[1:] if name == FAIR[0] else ()
         return next((one for one in others if not self._why_refused(one)), "")
 
@@ -156,7 +145,6 @@ class TrialSetup:
 
     @cached_property
     def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, in the order of the reward vector."""
         known = {**self.task.objectives, **{one.name: one for one in self.own}}
         for name in self.objective_names:
             require_known("objective", name, known)
@@ -226,7 +214,6 @@ class TrialSetup:
 
     @cached_property
     def reward_space(self) -> gym.spaces.Box:
-        """Bounds of the scores of the objectives."""
         low, high = np.array([o.score_bounds for o in self.objectives], dtype=np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
@@ -253,10 +240,7 @@ class TrialSetup:
         return configuration, Fidelity(int(rounds), float(rate))
 
     def columns(self, actions: NDArray[np.floating]) -> Columns:
-        """Return the values of all dimensions, the fixed ones, too, that (B, n) actions ask for.
-
-        For those who have checked already that the actions lie in the action space.
-        """
+        """Return the values of all dimensions, the fixed ones, too, that (B, n) actions ask for."""
         return self.filled(self.search_space.decode_columns(actions), len(actions))
 
     def columns_at(self, cells: NDArray[np.integer]) -> Columns:

@@ -39,8 +39,7 @@ class Truth:
     For a table the lattice is all that actions can ask for, and the truth is exact. A surrogate is
     asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
     points of it, then at `DRAWS` configurations between the grid's points, at the highest fidelity,
-    and then where a local search over its whole space goes from the best of them, for the first
-    objective (`local_search`). It is the same every time.
+    and then where `local_search` goes from the best of them, for the first objective.
 
     Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
     queries that keep them, and where none does, of those of the least total violation.
@@ -66,7 +65,6 @@ class Truth:
 
     @property
     def fidelity(self) -> dict[str, Value]:
-        """The fidelities that are fixed, by name."""
         return dict(self._setup.fixed)
 
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -146,11 +144,7 @@ class Truth:
     def regret_at(
         self, configurations: Sequence[Mapping[str, Value]]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return regret and relative regret of configurations, (n,) each (`values_at`).
-
-        A configuration that does not keep the constraints here, at this fidelity, has the regret
-        infinity and the relative regret 1.
-        """
+        """Return regret and relative regret of configurations, (n,); inf and 1 where infeasible."""
         values = self.values_at(configurations)
         is_feasible = self._setup.violations(values) == 0
         regret = np.where(is_feasible, self.regret(values[:, 0]), np.inf)
@@ -162,11 +156,9 @@ class Truth:
         return np.asarray(errors - self.errors[self.optimum, 0])
 
     def relative_regret(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return regret in units of what one random trial is expected to have.
+        """Return regret in units of what one random trial is expected to have, at most 1.
 
-        That is the regret of the median feasible row of the lattice, which no diverged trial moves
-        far. So 1 is luck without any search, and everything worse counts as 1. Where all feasible
-        trials are worth the same, they have 0.
+        That is the regret of the median feasible row of the lattice; where all are equal, it is 0.
         """
         regret = self.regret(values)
         if self._medians[0] <= self.errors[self.optimum, 0]:
@@ -200,11 +192,9 @@ class Truth:
     def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
         """Return the point at which volumes end that are compared (`front`).
 
-        In each objective it is the worse of two values: the median of the lattice's feasible rows,
-        and the nadir point moved by `BEYOND` of its distance from the ideal one. So a random trial
-        has a chance to count, and so have the ends of the front (Ishibuchi et al., 2018). Of an
-        objective that has no worst value, as a loss, it is the median: one point of the front that
-        is as bad as can be in it would else make all good ones look alike.
+        In each objective the worse of the median of the lattice's feasible rows and the nadir point
+        moved by `BEYOND` of its distance from the ideal one (Ishibuchi et al., 2018); where an
+        objective has no worst value, as a loss, the median.
         """
         columns = self._columns(names)
         errors = self.errors[:, columns]
@@ -222,10 +212,7 @@ class Truth:
         names: Sequence[str] | None = None,
         values: ArrayLike | None = None,
     ) -> float:
-        """Return the volume between a front and a reference point (`evaluation.fronts`).
-
-        Shapes: `values` (n, objectives).
-        """
+        """Return the volume between a front, or (n, objectives) values, and a reference point."""
         columns = self._columns(names)
         if values is None:
             points = self.errors[self.front(names)][:, columns]
@@ -235,18 +222,9 @@ class Truth:
         return hypervolume(np.unique(points, axis=0), corner)
 
     def hypervolume_regret(
-        self,
-        values: ArrayLike,
-        names: Sequence[str] | None = None,
-        told: ArrayLike | None = None,
+        self, values: ArrayLike, names: Sequence[str] | None = None, told: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Return the share of the true hypervolume that is missing after each of some trials.
-
-        Volumes end at `reference`. Shares do not depend on units. An objective that is the same
-        everywhere is left out.
-
-        Shapes: `values` (T, objectives); `told` (T, objectives); returns (T,).
-        """
+        """Return the (T,) shares of hypervolume missing after each of (T, objectives) trials."""
         found = self._ranked("values", values, names)
         seen = found if told is None else self._ranked("told", told, names)
         if seen.shape != found.shape:
@@ -337,28 +315,19 @@ def values_of_queries(setup: TrialSetup, columns: Columns) -> NDArray[np.float64
     return values_of(setup.objectives, evaluations, spending(setup.task, columns))
 
 
-MAX_QUERIES = 100_000
-"""Queries of a surrogate that are asked; of a larger grid so many are drawn without replacement."""
-DRAWS = 1 << 13
-"""Configurations of a surrogate that are drawn and asked besides, at full fidelity."""
+MAX_QUERIES, DRAWS = 100_000, 1 << 13
+"""Queries of a surrogate on the grid, drawn of a larger one, and between, at full fidelity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """Queries: some positions on a grid, then some between.
-
-    Attributes:
-        lattice: the setup whose grid it is.
-        cells: (n,) positions on the flattened grid.
-        drawn: what lies between, by dimension; empty if nothing does.
-    """
+    """Queries: `cells` of the flattened grid of `lattice`, then `drawn` columns between, if any."""
 
     lattice: TrialSetup
     cells: NDArray[np.int64]
     drawn: Columns
 
     def __len__(self) -> int:
-        """Return the number of queries."""
         return len(self.cells) + len(next(iter(self.drawn.values()), ()))
 
     def columns(self, rows: NDArray[np.int64]) -> Columns:
@@ -408,17 +377,13 @@ def _drawn(setup: TrialSetup) -> Columns:
     return columns
 
 
-STARTS, FEWEST = 64, 8
-"""Places that the search starts from, the best queries that are known, and how many at least."""
-MOVES = 16
-"""Queries that every place asks in a round."""
-ROUNDS = 60
-"""Rounds of the search."""
+STARTS, FEWEST, MOVES, ROUNDS = 64, 8, 16, 60
+"""Best known queries that a search starts from, how many at least; queries of each in a round."""
 MOST_METRICS = 1 << 28
 """Metrics of clients that a search asks for: with thousands of clients it starts from fewer places,
 or a truth takes minutes."""
 WIDEST, NARROWEST = 0.5, 1e-3
-"""Standard deviation of moves in the first and in the last round; coordinates lie in [-1, 1]."""
+"""Standard deviation of moves in the first and in the last round."""
 
 Numbers = NDArray[np.float64]
 
@@ -426,14 +391,10 @@ Numbers = NDArray[np.float64]
 def local_search(
     setup: TrialSetup, asked: Queries, values: Numbers, ask: Callable[[Queries], Numbers]
 ) -> tuple[Queries, Numbers]:
-    """Search for the best value of the first objective from the best queries that are known.
+    """Search for the best value of the first objective from the best of B known queries.
 
-    Each place asks `MOVES` queries around itself: half of them move one coordinate, the others all
-    that differ between two places, as differential evolution does (Storn and Price, 1997), or all
-    coordinates a little. It goes to the best of them where that is better. Steps shrink
-    geometrically. Feasible queries are better than others (`evaluation.constraints`).
-
-    Shapes: `asked` (B,); `values` (B, objectives).
+    Each place asks `MOVES` queries around itself: half move one coordinate, the others all, by
+    what differs between two places (Storn and Price, 1997) or a little. It goes to the best.
     """
     rng, space = stream(0, "truth_climbing"), setup.search_space
     per_place = setup.backend.num_samples.size * len(METRICS) * MOVES * ROUNDS

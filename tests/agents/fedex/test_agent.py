@@ -11,7 +11,6 @@ from fedhpo_gym.agents.clients import (
     ArmGrid,
     listed_arms,
     perturbed_arms,
-    random_arms,
 )
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -135,9 +134,3 @@ def test_wrong_neighbourhoods_are_refused() -> None:
         perturbed_arms([0.0], 2, 1.1, rng)
     with pytest.raises(InvalidArgumentError, match="`centre`"):
         perturbed_arms([0.0], 2, 0.1, rng, SPACE)
-
-
-def test_arms_survive_json() -> None:
-    arms = random_arms(3, 4, np.random.default_rng(0))
-    again = ArmGrid.from_dict(arms.to_dict())
-    np.testing.assert_array_equal(again.factors[0], arms.factors[0])

@@ -141,8 +141,6 @@ def test_only_sampled_functions_are_sent() -> None:
     np.testing.assert_array_equal(policy.message(0), first)
     policy.observe(0, [0.3, 0.2], 2.0)
     assert not np.array_equal(policy.message(0), first)
-    np.testing.assert_array_equal(policy.best(0), [0.3, 0.2])
-    assert policy.best(1) is None
 
 
 def test_the_agent_lowers_the_clients_losses() -> None:

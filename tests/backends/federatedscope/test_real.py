@@ -227,7 +227,7 @@ def test_what_it_says_of_updates_is_what_ours_says() -> None:
         dynamic=["learning_rate"],
     )
     env.reset(seed=0)
-    courses = env.unwrapped.process._courses
+    courses = env.unwrapped.process.courses
     action = np.zeros(env.action_space.shape, dtype=np.float32)
     configuration = env.unwrapped.process.controls.decode(action)
     rate = configuration.pop("client_sample_rate")

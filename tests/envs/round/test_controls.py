@@ -44,7 +44,7 @@ def test_the_slowest_sampled_client_is_charged(per_client: bool) -> None:
         for sampled in (everybody, without)
     )
     assert slow == pytest.approx(4 * fast)
-    assert controls.largest_cost(1).computation_s == pytest.approx(slow)
+    assert HETERO.system.cost(controls.largest_work(1)).computation_s == pytest.approx(slow)
 
 
 def test_clients_of_different_kinds_have_no_rows() -> None:

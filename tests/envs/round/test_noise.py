@@ -82,7 +82,7 @@ def test_a_private_loss_is_that_of_the_formula() -> None:
     truth.action_space.seed(0)
     for number, (_, _, _, info) in enumerate(steps, start=1):
         truth.step(truth.action_space.sample())
-        courses = truth.unwrapped.process._courses  # type: ignore[attr-defined]
+        courses = truth.unwrapped.process.courses  # type: ignore[attr-defined]
         losses = courses._batch.evaluate()[0][:, 1, 0].astype(np.float64)
         added = stream(key, "evaluation_noise", number).laplace(size=(1, 1))[0, 0]
         heard = np.clip(losses, 0.0, 10.0).mean() + added * (10.0 / 5) * 4 / 60.0

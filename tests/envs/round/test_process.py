@@ -249,7 +249,7 @@ def test_every_argument_is_documented() -> None:
     ("changes", "words"),
     [
         ({"horizon": 5}, "`horizon` must be a multiple"),
-        ({"budget_s": 0}, "`budget_s` must be positive"),
+        ({"budget_s": 0}, "`budget_s` must be in "),
         ({"dynamic": []}, "`dynamic` must be a list"),
         ({"instances": []}, "`instances` must hold"),
         ({"system": {"compute": "epoch"}}, "`compute` must be one of"),

@@ -61,7 +61,7 @@ def test_costs_by_hand() -> None:
     env, steps = play(rewards=COSTS, system=POWERED, **rate)
     task, process = env.unwrapped.process.task, env.unwrapped.process
     size, most = 4 * task.num_parameters, task.space["step_size"].high
-    samples = np.sort(process._courses.most_samples)
+    samples = np.sort(process.courses.most_samples)
     for _, reward, *_, info in steps:
         epochs = info["configuration"]["step_size"]
         read = epochs * sum(info["num_train_samples"])
@@ -117,7 +117,7 @@ def test_where_a_course_diverges_they_are_the_worst() -> None:
     env.reset(seed=0)
     env.unwrapped.process.episodes.diverged[:] = True
     process = env.unwrapped.process
-    heard = process._hear(process._courses.first_metrics([0]), np.array([0]))
+    heard = process._hear(process.courses.first_metrics([0]), np.array([0]))
     assert heard.measured.tolist() == [[10.0]]
 
 
