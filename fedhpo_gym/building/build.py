@@ -139,10 +139,7 @@ def _build(
     where: tuple[str, str | None],
     announce: Callable[[Estimate], None] | None,
 ) -> Path:
-    """Compute what is missing, unless `announce` is None, and store what is there.
-
-    `where` is the device, and the address of a cluster.
-    """
+    """Compute what is missing, unless `announce` is None, and store what is there."""
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
     if workers < 1:
         raise InvalidArgumentError(f"`workers` must be at least 1, got {workers!r}")
@@ -163,10 +160,7 @@ def _build(
 
 
 def merge_parts(design: Design[U], source: Path, parts: Path) -> None:
-    """Copy the units that are not there yet; each is read before, and appears whole or not at all.
-
-    Units of another plan have another folder, so they are never taken for these.
-    """
+    """Copy the units that are not there yet; each is read before, and appears whole."""
     candidates = (source / "parts" / parts.name, source / parts.name, source)
     known = [folder for folder in candidates if folder.name == parts.name and folder.is_dir()]
     units = [
@@ -208,21 +202,13 @@ SHORT_S = 120.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left to compute.
+    """What is left to compute."""
 
-    Attributes:
-        name: name of the table or sample.
-        courses: courses.
-        rounds: rounds of all courses together.
-        core_hours: hours that one core would take.
-        workers: processes that share the work.
-    """
-
-    name: str
+    name: str  # name of the table or sample
     courses: int
-    rounds: int
-    core_hours: float
-    workers: int
+    rounds: int  # rounds of all courses together
+    core_hours: float  # hours that one core would take
+    workers: int  # processes that share the work
 
     @property
     def hours(self) -> float:
@@ -242,9 +228,8 @@ class Estimate:
 def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -> Estimate:
     """Train one round of the middle one of some units, and say what all their rounds will take.
 
-    Units are listed from small to large batches, so the one in the middle is about average. What
-    it takes is divided by its courses, because those of a unit share work. Of a unit of large
-    models, which share little, only the courses in the middle are trained.
+    Units are listed by batch size, so the middle one is about average; of large models, which share
+    little, only the courses in its middle are trained.
     """
     middle = _middle(design.courses(units[len(units) // 2]), design.task.num_parameters)
     # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.

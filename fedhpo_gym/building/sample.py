@@ -39,13 +39,9 @@ _WORD = re.compile(r"(0|[1-9][0-9]{0,14})(?:_([1-9][0-9]{0,14}))?")
 
 @dataclass(frozen=True)
 class SampleUnit:
-    """Points of a sample that are computed, stored and resumed as one.
+    """Points of a sample that are computed, stored and resumed as one."""
 
-    Attributes:
-        points: their numbers in the sequence.
-    """
-
-    points: tuple[int, ...]
+    points: tuple[int, ...]  # their numbers in the sequence
 
     @property
     def name(self) -> str:
@@ -56,12 +52,10 @@ class SampleUnit:
 class SampleDesign(Design[SampleUnit]):
     """The first points of one endless sequence of courses that fills a space evenly.
 
-    A point is a configuration from a scrambled Halton sequence, a client sample rate and a seed,
-    which are balanced. Points come in blocks (`BLOCKS`), which share integers, rate and seed. Float
-    hyperparameters take any value, integers those of the grid: the engine shares work among courses
-    of equal batch size and architecture. A larger design begins with the same courses, so it
-    extends a smaller one; finished points are known by their numbers, whatever units they were
-    computed in.
+    A point is a configuration of a scrambled Halton sequence, a client sample rate and a seed.
+    Points
+    come in blocks (`BLOCKS`) of equal integers, rate and seed, because the engine shares work among
+    equal batch sizes and architectures. A larger design extends a smaller one, point by point.
     """
 
     kind = "sample"
@@ -243,10 +237,7 @@ class SampleDesign(Design[SampleUnit]):
         rounds: NDArray[np.int64],
         samples: NDArray[np.int64],
     ) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield name and entries of every array, for some rows of a unit.
-
-        Curves that end before the last stored round repeat their last entry: that takes no room.
-        """
+        """Yield arrays of rows of a unit; a curve repeats its last entry to the last round."""
         chosen, points = list(rows), list(rows.values())
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one

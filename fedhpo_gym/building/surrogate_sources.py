@@ -25,13 +25,9 @@ MEASURES = ("val_accuracy", "log_val_loss")
 
 
 class FittingSource(Protocol):
-    """Learning curves that a surrogate can be fitted on.
+    """Learning curves that a surrogate can be fitted on."""
 
-    Attributes:
-        kind: what it is, for cards.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # what it is, for cards
 
     @property
     def stored(self) -> StoredCurves:
@@ -54,18 +50,11 @@ class FittingSource(Protocol):
         """How many groups of rows can be held out."""
 
     def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
-        """Return all courses, or as many as `limit` drawn without replacement.
-
-        A course is one configuration, client sample rate and seed.
-        """
+        """Return all courses, or as many as `limit` drawn without replacement."""
 
     @property
     def seed_spread(self) -> dict[str, float]:
-        """How far a seed lies from the mean of the others at the same point, on average.
-
-        The error of predicting a seed from the others at the very same point: the yardstick for
-        errors of a surrogate, which has not seen the point. Empty where no point has two seeds.
-        """
+        """Mean error of predicting a seed from the others at a point: the yardstick."""
 
 
 def open_source(wanted: str | Identity) -> FittingSource:
@@ -100,12 +89,7 @@ def _inputs(stored: Table | Sample) -> CurveInputs:
 def _outputs(
     stored: Table | Sample, courses: NDArray[np.int64], axis: int, weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (n, K, outputs) of some courses, as if all were trained for all rounds.
-
-    And what clients have at the last round, (n, clients, splits, metrics).
-
-    Shapes: `courses` (n,); `weights` (n, clients, splits).
-    """
+    """Return (n, K, outputs), and what clients have at the last round, as if all had all rounds."""
     clients, knots = stored.num_samples.shape[1], len(stored.rounds)
 
     def each(values: NDArray[Any], *last: int) -> NDArray[Any]:
@@ -188,9 +172,8 @@ class FittingTable:
 class FittingSample:
     """Courses spread over the space; those of one configuration or block are held out together.
 
-    A block is what a design makes of courses that are cheap together: same integers, client sample
-    rate and seed. With other rounds of a course, or courses with the same minibatches, among the
-    training rows, every model would look good.
+    Courses of a block share minibatches: with some of them in training, every model would look
+    good.
     """
 
     kind: ClassVar[str] = "sample"

@@ -33,20 +33,11 @@ LAYOUT = 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphSet(Dataset):
-    """Many graphs, laid end to end; the samples are the graphs.
+    """Many graphs, laid end to end; the samples are the graphs."""
 
-    `features` (G, d) are the sums of the node features of each graph: what a model sees that knows
-    no edges.
-
-    Attributes:
-        node_features: (N, d) of all nodes.
-        offsets: (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1].
-        edges: (2, m) int64, each undirected edge once, smaller end first, no self loops.
-    """
-
-    node_features: SparseRows
-    offsets: Indices
-    edges: Indices
+    node_features: SparseRows  # (N, d) of all nodes
+    offsets: Indices  # (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1]
+    edges: Indices  # (2, m) int64, each undirected edge once, smaller end first, no self loops
 
     @property
     def graph_of_node(self) -> Indices:
@@ -67,12 +58,7 @@ def make_graph_set(
     labels: Labels,
     num_classes: int,
 ) -> GraphSet:
-    """Build a set from edges in any order, direction and number; its arrays become read-only.
-
-    Raises:
-        InvalidArgumentError: the offsets do not cover all nodes once, a label is no class, or an
-            edge leaves its graph.
-    """
+    """Build a set from edges in any order, direction and number; its arrays become read-only."""
     offsets, labels = np.array(offsets, dtype=np.int64), np.array(labels, dtype=np.int64)
     edges, num_nodes = undirected(edges), len(node_features)
     bounds = (offsets[0], offsets[-1]) == (0, num_nodes) and len(offsets) == len(labels) + 1
@@ -108,15 +94,10 @@ def _sums(node_features: SparseRows, graph: Indices, num_graphs: int) -> SparseR
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSetSource(Source):
-    """A set of graphs in public files.
+    """A set of graphs in public files."""
 
-    Attributes:
-        num_features: width of a node's features.
-        files: what it is read from.
-    """
-
-    num_features: int
-    files: tuple[PublicFile, ...]
+    num_features: int  # width of a node's features
+    files: tuple[PublicFile, ...]  # what it is read from
 
     @property
     def origin(self) -> str:
@@ -163,10 +144,10 @@ _CITATION = "K. Borgwardt et al.: Protein function prediction via graph kernels,
 
 @dataclass(frozen=True, kw_only=True)
 class TUSource(GraphSetSource):
-    """Four text files: edges, graph of each node, label of each graph, label of each node.
+    """Four text files: edges, graph of each node, label of each graph, label of each node, from 1.
 
-    Nodes and graphs are numbered from 1. The features of a node are its label, one-hot, in the
-    ascending order of the labels in the file; so are the classes of the graphs.
+    Features are labels of nodes, one-hot; these and the classes are in the ascending order of
+    labels.
     """
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:

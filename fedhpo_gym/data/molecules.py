@@ -42,18 +42,13 @@ _LICENCE = "none stated by the repository; MoleculeNet is MIT (DeepChem)"
 class MoleculeSource(GraphSetSource):
     """One .csv file with a SMILES string and labels per molecule; the edges are the bonds.
 
-    Molecules that RDKit refuses are left out, so the number of samples depends on its version.
-    The features of an atom are those of `atom_features`; kinds of bonds are not used.
-
-    Attributes:
-        smiles: name of the column with the SMILES strings.
-        label: name of the column that decides the class.
-        positive: its value in class 1; any other is class 0.
+    Molecules that RDKit refuses are left out, so the number of samples depends on its version. The
+    features of an atom are those of `atom_features`; kinds of bonds are not used.
     """
 
-    smiles: str
-    label: str
-    positive: str
+    smiles: str  # name of the column with the SMILES strings
+    label: str  # name of the column that decides the class
+    positive: str  # its value in class 1; any other is class 0
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         chem: Any = cache.require("rdkit.Chem", "graphs")
@@ -86,8 +81,8 @@ def atom_features(atom: Any) -> Iterator[tuple[int, float]]:
 
     Columns: 43 elements (one-hot; another element has none); number of bonds 0..10 (one-hot, more
     counts as 10); implicit hydrogens 0..6 (one-hot); formal charge; radical electrons;
-    hybridisation SP, SP2, SP3, SP3D, SP3D2 (one-hot); aromatic; hydrogens 0..4 (one-hot). These
-    are the quantities of the featuriser that FederatedScope uses, in an order of our own.
+    hybridisation SP, SP2, SP3, SP3D, SP3D2 (one-hot); aromatic; hydrogens 0..4 (one-hot). These are
+    the quantities of the featuriser that FederatedScope uses, in an order of our own.
     """
     if atom.GetSymbol() in ELEMENTS:
         yield ELEMENTS.index(atom.GetSymbol()), 1.0

@@ -86,10 +86,6 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
 
 @checked_types
 def get_partition(name: str) -> Partition:
-    """Return a partition by name.
-
-    Raises:
-        UnknownNameError: no such partition.
-    """
+    """Return a partition by name."""
     require_known("partition", name, PARTITIONS)
     return PARTITIONS[name]

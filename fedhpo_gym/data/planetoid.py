@@ -24,15 +24,10 @@ _SEN = "P. Sen et al.: Collective Classification in Network Data, AI Magazine 29
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGraphSource(Source):
-    """A citation graph: papers with bags of words, their fields, and who cites whom.
+    """A citation graph: papers with bags of words, their fields, and who cites whom."""
 
-    Attributes:
-        num_features: number of words.
-        file: its .npz file.
-    """
-
-    num_features: int
-    file: PublicFile
+    num_features: int  # number of words
+    file: PublicFile  # its .npz file
 
     @property
     def origin(self) -> str:
@@ -55,10 +50,7 @@ class NodeGraphSource(Source):
 
 
 def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
-    """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`.
-
-    Edges are taken as undirected, whatever their direction and number in the file.
-    """
+    """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`."""
     with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
     features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))

@@ -21,17 +21,11 @@ PATTERNS = ("combined_data_*.txt", "training_set/mv_*.txt", "mv_*.txt")
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
-    """Who rated what how, sorted by user, then item.
+    """Who rated what how, sorted by user, then item."""
 
-    Attributes:
-        user: (n,) int64 in 0..users-1; every user has ratings.
-        item: (n,) int32 in 0..items-1; every item has ratings.
-        rating: (n,) int64, 1 to 5 stars.
-    """
-
-    user: NDArray[np.int64]
-    item: NDArray[np.int32]
-    rating: NDArray[np.int64]
+    user: NDArray[np.int64]  # (n,) int64 in 0..users-1; every user has ratings
+    item: NDArray[np.int32]  # (n,) int32 in 0..items-1; every item has ratings
+    rating: NDArray[np.int64]  # (n,) int64, 1 to 5 stars
 
 
 def number(users: NDArray[np.int64], items: NDArray[np.int64], stars: NDArray[np.int64]) -> Ratings:
@@ -116,10 +110,7 @@ def ratings_dataset(name: str, ratings: Ratings) -> Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class NetflixSource(Source):
-    """The Netflix Prize data, from the folder `netflix` of the data folder; users are the raters.
-
-    Netflix withdrew the data, so nothing is downloaded: the user brings the files.
-    """
+    """The Netflix Prize data in the data folder's `netflix`, which the user brings."""
 
     @property
     def origin(self) -> str:

@@ -1,10 +1,8 @@
 """Every answer on a stated lattice: of a table all it holds, of a surrogate a grid and draws.
 
-The lattice of a surrogate is the grid of its space. A dimension without one gets `BINS` points. A
-grid of more than `MAX_GRID` configurations is not asked. In search of the optimum, `DRAWS` more
-configurations are, drawn uniformly in action coordinates. The space between the grid's points is
-legal there, too, except where the task names the values: a surrogate answers between them, and no
-environment asks.
+Dimensions without a grid get `BINS` points; above `MAX_GRID` configurations, none is asked but the
+`DRAWS` in search of the optimum. A surrogate also answers between the points, but environments ask
+no others where the task names the values.
 """
 
 from __future__ import annotations
@@ -76,26 +74,17 @@ class StoredNumbers(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Validation losses on a lattice.
+    """Validation losses on a lattice."""
 
-    Attributes:
-        space: the grid of configurations.
-        rounds: ascending.
-        rates: client sample rates, ascending.
-        configurations: the C configurations of the grid, in its order, then those drawn.
-        on_grid: how many of them are the grid; 0 where it is too large to be asked.
-        losses: (rounds, configurations, rates, seeds) loss of the federation; infinite where
-            training diverged.
-        exact: whether nothing else is legal.
-    """
-
-    space: SearchSpace
-    rounds: tuple[int, ...]
-    rates: tuple[float, ...]
+    space: SearchSpace  # the grid of configurations
+    rounds: tuple[int, ...]  # ascending
+    rates: tuple[float, ...]  # client sample rates, ascending
+    # those of the grid, in its order, then those drawn.
     configurations: tuple[dict[str, Value], ...]
-    on_grid: int
+    on_grid: int  # how many of them are the grid; 0 where it is too large to be asked
+    # (rounds, configurations, rates, seeds); infinite where training diverged.
     losses: NDArray[np.float64]
-    exact: bool
+    exact: bool  # whether nothing else is legal
 
     @cached_property
     def means(self) -> NDArray[np.float64]:
@@ -183,10 +172,7 @@ def _grid(space: SearchSpace) -> list[dict[str, Value]]:
 
 
 def asked_space(stored: StoredNumbers) -> SearchSpace:
-    """Return the space with only those values legal that the task names, where it names any.
-
-    Of a problem that the catalogue lacks, all of the space is legal.
-    """
+    """Return the space with only those values legal that the task names, where it names any."""
     identity = stored.identity
     if f"{identity.task}-v{identity.version}" not in TASKS:
         return stored.space

@@ -47,10 +47,7 @@ class CurveRegressor(Protocol):
         """How many features a row must have, at least."""
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Return (groups, rows, coefficients) for (groups, rows, features).
-
-        Rows of a group differ in nothing but their seed. A row gets the same bits in any company.
-        """
+        """Return (groups, rows, coefficients); a row has the same bits in any company."""
 
 
 KINDS: Mapping[str, type[Forest] | type[ExactKernel] | type[MultiHeadNetwork]] = {
@@ -186,10 +183,7 @@ class CurveModel:
         return np.concatenate(parts, axis=1)
 
     def _watched(self, coefficients: Exact) -> Exact:
-        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots.
-
-        Knots come first: what runs over them works on whole rows of memory.
-        """
+        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots."""
         found = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
         found += self._watch_centre
         return found

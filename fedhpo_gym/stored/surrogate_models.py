@@ -20,10 +20,9 @@ TOGETHER = 1 << 14
 
 
 class Forest:
-    """The mean over trees of the value of the leaf that a row falls into.
+    """The mean over trees of the value of the leaf that a row falls into, left up to the threshold.
 
-    A row goes left where its feature is at most the threshold. A leaf is its own child on both
-    sides, so all rows take the same number of steps down all trees.
+    A leaf is its own child on both sides, so all rows take the same number of steps down all trees.
     """
 
     kind = "forest"
@@ -166,10 +165,7 @@ MAX_ROW, MAX_WEIGHT, MAX_HIDDEN, MAX_WIDTH = 8.0, 8.0, 256.0, 256
 
 
 class MultiHeadNetwork:
-    """Linear layers with rectifiers between them; the last one differs between seeds.
-
-    Seeds of one configuration share all layers but the last, so three cost little more than one.
-    """
+    """Linear layers with rectifiers between them; the last one differs between seeds."""
 
     kind = "heads"
 
@@ -250,10 +246,7 @@ def matern(rows: NDArray[np.floating], points: NDArray[np.floating]) -> NDArray[
 
 
 class ExactKernel:
-    """Weights times the kernel between a row and every known point.
-
-    Products are exact: rows get the same bits in any company.
-    """
+    """Weights times the kernel between a row and every known point, in exact products."""
 
     kind = "exact_kernel"
 

@@ -88,11 +88,7 @@ class LeafLogisticRegression(LogisticRegression):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
-        """Create the model that fits a federation's data.
-
-        Raises:
-            InvalidArgumentError: the features are sparse.
-        """
+        """Create the model that fits a federation's data."""
         del shape
         if isinstance(federation.features, SparseRows):
             raise InvalidArgumentError(

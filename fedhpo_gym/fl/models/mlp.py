@@ -17,8 +17,8 @@ class Perceptron(CompiledModel):
     """`model_depth` hidden layers of `model_width` units with batch normalisation before ReLU.
 
     Training normalises by the statistics of the minibatch; running statistics, `mean` and
-    `variance`, serve evaluation, and the server averages them as it does everything else.
-    A minibatch of one row has no variance and is left out. Weight decay applies to all trained
+    `variance`, serve evaluation, and the server averages them as it does everything else. A
+    minibatch of one row has no variance and is left out. Weight decay applies to all trained
     parameters, as in `torch.optim.SGD`.
 
     Parameters: `weight` (1, inputs, width) and, for the last layer, (1, classes, width); all others
@@ -31,11 +31,7 @@ class Perceptron(CompiledModel):
     revision = 1
 
     def __init__(self, num_inputs: int, num_classes: int, depth: int, width: int) -> None:
-        """Create the model for `num_inputs` features.
-
-        Raises:
-            InvalidArgumentError: there is no hidden layer or no unit in it.
-        """
+        """Create the model for `num_inputs` features."""
         for name, value in (("model_depth", depth), ("model_width", width)):
             if value < 1:
                 raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}")

@@ -124,10 +124,7 @@ class Course:
             self._updates.add(sender, content)
 
     def measure(self, sender: int, when: str, metrics: Callable[[], dict[str, Any]]) -> None:
-        """Take note of what a client's model is like before or after it trains, if that is asked.
-
-        Measuring draws nothing.
-        """
+        """Note what a client's model is like before or after training; this draws nothing."""
         if self._updates is not None and self._request["measured"]:
             kept = control.save_state()
             self._updates.measure(sender, when, control.plain(metrics()))
