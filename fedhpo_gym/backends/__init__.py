@@ -79,7 +79,7 @@ def default_backend(task: Task) -> str:
 
 @checked_types
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
-    """Open a backend for a task."""
+    """Open a backend, "tabular", "surrogate", "raw" or "federatedscope", for a task."""
     require_known("backend", as_typed("backend", name, str), BACKENDS)
     if task.asynchronous and name in STORED:
         raise InvalidArgumentError(
@@ -119,7 +119,7 @@ def elsewhere(task: Task) -> list[str]:
 
 @checked_types
 def open_courses(name: str, *given: Any, **options: Any) -> Courses:
-    """Put courses at round 0, to be trained in steps."""
+    """Put courses of "raw" or "federatedscope" at round 0, to be trained in steps."""
     require_known("backend of courses", as_typed("backend", name, str), COURSES)
     module, _, attribute = COURSES[name].partition(":")
     with needing("really training, as round environments do,", "torch", "raw", "torch"):
@@ -130,7 +130,7 @@ def open_courses(name: str, *given: Any, **options: Any) -> Courses:
 
 @checked_types
 def check_options(backend: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backend does not take."""
+    """Refuse options that a backend does not take, and say who takes them."""
     for name in options:
         if name not in OPTIONS:
             raise InvalidArgumentError(f"no backend takes `{name}`.{suggest(name, OPTIONS)}")

@@ -38,7 +38,6 @@ class RunningCourses(Courses):
         local_metrics: bool = False,
         report_moves: bool = False,
     ) -> None:
-        """Put all courses at round 0 of the first instance."""
         self._task = task
         self._instances = tuple(instances)
         self._configuration = dict(configuration)

@@ -45,7 +45,6 @@ class Raw(Backend):
     name = "raw"
 
     def __init__(self, task: Task, seed: int | None = None, device: str = "cpu") -> None:
-        """Load the task's data and build its federations."""
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._device = device
         self._samples = np.stack(

@@ -23,7 +23,6 @@ class SurrogateModel(Backend):
     name = "surrogate"
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
-        """Open the task's surrogate."""
         surrogate = open_preferred(task.surrogate_identities)
         super().__init__(task, seed, task.space, _known(task, surrogate.fidelity_space))
         surrogate.require_seeds(self.seeds)

@@ -30,7 +30,6 @@ class TunedNumbers(Backend):
     """Answers from the stored numbers of a tuned setting; only values with numbers are legal."""
 
     def __init__(self, name: str, task: Task, parts: Mapping[float, Backend]) -> None:
-        """Put backends together."""
         [tuned] = task.tuned
         first = next(iter(parts.values()))
         values = tuple(parts)

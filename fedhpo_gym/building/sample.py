@@ -53,9 +53,9 @@ class SampleDesign(Design[SampleUnit]):
     """The first points of one endless sequence of courses that fills a space evenly.
 
     A point is a configuration of a scrambled Halton sequence, a client sample rate and a seed.
-    Points
-    come in blocks (`BLOCKS`) of equal integers, rate and seed, because the engine shares work among
-    equal batch sizes and architectures. A larger design extends a smaller one, point by point.
+    Points come in blocks (`BLOCKS`) of equal integers, rate and seed, because the engine shares
+    work among equal batch sizes and architectures. A larger design extends a smaller one, point by
+    point.
     """
 
     kind = "sample"
@@ -68,7 +68,6 @@ class SampleDesign(Design[SampleUnit]):
         rates: Sequence[float] | None = None,
         repeat_every: int | None = None,
     ) -> None:
-        """Choose the points."""
         if size < 1:
             raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
         if repeat_every is not None and repeat_every < 1:

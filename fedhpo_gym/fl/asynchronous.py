@@ -112,7 +112,6 @@ class AsynchronousGroup(Group):
     _algorithm: Asynchronous
 
     def __init__(self, positions: Sequence[int], *others: Any) -> None:
-        """Begin in the same way, with nothing in flight."""
         self._flights = [InFlight(Queue(), {}) for _ in positions]
         self._numbers: list[int] = []
         super().__init__(positions, *others)

@@ -41,7 +41,6 @@ class CourseBatch:
         local_metrics: bool = True,
         precision: str = "float32",
     ) -> None:
-        """Create the courses at round 0."""
         self._federations = dict(federations)
         self._model = model
         self._algorithm = algorithm

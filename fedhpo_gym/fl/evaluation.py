@@ -57,7 +57,6 @@ class Evaluator:
     """
 
     def __init__(self, prepared: TorchFederation, rows: SplitRows, device: torch.device) -> None:
-        """Evaluate on some rows of a federation."""
         self._model = prepared.model
         self._inputs = prepared.inputs
         self._num_classes, self._num_groups = rows.true.shape

@@ -35,7 +35,6 @@ class Group:
         algorithm: Algorithm,
         horizon: int,
     ) -> None:
-        """Initialise every course from its seed."""
         self.positions = np.array(positions)
         self._trainer = trainer
         self._algorithm = algorithm

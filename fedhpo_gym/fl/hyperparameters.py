@@ -34,7 +34,6 @@ class Hyperparameters:
     def __init__(
         self, courses: Sequence[Course], trainer: Trainer, algorithm: Algorithm, horizon: int
     ) -> None:
-        """Read the configurations of the courses."""
         self._courses = courses
         self._trainer = trainer
         self._algorithm = algorithm

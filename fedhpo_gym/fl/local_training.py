@@ -52,7 +52,6 @@ class Steps:
     """
 
     def __init__(self, prepared: TorchFederation, items: Items, device: torch.device) -> None:
-        """Lay out what no draw decides."""
         self.items = items
         self._prepared = prepared
         self._device = device
@@ -152,7 +151,6 @@ class Plan:
     """
 
     def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
-        """Plan with the hyperparameters of the items of all widths."""
         self.span, self.steps = span, steps
         self._first = {len(steps.items): chosen.of(span)}
         self._rates: list[Tensor] = []
@@ -204,7 +202,6 @@ class LocalTraining:
     """Runs the local steps of items of one group."""
 
     def __init__(self, prepared: TorchFederation, device: torch.device) -> None:
-        """Train on a federation."""
         self._prepared = prepared
         self._model = prepared.model
         self._device = device
@@ -314,7 +311,6 @@ class Moves:
     """What local steps moved last, v, of w <- w - v with v <- momentum v + u (Polyak, 1964)."""
 
     def __init__(self, parameters: Parameters, names: Sequence[str]) -> None:
-        """Begin a round: nothing has moved."""
         self._before = {name: parameters[name].clone() for name in names}
         self._moved = {name: torch.zeros_like(parameters[name]) for name in names}
 

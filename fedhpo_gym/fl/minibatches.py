@@ -42,11 +42,7 @@ def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator
 
 
 class ClientStreams:
-    """The same as `client_streams`, for few clients round after round.
-
-    To make one stream costs a fifth of a small client's local steps, so those of all clients are
-    prepared for several rounds at once.
-    """
+    """The same as `client_streams`, for few clients round after round."""
 
     def __init__(self, num_clients: int) -> None:
         """Prepare streams of the clients of federations that have that many."""
@@ -107,10 +103,6 @@ class RoundLayout:
         epochs: NDArray[np.int64],
         width: int,
     ) -> None:
-        """Lay out minibatches of some clients of a federation.
-
-        Shapes: `batch_size` (clients,); `epochs` (clients,).
-        """
         held = np.array([len(own) for own in rows])
         per_epoch = -(-held // batch_size)
         steps = epochs * per_epoch

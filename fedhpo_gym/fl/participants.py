@@ -114,7 +114,6 @@ class Roster:
         min_rows: int = 1,
         longest_first: bool = True,
     ) -> None:
-        """Lay out what does not change from round to round."""
         self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
         self._seed, self._num_clients = federation.seed, federation.num_clients
         keys = [(one.batch_size, own) for one, own in zip(needed, finished, strict=True)]

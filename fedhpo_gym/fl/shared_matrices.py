@@ -230,7 +230,6 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        """Start without any memory."""
         self._kept: dict[str, Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:

@@ -336,7 +336,6 @@ class TorchTrainers(Trainers):
     def __init__(
         self, model: type[TorchModel], algorithm: Algorithm, device: str, precision: str
     ) -> None:
-        """Train a model by an algorithm."""
         require_precision(precision, model, device)
         warn_unless_fixed()
         self._model = model

@@ -50,7 +50,6 @@ class Trainer(ABC):
     def __init__(
         self, federation: Federation, model: Model, algorithm: Algorithm, names: Collection[str]
     ) -> None:
-        """Sort the names of the parameters by what the algorithm does with them."""
         self.federation = federation
         self.model = model
         self.personal = algorithm.personal(names, model.norms) | model.personal

@@ -140,7 +140,6 @@ class Objective:
         return cls(name, unit, minimize, bounds, compute, sensitivity=checked)
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
         _checked_bounds(self.name, self.bounds)
 
     @property

@@ -207,7 +207,6 @@ class Decoder:
     """Reads numbers back from words."""
 
     def __init__(self, words: NDArray[np.uint16], lanes: int) -> None:
-        """Take the words."""
         if words.size < 2 * lanes:
             raise ValueError("the coded numbers end too early")
         self._state = words[: 2 * lanes].astype("<u2").view("<u4").astype(np.uint32)

@@ -40,7 +40,6 @@ class CurveLayout:
     metrics: tuple[str, ...]  # names of the metrics
 
     def __post_init__(self) -> None:
-        """Check names."""
         for names in (self.splits, self.metrics):
             if len({*names}) < len(names):
                 raise ValueError(f"splits and metrics must differ, got {names}")
@@ -92,7 +91,6 @@ class Model:
         seeds: Integers,
         listed: Codebook | None,
     ) -> None:
-        """Take what both directions know."""
         self._layout, self._coder = layout, coder
         self._cells = Cells(layout.shape, paths)
         self._seeds, self._listed = seeds, listed

@@ -1,10 +1,10 @@
 """One sample: a card (JSON) and arrays of codes (npz) of courses anywhere in a space.
 
 `configuration` (courses, hyperparameters; the position of a category, NaN where a dimension is not
-active), `client_sample_rate`, `seed` (position among the seeds)
-and `point` (number in the design's sequence) say what the courses are. Arrays named
-`<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
-lack the clients, the latter also the rounds. Codes and their packing are those of a table.
+active), `client_sample_rate`, `seed` (position among the seeds) and `point` (number in the design's
+sequence) say what the courses are. Arrays named `<which>_<split>_<metric>` have the axes (courses,
+rounds, clients); `best_round` and `diverged_at` lack the clients, the latter also the rounds. Codes
+and their packing are those of a table.
 
 Where courses were trained for different rounds, `last_round` (courses,) says how far each got. The
 codes beyond repeat the last ones, so that they take no room; they are no data.
@@ -40,7 +40,6 @@ class Sample(StoredCurves):
     axis = AXIS
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
-        """Read a card; arrays are read when first asked for."""
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
         with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)

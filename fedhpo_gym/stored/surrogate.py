@@ -61,7 +61,6 @@ class Surrogate:
     """
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
-        """Read a card; the model is read when first asked for."""
         repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
         with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
             self.identity = Identity.from_card(content)

@@ -28,7 +28,6 @@ class Forest:
     kind = "forest"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a forest's arrays."""
         missing = [name for name in FOREST_ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(
@@ -170,7 +169,6 @@ class MultiHeadNetwork:
     kind = "heads"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a network's arrays."""
         count = sum(name.startswith("weight_") for name in arrays)
         parts = [f"{part}_{layer}" for layer in range(count) for part in ("weight", "bias")]
         names = [*parts, "heads", "head_bias"]
@@ -251,7 +249,6 @@ class ExactKernel:
     kind = "exact_kernel"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a kernel machine's arrays."""
         missing = [name for name in KERNEL_ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(

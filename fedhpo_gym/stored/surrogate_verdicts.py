@@ -44,7 +44,6 @@ class HeldOut:
     kendall_tau: float | None
 
     def __post_init__(self) -> None:
-        """Check the types, which a file says."""
         check_fields(self)
 
     @property
@@ -72,7 +71,6 @@ class Claim:
     spread: float  # standard deviation, over courses, of the logarithm of the loss
 
     def __post_init__(self) -> None:
-        """Check the types, which a file says."""
         check_fields(self)
 
     @property

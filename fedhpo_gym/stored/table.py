@@ -54,7 +54,6 @@ class StoredCurves(ABC):
     axis: ClassVar[int]  # which axis of the curves counts rounds
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
-        """Take what the cards of tables and samples share."""
         self._arrays = arrays
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self.identity = Identity.from_card(content)
@@ -205,7 +204,6 @@ class Table(StoredCurves):
     axis = AXIS
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
-        """Read a card; arrays are read when first asked for."""
         repair = f"run `fedhpo-gym build {arguments}`"
         with reading_card(card, "table", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)

@@ -67,7 +67,6 @@ class LazyTasks(Mapping[str, Task]):
         tables: Mapping[str, NaturalTable],
         make: Callable[[NaturalTable], Iterable[Task]],
     ) -> None:
-        """Say what is there."""
         self._tables = dict(tables)
         self._make = lru_cache(maxsize=None)(lambda table: make_catalogue(make(table)))
 

@@ -66,8 +66,7 @@ class FederatedScope(Backend):
     """Trains courses with FederatedScope, in an interpreter of its own, on our very federation.
 
     Fewer rounds are read off a course's curve, and more continue where it stands; it starts over
-    where
-    its process had to end, or room was needed.
+    where its process had to end, or room was needed.
     """
 
     name = "federatedscope"
@@ -81,7 +80,6 @@ class FederatedScope(Backend):
         time_limit_s: float = LIMIT_S,
         own_data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start FederatedScope, or share the process that runs already."""
         require_supported(task)
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)

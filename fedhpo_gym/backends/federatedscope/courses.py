@@ -100,7 +100,6 @@ class FederatedScopeCourses(Courses):
         interpreter: str | None = None,
         time_limit_s: float = LIMIT_S,
     ) -> None:
-        """Put all courses at round 0 of the first instance."""
         require_supported(task)
         if report_moves:
             raise InvalidArgumentError(

@@ -75,7 +75,6 @@ class RemoteCourse:
     """
 
     def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
-        """Start it; it stands before its first round."""
         self.rounds = 0
         self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
@@ -122,7 +121,6 @@ class _Due:
     """What must be said while a course advances: every round, then the metrics where it stops."""
 
     def __init__(self, done: int, rounds: int, evaluated: Sequence[int] | None) -> None:
-        """Expect the rounds after the first `done` ones."""
         stops = {rounds} if evaluated is None else {*evaluated}
         ahead = range(done + 1, rounds + 1)
         both = ([("trained", r), ("round", r)] if r in stops else [("trained", r)] for r in ahead)

@@ -53,7 +53,6 @@ class ConvNet(TorchModel):
         hidden_width: int,
         device: torch.device,
     ) -> None:
-        """Create the model for images of (height, width, channels)."""
         height, width, channels = image
         if min(height, width) < 4:
             raise InvalidArgumentError(

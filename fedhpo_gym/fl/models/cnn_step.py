@@ -28,7 +28,6 @@ class Layer:
     NAMES: ClassVar[tuple[str, ...]] = ("kernel", "scale", "shift")
 
     def __init__(self, own: Parameters, number: str, further: bool) -> None:
-        """Read the parameters whose names end with a number."""
         self._own = own
         self._number = number
         self._further = further

@@ -49,7 +49,6 @@ class GCN(TorchModel):
     hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0, "clip_norm": math.inf}
 
     def __init__(self, federation: GraphFederation, device: torch.device) -> None:
-        """Lay out the graph of every client."""
         labels = np.eye(federation.num_classes, dtype=np.float32)[federation.labels]
         self.device = device
         self._num_inputs = federation.features.shape[1]

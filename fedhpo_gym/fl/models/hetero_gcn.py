@@ -36,7 +36,6 @@ class HeteroGCN(TorchModel):
     personal = frozenset({"encoder", "weight3", "bias3"})
 
     def __init__(self, federation: HeteroFederation, device: torch.device) -> None:
-        """Lay out the graphs of every client."""
         self.device = device
         self._clients = [_Client(federation, i, device) for i in range(federation.num_clients)]
         self._num_inputs = max(federation.num_features)

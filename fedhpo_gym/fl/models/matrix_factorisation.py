@@ -40,7 +40,6 @@ class MatrixFactorisation(TorchModel):
     """
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
-        """Note who rated what in the training data, and who owns each row."""
         self.device = device
         self._stars = torch.arange(1.0, federation.num_classes + 1, device=device)
         ids = federation.features[np.arange(len(federation.labels))][:, 0]

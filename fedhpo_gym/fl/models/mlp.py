@@ -31,7 +31,6 @@ class Perceptron(CompiledModel):
     revision = 1
 
     def __init__(self, num_inputs: int, num_classes: int, depth: int, width: int) -> None:
-        """Create the model for `num_inputs` features."""
         for name, value in (("model_depth", depth), ("model_width", width)):
             if value < 1:
                 raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}")

@@ -14,7 +14,6 @@ class SparseMatrix:
     """A constant sparse matrix that multiplies from the left, summed in order of columns."""
 
     def __init__(self, rows: SparseRows, device: torch.device) -> None:
-        """Put the matrix on a device."""
         self.shape = rows.shape
         self._columns = torch.from_numpy(rows.indices.astype(np.int32)).to(device)
         self._offsets = torch.from_numpy(rows.indptr.astype(np.int32)).to(device)

@@ -72,8 +72,7 @@ class TorchModel(Model):
         """Return the (items, n) losses of rows: their cross-entropy, unless overridden.
 
         Logits far below the largest are clamped: their exponentials are denormal, ten times as
-        slow, and
-        vanish in the sum anyway.
+        slow, and vanish in the sum anyway.
         """
         total = sum_classes(logits.sub_(top).clamp_(min=-60.0).exp_())
         return total.log_().add_(top).sub_(own)
