@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tqdm import tqdm
 
@@ -16,7 +17,7 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, U
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.building.workers import compute_units
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.core.processes import require_scheduler
@@ -35,7 +36,7 @@ def tell(found: Estimate) -> None:
 def build_table(
     task: Task,
     folder: Path | None = None,
-    workers: int | None = None,
+    workers: Annotated[int, Range(1)] | None = None,
     *,
     merge: Sequence[Path] = (),
     device: str = "cpu",
@@ -66,7 +67,7 @@ def build_sample(
     rates: Sequence[float] | None = None,
     repeat_every: int | None = None,
     folder: Path | None = None,
-    workers: int | None = None,
+    workers: Annotated[int, Range(1)] | None = None,
     merge: Sequence[Path] = (),
     device: str = "cpu",
     address: str | None = None,
@@ -94,8 +95,6 @@ def _build(
 ) -> Path:
     """Compute what is missing, unless `announce` is None, and store what is there."""
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
-    if workers < 1:
-        raise InvalidArgumentError(f"`workers` must be at least 1, got {workers!r}")
     target = writable_table_folder(folder)
     parts = target / "parts" / design.parts_name
     parts.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, encode_curves, shared_axes
 from fedhpo_gym.building.provenance import client_samples, provenance
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course
@@ -60,20 +61,15 @@ class SampleDesign(Design[SampleUnit]):
 
     kind = "sample"
 
+    @checked_types
     def __init__(
         self,
         task: Task,
-        size: int,
+        size: Annotated[int, Range(1)],
         rounds: int | Sequence[int] | None = None,
         rates: Sequence[float] | None = None,
-        repeat_every: int | None = None,
+        repeat_every: Annotated[int, Range(1)] | None = None,
     ) -> None:
-        if size < 1:
-            raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
-        if repeat_every is not None and repeat_every < 1:
-            raise InvalidArgumentError(
-                f"`repeat_every` must be at least 1, or None, got {repeat_every!r}"
-            )
         self.repeat_every = repeat_every
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]

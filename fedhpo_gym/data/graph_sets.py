@@ -178,48 +178,36 @@ def read_integers(content: bytes) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
 
 
-def tu_files(name: str, blobs: Sequence[str]) -> tuple[PublicFile, ...]:
-    """Return the four files of a set in the order of `PARTS`."""
-    names = [f"{name}_{part}.txt" for part in PARTS]
-    return tuple(
-        PublicFile(f"{_ADDRESS}/{name}/raw/{file}", f"{FOLDER}/{name}/{file}", blob)
-        for file, blob in zip(names, blobs, strict=True)
+def _listed(name: str, rows: int, classes: int, folder: str, blobs: Sequence[str]) -> TUSource:
+    """Return a set whose four files, in the order of `PARTS`, have these git ids."""
+    files = [f"{folder}_{part}.txt" for part in PARTS]
+    return TUSource(
+        name=name,
+        num_rows=rows,
+        num_classes=classes,
+        num_features=3,
+        licence="none stated by the publisher, who asks for the citation",
+        citation=_CITATION,
+        files=tuple(
+            PublicFile(f"{_ADDRESS}/{folder}/raw/{file}", f"{FOLDER}/{folder}/{file}", blob)
+            for file, blob in zip(files, blobs, strict=True)
+        ),
     )
 
 
+_ENZYMES = (
+    "1036978942e8dcfa04a23e811b4d01a49a98699f",
+    "dcc03b2f70b09ffd0902bb56d43093dae6269643",
+    "a38377c0bab3c5443a06d34e688b7f3929d54101",
+    "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
+)
+_PROTEINS = (
+    "ee53ec0da8436f73dd901605817310b5d49e3385",
+    "b57414429ddf0e5e5a455c312215a57cd6240993",
+    "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61",
+    "4f0beae20f4d5b668eae4a98488e4360b112968d",
+)
 TU_SETS = (
-    TUSource(
-        name="ENZYMES",
-        num_rows=600,
-        num_classes=6,
-        num_features=3,
-        licence="none stated by the publisher, who asks for the citation",
-        citation=_CITATION,
-        files=tu_files(
-            "ENZYMES",
-            (
-                "1036978942e8dcfa04a23e811b4d01a49a98699f",
-                "dcc03b2f70b09ffd0902bb56d43093dae6269643",
-                "a38377c0bab3c5443a06d34e688b7f3929d54101",
-                "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
-            ),
-        ),
-    ),
-    TUSource(
-        name="PROTEINS",
-        num_rows=1113,
-        num_classes=2,
-        num_features=3,
-        licence="none stated by the publisher, who asks for the citation",
-        citation=_CITATION,
-        files=tu_files(
-            "PROTEINS_full",
-            (
-                "ee53ec0da8436f73dd901605817310b5d49e3385",
-                "b57414429ddf0e5e5a455c312215a57cd6240993",
-                "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61",
-                "4f0beae20f4d5b668eae4a98488e4360b112968d",
-            ),
-        ),
-    ),
+    _listed("ENZYMES", 600, 6, "ENZYMES", _ENZYMES),
+    _listed("PROTEINS", 1113, 2, "PROTEINS_full", _PROTEINS),
 )

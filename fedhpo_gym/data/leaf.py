@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -156,12 +156,10 @@ def write_files(
     folder: Path,
     stem: str,
     data: LeafData,
-    max_users: int = LEAF_FILE_USERS,
+    max_users: Annotated[int, Range(1)] = LEAF_FILE_USERS,
     marks: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Write a data set as `<stem>_<i>.json`, with further keys that LEAF does not look at."""
-    if max_users < 1:
-        raise InvalidArgumentError(f"`max_users` must be at least 1, got {max_users}")
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for i, content in enumerate(_contents(data, max_users)):

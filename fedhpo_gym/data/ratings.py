@@ -6,11 +6,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
@@ -66,12 +68,13 @@ def _checked(stars: int, item: int | None) -> int:
     return stars
 
 
+@checked_types
 def make_ratings(
-    num_users: int = 500,
-    num_items: int = 200,
-    rank: int = 4,
-    mean_ratings: float = 20.0,
-    noise: float = 0.3,
+    num_users: Annotated[int, Range(1)] = 500,
+    num_items: Annotated[int, Range(1)] = 200,
+    rank: Annotated[int, Range(1)] = 4,
+    mean_ratings: Annotated[float, Range(1)] = 20.0,
+    noise: Annotated[float, Range(0)] = 0.3,
     seed: int = 0,
 ) -> Ratings:
     """Make ratings of the shape of Netflix: few per user, popular items, a planted low rank.
@@ -81,12 +84,6 @@ def make_ratings(
     clipped to 1..5. The number of ratings of a user is geometric; items are drawn with
     probabilities 1/1, 1/2, 1/3, ... and never twice by one user.
     """
-    sizes = {"num_users": num_users, "num_items": num_items, "rank": rank}
-    for name, value in {**sizes, "mean_ratings": mean_ratings}.items():
-        if value < 1:
-            raise InvalidArgumentError(f"`{name}` must be at least 1, got {value}")
-    if noise < 0:
-        raise InvalidArgumentError(f"`noise` must not be negative, got {noise}")
     rng = stream(seed, "made_ratings")
     left = rng.normal(size=(num_users, rank)) / np.sqrt(rank)
     right = rng.normal(size=(num_items, rank))

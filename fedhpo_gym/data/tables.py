@@ -81,6 +81,20 @@ class TableSource(Source):
         return _read_openml(self)
 
 
+def _listed(path: Path) -> tuple[TableSource, ...]:
+    """Return the tables that a CSV file describes, a row each; an empty cell is the default."""
+    counts = dict.fromkeys(("num_rows", "num_classes", "openml_task"), int)
+    read: dict[str, Any] = {**counts, "open_licence": bool}
+    with path.open(encoding="utf-8", newline="") as handle:
+        return tuple(
+            TableSource(**{name: read.get(name, str)(cell) for name, cell in row.items() if cell})
+            for row in csv.DictReader(handle)
+        )
+
+
+TABLES = _listed(Path(__file__).with_suffix(".csv"))
+
+
 def local_file(source: TableSource) -> Path | None:
     """Return the verified plain file of a table in the data folder, or None if there is none."""
     if source.file is None or source.sha256 is None:

@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.checks import Range, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -28,6 +28,10 @@ CAP: Final = 1e4
 
 SEARCH_ORDERS: Final = range(2, 256)
 """Renyi orders among which the accountant looks for the smallest epsilon."""
+
+Rounds = Annotated[int, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+Delta = Annotated[float, Range(0, 1, "()")]
 
 
 class Spent(ABC):
@@ -104,14 +108,14 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 
 @checked_types
 def gaussian_ledger(
-    noise_multiplier: float, rounds: int, sample_rate: float, delta: float
+    noise_multiplier: float, rounds: Rounds, sample_rate: Share, delta: Delta
 ) -> PrivacyLedger:
     """Return what rounds of a subsampled Gaussian mechanism spend, capped at ``CAP``."""
     return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
 
 
 @checked_types
-def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
+def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
     """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``."""
     epsilon = epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
     if epsilon > CAP:
@@ -121,13 +125,15 @@ def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
 
 
 @checked_types
-def renyi_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
+def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
     """Return `renyi_gaussian` at all `SEARCH_ORDERS`."""
     return np.array(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS))
 
 
 @checked_types
-def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate: float) -> float:
+def renyi_gaussian(
+    order: Annotated[int, Range(2)], noise_multiplier: float, rounds: Rounds, sample_rate: Share
+) -> float:
     """Return a bound of the Renyi divergence, in nats, of a composed subsampled Gaussian.
 
     In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
@@ -140,13 +146,13 @@ def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate
     (Wang, Balle and Kasiviswanathan, 2019, Theorem 9) do not apply: they take for granted that one
     client in place of another changes no more than one sample does, but uploads arrive one by one.
     """
-    if not isinstance(order, int) or order < 2:
-        raise InvalidArgumentError(f"`order` must be an integer of at least 2, got {order!r}.")
     return _composed(noise_multiplier, rounds, sample_rate, (order,))[0]
 
 
 @checked_types
-def poisson_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
+def poisson_curve(
+    noise_multiplier: float, rounds: Rounds, sample_rate: Share
+) -> NDArray[np.float64]:
     """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
 
     In each of T rounds every client takes part with probability q, and nobody learns who did; what
@@ -155,7 +161,7 @@ def poisson_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> N
     sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))`` (Mironov, Talwar and Zhang,
     2019, Section 3.3).
     """
-    _require(noise_multiplier, rounds, sample_rate)
+    _require_finite(noise_multiplier)
     if rounds == 0 or sample_rate == 0.0:
         return np.zeros(len(SEARCH_ORDERS))
     orders = np.array(SEARCH_ORDERS, dtype=np.float64)
@@ -181,14 +187,14 @@ _LOG_FACTORIAL: Final = np.array([math.lgamma(n + 1.0) for n in range(SEARCH_ORD
 
 @lru_cache(maxsize=4096)
 @checked_types
-def planned_noise(epsilon: float, delta: float, rounds: int, sample_rate: float) -> float:
+def planned_noise(
+    epsilon: Annotated[float, Range(0, ends="(]")], delta: Delta, rounds: Rounds, sample_rate: Share
+) -> float:
     """Return the smallest noise multiplier of which `poisson_curve` proves (epsilon, delta).
 
     It is a number of single precision, found by halving, and never too small for the promise; so an
     epsilon stands for any that single precision rounds to it.
     """
-    if not epsilon > 0.0:
-        raise InvalidArgumentError(f"`epsilon` must be positive, got {epsilon!r}.")
 
     def spent(noise: float) -> float:
         divergences = poisson_curve(noise, rounds, sample_rate).tolist()
@@ -209,7 +215,7 @@ def _composed(
     noise_multiplier: float, rounds: int, sample_rate: float, orders: Sequence[int]
 ) -> list[float]:
     """Return `renyi_gaussian` at some orders."""
-    _require(noise_multiplier, rounds, sample_rate)
+    _require_finite(noise_multiplier)
     if rounds == 0 or sample_rate == 0.0:
         return [0.0] * len(orders)
     each = np.array(orders, dtype=np.float64)
@@ -223,27 +229,21 @@ def _composed(
     return [rounds * divergence for divergence in np.maximum(sampled, 0.0).tolist()]
 
 
-def _require(noise_multiplier: float, rounds: int, sample_rate: float) -> None:
+def _require_finite(noise_multiplier: float) -> None:
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise InvalidArgumentError(
             f"`noise_multiplier` must be finite and non-negative, got {noise_multiplier!r}."
         )
-    if rounds < 0:
-        raise InvalidArgumentError(f"`rounds` must be non-negative, got {rounds!r}.")
-    if not 0.0 <= sample_rate <= 1.0:
-        raise InvalidArgumentError(f"`sample_rate` must be in [0, 1], got {sample_rate!r}.")
 
 
 @checked_types
-def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: float) -> float:
+def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Delta) -> float:
     """Return the smallest epsilon, or infinity, that the Renyi divergences prove at ``delta``.
 
     ``min_a r_a + log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)`` (Canonne, Kamath and Steinke,
     2020, Proposition 12), and 0 where a divergence already bounds the total variation distance by
     delta (``KL <= -log(1 - delta^2)``).
     """
-    if not 0.0 < delta < 1.0:
-        raise InvalidArgumentError(f"`delta` must be in (0, 1), got {delta!r}.")
     if len(orders) != len(renyi) or not orders or min(orders) <= 1:
         raise InvalidArgumentError(
             f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
@@ -270,7 +270,7 @@ DISTRIBUTIONS = ("geometric", "poisson")
 def selection_epsilon(
     renyi: ArrayLike,
     mean: float,
-    delta: float,
+    delta: Delta,
     distribution: str = "geometric",
     orders: Sequence[int] = SEARCH_ORDERS,
 ) -> float:

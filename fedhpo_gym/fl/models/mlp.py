@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.models.model import CompiledModel, padded
+
+Size = Annotated[int, Range(1)]
 
 
 class Perceptron(CompiledModel):
@@ -30,13 +32,12 @@ class Perceptron(CompiledModel):
     normalised: ClassVar[bool] = True
     revision = 1
 
-    def __init__(self, num_inputs: int, num_classes: int, depth: int, width: int) -> None:
-        for name, value in (("model_depth", depth), ("model_width", width)):
-            if value < 1:
-                raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}")
+    @checked_types
+    def __init__(
+        self, num_inputs: int, num_classes: int, model_depth: Size, model_width: Size
+    ) -> None:
         self.num_classes = num_classes
-        self.depth = depth
-        self.width = width
+        self.depth, self.width = depth, width = model_depth, model_width
         self.inputs_of = (num_inputs, *[width] * depth)
         if self.normalised:
             self.buffers = frozenset(_names(depth, "mean", "variance"))
