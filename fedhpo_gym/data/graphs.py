@@ -146,9 +146,9 @@ def _to_scipy(matrix: SparseRows) -> Any:
 class PublicFile:
     """One file in a public repository, kept plain or compressed with gzip in the data folder."""
 
-    url: str
-    path: str
-    git_blob: str
+    url: str  # https address of the plain file at one fixed commit
+    path: str  # below the data folder; found without the first folder, too
+    git_blob: str  # git's id of the plain file, which serves as the checksum
 
     def local(self, repair: str) -> Path:
         """Return the verified file, downloaded if it has to be and can."""

@@ -21,10 +21,10 @@ DRAWN, TRAIN, VAL, TEST = -1, 0, 1, 2
 class SparseRows:
     """Rows that are mostly zero, in compressed form (CSR); indexing gives dense rows."""
 
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: NDArray[np.float32]
-    num_columns: int
+    indptr: NDArray[np.int64]  # (n + 1,) int64, row i has the entries indptr[i]..indptr[i + 1]
+    indices: NDArray[np.int32]  # (stored values,) int32 columns, none twice in a row
+    values: NDArray[np.float32]  # (stored values,) float32
+    num_columns: int  # width of a row
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -21,11 +21,11 @@ Columns = Mapping[str, NDArray[Any]]
 class CurveInputs:
     """The encoding of a surrogate's rows; clients that take part are on a logarithmic scale."""
 
-    space: SearchSpace
+    space: SearchSpace  # configurations, as intervals
     fidelity_space: SearchSpace
     num_clients: int
     seeds: tuple[int, ...]
-    products: tuple[Product, ...] = ()
+    products: tuple[Product, ...] = ()  # products of hyperparameters that it sees
 
     @classmethod
     def from_names(

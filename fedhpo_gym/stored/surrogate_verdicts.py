@@ -38,10 +38,10 @@ CLAIM_RULE = (
 class HeldOut:
     """Held-out figures of an objective, of courses at full fidelity; of a loss, its logarithm."""
 
-    mae: float
-    bias: float
-    spread: float
-    kendall_tau: float | None
+    mae: float  # mean absolute error of the claims
+    bias: float  # mean of claim less truth
+    spread: float  # standard deviation of the truth
+    kendall_tau: float | None  # None where truth or claim never differs
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -40,15 +40,15 @@ class Dense(NamedTuple):
 class Sparse(NamedTuple):
     """Sparse rows: row r is first[r]:first[r + 1], in the order of the columns."""
 
-    column: Integers
-    value: Floats
-    first: Integers
-    labels: Integers
-    width: int
+    column: Integers  # (stored,) columns
+    value: Floats  # (stored,) values
+    first: Integers  # (n + 1,) where rows begin
+    labels: Integers  # (n,)
+    width: int  # weights of a class, padding included
     classes: int
-    trained: int
-    min_rows: int
-    bias: int
+    trained: int  # numbers that are trained, classes x width
+    min_rows: int  # rows of the smallest minibatch
+    bias: int  # the column of the bias
 
 
 @implements(gradient, Dense)
