@@ -11,16 +11,17 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import TASKS, task_of
 
 BINS = 5
@@ -31,45 +32,8 @@ EARLY = 9
 _NUMBERS_AT_ONCE = 1 << 23
 
 
-@runtime_checkable
-class StoredNumbers(Protocol):
-    """Stored numbers that answer: a table or a surrogate."""
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What is known of them."""
-
-    @property
-    def identity(self) -> Identity:
-        """The variant of a problem that they belong to."""
-
-    @property
-    def space(self) -> SearchSpace:
-        """Configurations that they answer: a grid, or intervals."""
-
-    @property
-    def fidelity_space(self) -> SearchSpace:
-        """Fidelities that they answer: a grid, or intervals."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Seeds of the repetitions."""
-
-    @property
-    def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples."""
-
-    @property
-    def digest(self) -> str:
-        """Checksum of everything that decides a number."""
-
-    def evaluate(
-        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
-    ) -> Evaluation:
-        """Return one answer."""
-
-    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
-        """Return many answers; `columns` holds (B,) values of every dimension, by name."""
+StoredNumbers = Table | Surrogate
+"""Stored numbers that answer."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,22 +35,9 @@ WATCHED = (VALIDATION, BEST_ROUND, DIVERGED)
 Best: TypeAlias = "tuple[Exact, NDArray[np.int64], NDArray[np.bool_]]"
 
 
-class CurveRegressor(Protocol):
-    """Anything that predicts coefficients of curves."""
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is stored."""
-
-    @property
-    def num_features(self) -> int:
-        """How many features a row must have, at least."""
-
-    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Return (groups, rows, coefficients); a row has the same bits in any company."""
-
-
-KINDS: Mapping[str, type[Forest] | type[ExactKernel] | type[MultiHeadNetwork]] = {
+CurveRegressor = Forest | ExactKernel | MultiHeadNetwork
+"""What predicts (groups, rows, coefficients); a row has the same bits in any company."""
+KINDS: Mapping[str, type[CurveRegressor]] = {
     kind.kind: kind for kind in (Forest, ExactKernel, MultiHeadNetwork)
 }
 
