@@ -84,7 +84,7 @@ class ClientStreams:
 
 
 def batch_rows(federation: Federation, batch_size: PerClient) -> int:
-    """Return the rows of minibatch tensors: no neighbour's, so that rounding has none."""
+    """Return the rows of minibatch tensors; neighbours decide none, or rounding would differ."""
     largest = federation.num_samples[:, 0].max()
     return int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
 

@@ -209,7 +209,7 @@ def arrays_of(federation: Federation) -> Arrays:
 
 
 def network_inputs(features: Features) -> NDArray[np.float32]:
-    """Return samples as a network reads them: images (n, channels, height, width) of 0 to 1."""
+    """Return samples as a network reads them: normalised images with channels first."""
     values = np.asarray(features)
     if values.dtype != np.uint8:
         return values.astype(np.float32)
