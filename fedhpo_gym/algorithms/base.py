@@ -24,51 +24,32 @@ VARIATE = "variate of "
 
 
 class LocalSteps(NamedTuple):
-    """What local training is configured to do, (items,) each.
+    """What local training is configured to do, (items,) each."""
 
-    Attributes:
-        steps: local steps that the item's client takes, at least 1; for the server, those of the
-            client that takes fewest.
-        rate: learning rate of the round; for the server, of the first client.
-        momentum: likewise.
-    """
-
-    steps: Array
-    rate: Array
-    momentum: Array
+    steps: Array  # of the item's client, at least 1; for the server, the fewest of any client
+    rate: Array  # learning rate of the round; for the server, of the first client
+    momentum: Array  # likewise
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Context:
-    """What a hook of a round may know; every array counts the items the hook is called for.
+    """What a hook of a round may know; every array counts the items the hook is called for."""
 
-    Attributes:
-        hyperparameters: (items,) values of the algorithm's `hyperparameters`.
-        num_clients: clients of the federation.
-        num_sampled: (items,) clients that train in this round.
-        num_samples: (items,) training samples of the item's client, at least 1; for the
-            server, of the smallest client of the federation.
-        horizon: rounds the courses will be trained for, the T of noise schedules.
-        local: gives what local training does.
-        norm: gives the (items,) Euclidean norm of what items have in some parameters.
-        state: gives the server's state before the round, (own, items, ..) each.
-        variates: gives the control variates that items keep, by the names of parameters.
-        power: raises positive numbers to powers.
-        normal: draws (own, items, ..) standard normal numbers in the shape of a parameter;
-            named by seed, round and client, and the same for all courses of a seed.
-    """
-
-    hyperparameters: Mapping[str, Array]
-    num_clients: int
-    num_sampled: Array
-    num_samples: Array
-    horizon: int
+    hyperparameters: Mapping[str, Array]  # (items,) values of the algorithm's `hyperparameters`
+    num_clients: int  # clients of the federation
+    num_sampled: Array  # (items,) clients that train in this round
+    num_samples: Array  # (items,) of the item's client, at least 1; server: the smallest client's
+    horizon: int  # rounds the courses will be trained for, the T of noise schedules
+    # standard normal (own, items, ..), named by seed, round and client.
     normal: Callable[[str, Array], Array]
-    local: Callable[[], LocalSteps]
+    local: Callable[[], LocalSteps]  # gives what local training does
+    # gives the (items,) Euclidean norm of what items have in some parameters.
     norm: Callable[[Parameters], Array]
+    # gives the server's state before the round, (own, items, ..) each.
     state: Callable[[], Parameters]
+    # gives the control variates that items keep, by names of parameters.
     variates: Callable[[], Parameters]
-    power: Callable[[Array, Array], Array] = pow
+    power: Callable[[Array, Array], Array] = pow  # raises positive numbers to powers
 
 
 class Algorithm(ABC):

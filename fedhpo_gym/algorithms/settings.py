@@ -13,19 +13,12 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Setting:
-    """A hyperparameter outside the search space.
+    """A hyperparameter outside the search space."""
 
-    Attributes:
-        default: value of problems that do not say another.
-        low: smallest value.
-        high: largest value.
-        instead: the setting that decides where this one is 0, and means nothing elsewhere.
-    """
-
-    default: float
-    low: float
-    high: float
-    instead: str = ""
+    default: float  # value of problems that do not say another
+    low: float  # smallest value
+    high: float  # largest value
+    instead: str = ""  # the setting that decides where this one is 0, and means nothing elsewhere
 
     def validate(self, name: str, value: object) -> float:
         """Return a value, checked."""

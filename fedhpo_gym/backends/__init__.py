@@ -73,31 +73,13 @@ STORED: Mapping[str, Callable[[Task], bool]] = MappingProxyType(
 
 @checked_types
 def default_backend(task: Task) -> str:
-    """Return the backend that answers a task when none is named.
-
-    Stored numbers: the table where there is one, else the surrogate where there is one. Where there
-    is neither, the task says who: "tabular", whose refusal says how to get them, or "raw" for
-    problems that are there to be trained.
-    """
+    """Return who answers a task when none is named: table, surrogate, else `unstored`."""
     return next((name for name in STORED if STORED[name](task)), task.unstored)
 
 
 @checked_types
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
-    """Open a backend for a task.
-
-    Args:
-        name: "tabular", "surrogate", "raw" or "federatedscope".
-        task: the task.
-        options: what the backend takes, for example `seed`.
-
-    Raises:
-        UnknownNameError: no such backend.
-        MissingDataError: it has nothing to answer from; the message says what to do.
-        MissingDependencyError: it trains, and torch is not installed.
-        InvalidArgumentError: it takes no such option, or not this value; or the task's algorithm
-            is asynchronous, which no stored numbers can answer for.
-    """
+    """Open a backend, "tabular", "surrogate", "raw" or "federatedscope", for a task."""
     require_known("backend", as_typed("backend", name, str), BACKENDS)
     if task.asynchronous and name in STORED:
         raise InvalidArgumentError(
@@ -137,18 +119,7 @@ def elsewhere(task: Task) -> list[str]:
 
 @checked_types
 def open_courses(name: str, *given: Any, **options: Any) -> Courses:
-    """Put courses at round 0, to be trained in steps.
-
-    Args:
-        name: "raw" or "federatedscope".
-        given: task, instances, number, configuration and client sample rate; see
-            `backends.engine_courses.RunningCourses`.
-        options: what these courses take.
-
-    Raises:
-        UnknownNameError: no such courses.
-        FedHPOError: they cannot be opened.
-    """
+    """Put courses of "raw" or "federatedscope" at round 0, to be trained in steps."""
     require_known("backend of courses", as_typed("backend", name, str), COURSES)
     module, _, attribute = COURSES[name].partition(":")
     with needing("really training, as round environments do,", "torch", "raw", "torch"):
@@ -159,11 +130,7 @@ def open_courses(name: str, *given: Any, **options: Any) -> Courses:
 
 @checked_types
 def check_options(backend: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a backend does not take.
-
-    Raises:
-        InvalidArgumentError: names the option, and who takes it.
-    """
+    """Refuse options that a backend does not take, and say who takes them."""
     for name in options:
         if name not in OPTIONS:
             raise InvalidArgumentError(f"no backend takes `{name}`.{suggest(name, OPTIONS)}")

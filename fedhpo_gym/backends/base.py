@@ -45,17 +45,6 @@ class Backend(ABC):
     def __init__(
         self, task: Task, seed: int | None, space: SearchSpace, fidelity_space: SearchSpace
     ) -> None:
-        """Create the backend.
-
-        Args:
-            task: the task.
-            seed: the only seed to answer for; None answers for all seeds of the task.
-            space: configurations it answers.
-            fidelity_space: fidelities it answers.
-
-        Raises:
-            InvalidArgumentError: the seed is not a non-negative integer.
-        """
         self.task = task
         self.seeds = task.seeds if seed is None else (_checked(seed),)
         self.space = space
@@ -77,11 +66,7 @@ class Backend(ABC):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples of the clients, where they are known before a trial.
-
-        Raises:
-            InvalidArgumentError: they are not.
-        """
+        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
         raise InvalidArgumentError(
             f"`backend` must have stored numbers, which say how many samples clients have, got "
             f"{self.name!r}"
@@ -106,8 +91,6 @@ class Backend(ABC):
     def evaluate(self, configuration: Mapping[str, object], fidelity: Fidelity) -> Evaluation:
         """Return f(configuration, fidelity) for every seed, client, split and metric.
 
-        The same query always gets the same answer.
-
         Raises:
             InvalidArgumentError: a value is missing, unknown or out of range.
             OffGridError: the backend answers a grid only, and this is not on it.
@@ -115,15 +98,7 @@ class Backend(ABC):
         return self.evaluate_many([(configuration, fidelity)])[0]
 
     def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
-        """Return the answers to many queries; what trains, trains together.
-
-        Args:
-            queries: configurations with a fidelity, at least one.
-
-        Raises:
-            InvalidArgumentError: a value is missing, unknown or out of range.
-            OffGridError: the backend answers a grid only, and a query is not on it.
-        """
+        """Return the answers to one query or more; what trains, trains together."""
         checked = [self._checked_query(*query) for query in queries]
         return self.look_up(query_columns(self.space, checked))
 
@@ -135,9 +110,6 @@ class Backend(ABC):
             columns: (B,) legal values of every dimension of `space` and `fidelity_space`, by name;
                 no more is checked than what costs nothing.
             reads: metrics of clients that are needed; others may be NaN.
-
-        Raises:
-            OffGridError: a value is not on the grid of a table.
         """
 
     def queries(self, columns: Mapping[str, NDArray[Any]]) -> list[CheckedQuery]:
@@ -147,13 +119,7 @@ class Backend(ABC):
         return [(one, Fidelity(*asked)) for one, asked in rows]
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """Return values of some fidelity dimensions as the legal numbers they equal.
-
-        Raises:
-            UnknownNameError: a name is no fidelity dimension.
-            InvalidArgumentError: a value is not among those the backend answers.
-            OffGridError: a value is in range, but not on the grid.
-        """
+        """Return values of some fidelity dimensions as the legal numbers they equal."""
         space = self.fidelity_space
         return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
 

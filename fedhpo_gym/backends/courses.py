@@ -19,60 +19,34 @@ Metrics = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What some rounds of N courses brought; entries of clients that did not train are 0.
+    """What some rounds of N courses brought; entries of clients that did not train are 0."""
 
-    Attributes:
-        metrics: (N, clients, splits, metrics) after the last round; of the last finite model where
-            a course diverged.
-        diverged: (N,) whether a course has left the finite numbers, now or before.
-        sampled: (N, rounds, clients) who trained.
-        update_norm: (N, rounds, clients) Euclidean norm of a client's update.
-        alignment: (N, rounds, clients) cosine of a client's update and the round's mean update.
-        before: (N, rounds, clients, splits, metrics) of the model a client received.
-        after: likewise, of the model it made of it; both are zeros unless asked for.
-        seconds: (N, rounds) simulated seconds of aggregations where training decides them, as
-            asynchronous algorithms do; None where the system's clock does.
-        move_product: (N,) inner product of how the global model moved over these rounds and over
-            those advanced before; 0 where there were none. None unless asked for.
-    """
-
-    metrics: Metrics
-    diverged: NDArray[np.bool_]
-    sampled: NDArray[np.bool_]
-    update_norm: NDArray[np.float32]
-    alignment: NDArray[np.float32]
-    before: Metrics
-    after: Metrics
+    metrics: Metrics  # (N, clients, splits, metrics) after the last round, of the last finite model
+    diverged: NDArray[np.bool_]  # (N,) whether a course has left the finite numbers, now or before
+    sampled: NDArray[np.bool_]  # (N, rounds, clients) who trained
+    update_norm: NDArray[np.float32]  # (N, rounds, clients) Euclidean norm of a client's update
+    alignment: NDArray[np.float32]  # (N, rounds, clients) cosine of an update and the round's mean
+    before: Metrics  # (N, rounds, clients, splits, metrics) of the model a client received
+    after: Metrics  # likewise, of the model it made of it; both are zeros unless asked for
+    # (N, rounds) of asynchronous aggregations; None where the clock decides.
     seconds: NDArray[np.float64] | None = None
+    # (N,) with the moves before; None unless asked for.
     move_product: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class CourseSnapshot:
-    """Where a course stands.
+    """Where a course stands."""
 
-    Attributes:
-        instance: index of the instance it is on.
-        state: what the courses that made the snapshot need to continue; opaque to everybody else.
-        move: how the model moved last, where that is reported; opaque, too.
-    """
-
-    instance: int
-    state: object
-    move: object = None
+    instance: int  # index of the instance it is on
+    state: object  # what the courses that made it need to continue; opaque to all others
+    move: object = None  # how the model moved last, where that is reported; opaque, too
 
 
 class Courses(Protocol):
-    """N federated courses of one task, each on an instance, that take rounds together.
+    """N federated courses of one task, each on an instance, that take rounds together."""
 
-    Positions count courses from 0, instances those the courses were made with. A course gives the
-    same numbers whatever the others do.
-
-    Attributes:
-        name: what trains them, as in `gymnasium.make(..., backend=name)`.
-    """
-
-    name: ClassVar[str] = "raw"
+    name: ClassVar[str] = "raw"  # what trains them, as in `gymnasium.make(..., backend=name)`
 
     @property
     def fingerprint(self) -> str:
@@ -115,8 +89,4 @@ class Courses(Protocol):
         """Return where a course stands; it can be restored any number of times."""
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
-        """Go back to a snapshot of any course of the same task and instances.
-
-        Raises:
-            InvalidArgumentError: the snapshot is of other courses than these.
-        """
+        """Go back to a snapshot of any course of the same task and instances."""

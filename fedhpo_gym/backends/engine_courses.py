@@ -23,11 +23,7 @@ Move = NDArray[np.float64]
 
 
 class RunningCourses(Courses):
-    """N courses of one task, each on an instance, that take rounds together.
-
-    A course gives the same bits whatever the others do. Pickles hold where the
-    courses stand, not their data.
-    """
+    """N courses of one task, each on an instance, that take rounds together."""
 
     def __init__(
         self,
@@ -42,7 +38,6 @@ class RunningCourses(Courses):
         local_metrics: bool = False,
         report_moves: bool = False,
     ) -> None:
-        """Put all courses at round 0 of the first instance."""
         self._task = task
         self._instances = tuple(instances)
         self._configuration = dict(configuration)

@@ -38,15 +38,13 @@ nothing by company, and a course's state is several times as large in memory."""
 class Raw(Backend):
     """Trains the courses of configurations, one per seed, as one batch.
 
-    Queries that are asked together train together, with the same bits. Courses are kept for a
-    while: asking for more rounds of a configuration continues where it stopped, asking for fewer
-    reads the curve.
+    Courses are kept for a while: more rounds continue where one stopped, fewer are read off its
+    curve.
     """
 
     name = "raw"
 
     def __init__(self, task: Task, seed: int | None = None, device: str = "cpu") -> None:
-        """Load the task's data and build its federations."""
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._device = device
         self._samples = np.stack(
@@ -124,11 +122,7 @@ class Raw(Backend):
         return evaluation_of(*known, self._samples, self.seeds, fidelity)
 
     def _trained(self, wanted: Mapping[_Key, _Wanted]) -> dict[_Key, _Kept]:
-        """Return courses that have taken the rounds wanted; those that stand alike train together.
-
-        Only the rounds that tables hold are evaluated, counted from where a course stands: courses
-        that have taken different numbers of rounds cannot share a batch and their evaluations.
-        """
+        """Return courses with the rounds wanted; those that stand alike train together."""
         found = {key: self._kept.get(key, self._untrained) for key in wanted}
         waiting = [key for key, want in wanted.items() if want.rounds > found[key].rounds]
         while waiting:

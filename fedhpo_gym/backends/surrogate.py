@@ -18,16 +18,11 @@ from fedhpo_gym.tasks import Task
 
 
 class SurrogateModel(Backend):
-    """Answers any point of the search space, with the held-out error its card states.
-
-    Its fidelity space is that part of the task's which the surrogate was fitted on. The rounds are
-    those of the task: between them it could answer, but nobody else would.
-    """
+    """Answers any point of the search space, at the task's rounds."""
 
     name = "surrogate"
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
-        """Open the task's surrogate."""
         surrogate = open_preferred(task.surrogate_identities)
         super().__init__(task, seed, task.space, _known(task, surrogate.fidelity_space))
         surrogate.require_seeds(self.seeds)

@@ -20,7 +20,6 @@ class Tabular(StoredBackend):
     name = "tabular"
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
-        """Open the task's table."""
         table = open_table(task.identity)
         table.require_installed()
         super().__init__(task, seed, table.space, table.fidelity_space)

@@ -50,10 +50,7 @@ def task_federation(task: Task, seed: int) -> Federation:
 
 
 def task_label_frequencies(task: Task) -> dict[str, float]:
-    """Return what the label frequencies of a task's training data reach, on average over seeds.
-
-    Clients with problems of their own predict their own.
-    """
+    """Return what label frequencies reach, on average over seeds, of a task's training data."""
     own, squared = task.partition in OWN_TASKS, task.guess_loss is not None
     seeds = [label_frequencies(task_federation(task, seed), own, squared) for seed in task.seeds]
     return {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
@@ -124,10 +121,7 @@ def require_device(task: Task, seed: int, device: str) -> None:
 def make_batch(
     task: Task, courses: Sequence[Course], device: str = "cpu", horizon: int | None = None
 ) -> CourseBatch | MixedBatch:
-    """Create the courses of a task at round 0; see `CourseBatch` for the horizon.
-
-    It is the last round of the task, unless given.
-    """
+    """Create the courses of a task at round 0; the horizon is its last round by default."""
     federations = {seed: task_federation(task, seed) for seed in {c.seed for c in courses}}
     groups: dict[type[Model], list[int]] = {}
     for position, course in enumerate(courses):
@@ -185,10 +179,7 @@ class MixedBatch:
 
 
 def label_frequencies(federation: Federation, own: bool, squared: bool) -> dict[str, float]:
-    """Return loss and accuracy of predicting how often each label is in the training data.
-
-    A label that is in other data only counts as if it were in the training data once.
-    """
+    """Return loss and accuracy of label frequencies, each at least once in training data."""
     counts = np.stack(list(_counts(federation, own)))
     train = counts[:, SPLITS.index("train")]
     losses = (_squared_errors if squared else _cross_entropies)(train, counts.sum(axis=1) > 0)

@@ -27,13 +27,9 @@ FEWEST = 2
 
 
 class TunedNumbers(Backend):
-    """Answers a query from the stored numbers of the value that it has of the tuned setting.
-
-    The values in the range that have numbers are legal, and no others.
-    """
+    """Answers from the stored numbers of a tuned setting; only values with numbers are legal."""
 
     def __init__(self, name: str, task: Task, parts: Mapping[float, Backend]) -> None:
-        """Put backends together."""
         [tuned] = task.tuned
         first = next(iter(parts.values()))
         values = tuple(parts)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tqdm import tqdm
 
@@ -16,7 +17,7 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, Design, U
 from fedhpo_gym.building.grid import GridDesign
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.building.workers import compute_units
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.core.processes import require_scheduler
@@ -35,44 +36,24 @@ def tell(found: Estimate) -> None:
 def build_table(
     task: Task,
     folder: Path | None = None,
-    workers: int | None = None,
+    workers: Annotated[int, Range(1)] | None = None,
     *,
     merge: Sequence[Path] = (),
     device: str = "cpu",
     address: str | None = None,
     announce: Callable[[Estimate], None] = tell,
 ) -> Path:
-    """Train every course of a task's grid and store the learning curves.
+    """Train every course of a task's grid, store the learning curves, and return the card's path.
 
     Finished units are kept under `<folder>/parts`; a build that was interrupted, even by kill -9,
-    computes the units that are missing, and its table is the same as an uninterrupted one.
-    Builds of the same table that share a folder, on one machine or several, share the work. The
-    units of one table take about 1 GB; delete them when the table is written. Units that are
-    damaged are named, set aside and computed again.
+    computes the units that are missing, and its table is the same as an uninterrupted one. Builds
+    of the same table that share a folder, on one machine or several, share the work, and units of
+    the builds in `merge` are taken over. Units that are damaged are named, set aside and computed
+    again.
 
-    Args:
-        task: the task, with its algorithm, alpha and preprocessing.
-        folder: where the table goes; by default the folder `open_table` looks in first.
-        workers: worker processes; by default one per core.
-        merge: folders of other builds of the same table, whose finished units are taken over.
-        device: torch device; several workers share it.
-        address: of the scheduler of a dask cluster, whose workers compute and see the folder under
-            the same path; by default this machine computes. `workers` is then how many it has, for
-            the estimate.
-        announce: is told what is left to compute before it is computed; what it raises ends the
-            build. By default, it writes a line.
-
-    Returns:
-        Path of the table's card.
-
-    Raises:
-        InvalidArgumentError: `workers` is not positive, nothing can be written into the folder, a
-            folder to merge holds no unit, or no scheduler answers at the address.
-        MissingDataError: the training data cannot be had.
-        DamagedDataError: a unit to merge is damaged.
-        MissingDependencyError: dask.distributed is not installed.
-        UnequalBitsError: on this processor a course would have other bits beside others.
-        WorkerLostError: a worker process was killed; finished units are kept.
+    Where the `address` of a dask cluster's scheduler is given, its workers compute and see the
+    folder under the same path. `announce` is told what is left to compute; what it raises ends the
+    build.
     """
     return _build(GridDesign(task), folder, workers, merge, (device, address), announce)
 
@@ -86,45 +67,18 @@ def build_sample(
     rates: Sequence[float] | None = None,
     repeat_every: int | None = None,
     folder: Path | None = None,
-    workers: int | None = None,
+    workers: Annotated[int, Range(1)] | None = None,
     merge: Sequence[Path] = (),
     device: str = "cpu",
     address: str | None = None,
     only_finished: bool = False,
     announce: Callable[[Estimate], None] = tell,
 ) -> Path:
-    """Train a space-filling sample of courses and store their learning curves.
+    """Train a space-filling sample of courses as `build_table` does, and return the card's path.
 
-    Works and resumes like `build_table`. A larger sample of the same rounds and rates continues
-    from a smaller one.
-
-    Args:
-        task: the task, with its algorithm, alpha and preprocessing.
-        size: number of courses.
-        rounds: rounds of every course; all rounds of the task when None. Of several numbers, each
-            is drawn equally often, and one that is given twice is drawn twice as often.
-        rates: client sample rates, drawn likewise; the grid of the task when None.
-        repeat_every: of so many configurations, the first comes under all seeds; None: none does.
-        folder: where the sample goes; by default the folder of the user's tables.
-        workers: worker processes; by default one per core.
-        merge: folders of other builds of the same sample, whose finished units are taken over.
-        device: torch device; several workers share it.
-        address: of the scheduler of a dask cluster, whose workers compute and see the folder under
-            the same path; by default this machine computes. `workers` is then how many it has, for
-            the estimate.
-        only_finished: compute nothing, store the courses that are finished.
-        announce: as in `build_table`.
-
-    Returns:
-        Path of the sample's card.
-
-    Raises:
-        InvalidArgumentError: a number is out of its range, nothing can be written into the folder,
-            a folder to merge holds no unit, or no scheduler answers at the address.
-        MissingDataError: the training data cannot be had, or no course is finished.
-        DamagedDataError: a unit to merge is damaged.
-        UnequalBitsError: on this processor a course would have other bits beside others.
-        WorkerLostError: a worker process was killed; finished units are kept.
+    A larger sample of the same rounds and rates continues from a smaller one. Of several `rounds`
+    or `rates`, each is drawn equally often. Of `repeat_every` configurations, the first comes under
+    all seeds. With `only_finished`, nothing is computed and finished courses are stored.
     """
     design = SampleDesign(task, size, rounds, rates, repeat_every)
     where = device, address
@@ -139,13 +93,8 @@ def _build(
     where: tuple[str, str | None],
     announce: Callable[[Estimate], None] | None,
 ) -> Path:
-    """Compute what is missing, unless `announce` is None, and store what is there.
-
-    `where` is the device, and the address of a cluster.
-    """
+    """Compute what is missing, unless `announce` is None, and store what is there."""
     workers = len(os.sched_getaffinity(0)) if workers is None else workers
-    if workers < 1:
-        raise InvalidArgumentError(f"`workers` must be at least 1, got {workers!r}")
     target = writable_table_folder(folder)
     parts = target / "parts" / design.parts_name
     parts.mkdir(parents=True, exist_ok=True)
@@ -163,10 +112,7 @@ def _build(
 
 
 def merge_parts(design: Design[U], source: Path, parts: Path) -> None:
-    """Copy the units that are not there yet; each is read before, and appears whole or not at all.
-
-    Units of another plan have another folder, so they are never taken for these.
-    """
+    """Copy the units that are not there yet; each is read before, and appears whole."""
     candidates = (source / "parts" / parts.name, source / parts.name, source)
     known = [folder for folder in candidates if folder.name == parts.name and folder.is_dir()]
     units = [
@@ -208,21 +154,13 @@ SHORT_S = 120.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is left to compute.
+    """What is left to compute."""
 
-    Attributes:
-        name: name of the table or sample.
-        courses: courses.
-        rounds: rounds of all courses together.
-        core_hours: hours that one core would take.
-        workers: processes that share the work.
-    """
-
-    name: str
+    name: str  # name of the table or sample
     courses: int
-    rounds: int
-    core_hours: float
-    workers: int
+    rounds: int  # rounds of all courses together
+    core_hours: float  # hours that one core would take
+    workers: int  # processes that share the work
 
     @property
     def hours(self) -> float:
@@ -240,12 +178,7 @@ class Estimate:
 
 
 def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -> Estimate:
-    """Train one round of the middle one of some units, and say what all their rounds will take.
-
-    Units are listed from small to large batches, so the one in the middle is about average. What
-    it takes is divided by its courses, because those of a unit share work. Of a unit of large
-    models, which share little, only the courses in the middle are trained.
-    """
+    """Train one round of the middle one of some units, and say what all their rounds will take."""
     middle = _middle(design.courses(units[len(units) // 2]), design.task.num_parameters)
     # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.
     task = design.task

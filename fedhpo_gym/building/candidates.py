@@ -147,12 +147,10 @@ def train_network(
     batch: int,
     widths: tuple[int, ...] = WIDTHS,
 ) -> MultiHeadNetwork:
-    """Return a network whose curves fit those of rows; weights are stored in half precision.
+    """Return a half-precision network whose curves fit those of rows, not their coefficients.
 
-    The error is that of the curves, and not of the coefficients that the network returns: few
-    outliers of a curve are one large coefficient. Rounds that a course was not trained for do not
-    count. Heads of seeds are what they share plus what is
-    their own, so that what one seed shows is learned for all.
+    Few outliers of a curve are one large coefficient. Heads of seeds are what they share plus their
+    own, so that what one seed shows is learned for all.
     """
     rng = stream(0, "surrogate_network")
     basis = rows.basis.reshape(len(rows.basis), -1)
@@ -263,19 +261,12 @@ BOOSTED_TREES, BOOSTED_DEPTH, BOOSTED_RATE, BOOSTED_SHARE = 80, 5, 0.1, 0.7
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to fit a surrogate.
+    """One way to fit a surrogate."""
 
-    Attributes:
-        name: how the card calls it.
-        kind: kind of its regressors.
-        settings: what decides the fit, for the card.
-        fit: returns one regressor per variant.
-    """
-
-    name: str
-    kind: str
-    settings: Mapping[str, Any]
-    fit: Callable[[PreparedRows], dict[str, CurveRegressor]]
+    name: str  # how the card calls it
+    kind: str  # kind of its regressors
+    settings: Mapping[str, Any]  # what decides the fit, for the card
+    fit: Callable[[PreparedRows], dict[str, CurveRegressor]]  # returns one regressor per variant
 
     def models(self, rows: PreparedRows) -> dict[str, CurveModel]:
         """Return the fitted model of every variant."""

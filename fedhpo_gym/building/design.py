@@ -40,17 +40,11 @@ UNIT_NUMBERS = 5_000_000
 
 
 class Design(ABC, Generic[U]):
-    """The courses of a build, in units.
+    """The courses of a build, in units."""
 
-    Attributes:
-        kind: how parts folders tell designs apart; empty for the grid.
-        task: the task; its fidelity space says how far courses are trained, and with which rates.
-        horizon: rounds of the whole courses of the problem, for which algorithms plan their noise.
-    """
-
-    kind: ClassVar[str]
-    task: Task
-    horizon: int
+    kind: ClassVar[str]  # how parts folders tell designs apart; empty for the grid
+    task: Task  # its fidelity space says how far courses are trained, at which rates
+    horizon: int  # rounds of whole courses, for which algorithms plan their noise
 
     @property
     @abstractmethod
@@ -150,17 +144,11 @@ DIGEST = "digest"
 
 @dataclass(frozen=True)
 class UnitShape:
-    """What the results of a unit must be like.
+    """What the results of a unit must be like."""
 
-    Attributes:
-        courses: number of courses.
-        rounds: the rounds after which they were evaluated.
-        axes: clients, splits and metrics of an evaluation.
-    """
-
-    courses: int
-    rounds: tuple[int, ...]
-    axes: tuple[int, int, int]
+    courses: int  # number of courses
+    rounds: tuple[int, ...]  # the rounds after which they were evaluated
+    axes: tuple[int, int, int]  # clients, splits and metrics of an evaluation
 
     @property
     def arrays(self) -> dict[str, tuple[int, ...]]:
@@ -231,8 +219,6 @@ def encode_curves(
     axes: tuple[Sequence[str], Sequence[str]],
 ) -> Iterator[tuple[str, NDArray[np.unsignedinteger]]]:
     """Yield name and codes of every array, for the courses of one seed.
-
-    Best rounds are chosen among all evaluated rounds, before anything is rounded.
 
     Shapes: `metrics` (courses, evaluated rounds, clients, splits, metrics); `rounds` (evaluated
     rounds,); `samples` (clients, splits).

@@ -25,14 +25,10 @@ from fedhpo_gym.tasks import Task
 
 @dataclass(frozen=True)
 class GridUnit:
-    """The part of a grid that is computed, stored and resumed as one.
+    """The part of a grid that is computed, stored and resumed as one."""
 
-    Attributes:
-        seed: seed of all its courses.
-        fixed: name and value of the hyperparameters that all its courses share.
-    """
-
-    seed: int
+    seed: int  # seed of all its courses
+    # name and value of the hyperparameters that all its courses share.
     fixed: tuple[tuple[str, Value], ...]
 
     @property
@@ -65,10 +61,7 @@ class GridDesign(Design[GridUnit]):
         ]
 
     def _axes(self) -> list[str]:
-        """Return the axes along which the grid is cut: what courses share, then what must be.
-
-        The last axes are cut until a unit is small enough; rates stay together.
-        """
+        """Return the axes along which the grid is cut: what courses share, then what must be."""
         cut = set(shared_axes(self.task))
         rates = len(self.task.fidelity_space["client_sample_rate"].grid)
         for name in reversed(self.space.names):

@@ -50,11 +50,7 @@ def _versions(*names: str) -> dict[str, str]:
 
 
 def this_machine(device: str, verdict: str = "") -> str:
-    """Return in words what computes here, and what was found when its laws were tried.
-
-    Architecture, processor, its vectors, the settings that decide how they are used, and any other
-    torch device.
-    """
+    """Return in words what computes here, and what was found when its laws were tried."""
     here = this_platform()
     parts = (here.get(name) for name in ("machine", "processor", "vectors", "settings"))
     words = ", ".join(filter(None, (*parts, verdict)))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, encode_curves, shared_axes
 from fedhpo_gym.building.provenance import client_samples, provenance
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course
@@ -39,13 +40,9 @@ _WORD = re.compile(r"(0|[1-9][0-9]{0,14})(?:_([1-9][0-9]{0,14}))?")
 
 @dataclass(frozen=True)
 class SampleUnit:
-    """Points of a sample that are computed, stored and resumed as one.
+    """Points of a sample that are computed, stored and resumed as one."""
 
-    Attributes:
-        points: their numbers in the sequence.
-    """
-
-    points: tuple[int, ...]
+    points: tuple[int, ...]  # their numbers in the sequence
 
     @property
     def name(self) -> str:
@@ -56,31 +53,23 @@ class SampleUnit:
 class SampleDesign(Design[SampleUnit]):
     """The first points of one endless sequence of courses that fills a space evenly.
 
-    A point is a configuration from a scrambled Halton sequence, a client sample rate and a seed,
-    which are balanced. Points come in blocks (`BLOCKS`), which share integers, rate and seed. Float
-    hyperparameters take any value, integers those of the grid: the engine shares work among courses
-    of equal batch size and architecture. A larger design begins with the same courses, so it
-    extends a smaller one; finished points are known by their numbers, whatever units they were
-    computed in.
+    A point is a configuration of a scrambled Halton sequence, a client sample rate and a seed.
+    Points come in blocks (`BLOCKS`) of equal integers, rate and seed, because the engine shares
+    work among equal batch sizes and architectures. A larger design extends a smaller one, point by
+    point.
     """
 
     kind = "sample"
 
+    @checked_types
     def __init__(
         self,
         task: Task,
-        size: int,
+        size: Annotated[int, Range(1)],
         rounds: int | Sequence[int] | None = None,
         rates: Sequence[float] | None = None,
-        repeat_every: int | None = None,
+        repeat_every: Annotated[int, Range(1)] | None = None,
     ) -> None:
-        """Choose the points."""
-        if size < 1:
-            raise InvalidArgumentError(f"`size` must be at least 1, got {size!r}")
-        if repeat_every is not None and repeat_every < 1:
-            raise InvalidArgumentError(
-                f"`repeat_every` must be at least 1, or None, got {repeat_every!r}"
-            )
         self.repeat_every = repeat_every
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]
@@ -243,10 +232,7 @@ class SampleDesign(Design[SampleUnit]):
         rounds: NDArray[np.int64],
         samples: NDArray[np.int64],
     ) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield name and entries of every array, for some rows of a unit.
-
-        Curves that end before the last stored round repeat their last entry: that takes no room.
-        """
+        """Yield arrays of rows of a unit; a curve repeats its last entry to the last round."""
         chosen, points = list(rows), list(rows.values())
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one

@@ -39,32 +39,17 @@ def client_outputs(num_clients: int) -> slice:
 
 @dataclass(frozen=True)
 class FittingRows:
-    """Courses of one seed each, at K stored rounds.
+    """Courses of one seed each, at K stored rounds."""
 
-    Attributes:
-        inputs: (n, 1, columns).
-        outputs: (n, K, outputs) of `stored.surrogate_outputs`; the last says whether the course has
-            diverged. NaN at rounds that a course was not trained for.
-        final: (n, clients, splits, metrics) what clients had at the last round, of which outputs of
-            many clients keep only a part.
-        trained: (n, K) which rounds courses were trained for.
-        seed: (n,) which seed.
-        seed_weights: (seeds, clients, splits) of the clients in the mean.
-        configuration: (n,) which configurations are held out together.
-        ranking: (n,) which courses are ranked together, where they were trained for the same
-            round; -1 for none.
-        names: of the columns.
-    """
-
-    inputs: Array
-    outputs: Array
-    final: Array
-    trained: NDArray[np.bool_]
-    seed: NDArray[np.int64]
-    seed_weights: NDArray[np.float64]
-    configuration: NDArray[np.int64]
-    ranking: NDArray[np.int64]
-    names: tuple[str, ...]
+    inputs: Array  # (n, 1, columns)
+    outputs: Array  # (n, K, outputs), the last whether diverged; NaN where not trained
+    final: Array  # (n, clients, splits, metrics) at the last round
+    trained: NDArray[np.bool_]  # (n, K) which rounds courses were trained for
+    seed: NDArray[np.int64]  # (n,) which seed
+    seed_weights: NDArray[np.float64]  # (seeds, clients, splits) of the clients in the mean
+    configuration: NDArray[np.int64]  # (n,) which configurations are held out together
+    ranking: NDArray[np.int64]  # (n,) which are ranked together at equal rounds; -1 for none
+    names: tuple[str, ...]  # of the columns
 
     def __len__(self) -> int:
         """Return the number of courses."""
@@ -101,32 +86,18 @@ class FittingRows:
 
 @dataclass(frozen=True)
 class PreparedRows:
-    """FittingRows as a regressor sees them.
+    """FittingRows as a regressor sees them."""
 
-    Attributes:
-        inputs: (n, columns).
-        curves: (n, K * targets) standardised outputs; those of many clients are compressed. What
-            courses were not trained for is filled in.
-        known: (n, K * targets) what is not filled in.
-        coefficients: (n, coefficients) what stands for them.
-        seeds: how many seeds there are.
-        scales: as in `stored.surrogate_curves.CurveModel`.
-        centre: likewise.
-        basis: likewise.
-        clients: likewise.
-        names: of the columns of `inputs`; seeds come last.
-    """
-
-    inputs: Array
-    curves: Array
-    known: NDArray[np.bool_]
-    coefficients: Array
-    seeds: int
-    scales: dict[str, Array]
-    centre: Array
-    basis: Array
-    clients: Array | None
-    names: tuple[str, ...]
+    inputs: Array  # (n, columns)
+    curves: Array  # (n, K * targets) standardised outputs; what was not trained is filled in
+    known: NDArray[np.bool_]  # (n, K * targets) what is not filled in
+    coefficients: Array  # (n, coefficients) what stands for them
+    seeds: int  # how many seeds there are
+    scales: dict[str, Array]  # as in `stored.surrogate_curves.CurveModel`
+    centre: Array  # likewise
+    basis: Array  # likewise
+    clients: Array | None  # likewise
+    names: tuple[str, ...]  # of the columns of `inputs`; seeds come last
 
 
 def prepare(rows: FittingRows) -> PreparedRows:
@@ -188,11 +159,7 @@ def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
 
 
 def principal_directions(rows: Array, most: int) -> Array:
-    """Return (directions, columns) in which (n, columns) rows differ most, in half precision.
-
-    Computed from at most `COMPONENT_ROWS` evenly chosen rows, through the smaller of the two
-    matrices of inner products.
-    """
+    """Return (directions, columns) in which (n, columns) rows differ most, in half precision."""
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), COMPONENT_ROWS)).astype(np.int64)
     few = rows[chosen].astype(np.float64)
     count = max(1, min(most, *few.shape))

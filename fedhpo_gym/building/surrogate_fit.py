@@ -52,25 +52,15 @@ from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What became of a candidate in the comparison.
-
-    Attributes:
-        candidate: the candidate.
-        variant: its variant with the lowest error of the loss.
-        errors: (n, K, 2) absolute errors of that variant on rows for training and for testing.
-        held_out: what that variant claims of configurations held out.
-        tau: Kendall's tau of these claims.
-        variants: mean absolute error of the loss of every variant.
-        stored_bytes: size of a model fitted on the rows of the comparison.
-    """
+    """What became of a candidate in the comparison."""
 
     candidate: Candidate
-    variant: str
-    errors: Mapping[str, NDArray[np.float64]]
-    held_out: Claims
-    tau: float
-    variants: Mapping[str, float]
-    stored_bytes: int
+    variant: str  # its variant with the lowest error of the loss
+    errors: Mapping[str, NDArray[np.float64]]  # (n, K, 2) absolute errors on training and test rows
+    held_out: Claims  # what that variant claims of configurations held out
+    tau: float  # Kendall's tau of these claims
+    variants: Mapping[str, float]  # mean absolute error of the loss of every variant
+    stored_bytes: int  # size of a model fitted on the rows of the comparison
 
     @property
     def score(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,53 +19,9 @@ from fedhpo_gym.stored.catalogue import list_samples, list_tables, named, open_s
 from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate_inputs import CurveInputs, products_of
 from fedhpo_gym.stored.surrogate_outputs import to_outputs, weights_of
-from fedhpo_gym.stored.table import StoredCurves, Table
+from fedhpo_gym.stored.table import Table
 
 MEASURES = ("val_accuracy", "log_val_loss")
-
-
-class FittingSource(Protocol):
-    """Learning curves that a surrogate can be fitted on.
-
-    Attributes:
-        kind: what it is, for cards.
-    """
-
-    kind: ClassVar[str]
-
-    @property
-    def stored(self) -> StoredCurves:
-        """Its card, name, seeds and checksum."""
-
-    @property
-    def fidelity_space(self) -> SearchSpace:
-        """The rounds and rates that a surrogate fitted on it may be asked for."""
-
-    @property
-    def inputs(self) -> CurveInputs:
-        """The encoding of its rows."""
-
-    @property
-    def num_configurations(self) -> int:
-        """How many configurations it holds."""
-
-    @property
-    def num_held_out(self) -> int:
-        """How many groups of rows can be held out."""
-
-    def rows(self, limit: int, rng: np.random.Generator) -> FittingRows:
-        """Return all courses, or as many as `limit` drawn without replacement.
-
-        A course is one configuration, client sample rate and seed.
-        """
-
-    @property
-    def seed_spread(self) -> dict[str, float]:
-        """How far a seed lies from the mean of the others at the same point, on average.
-
-        The error of predicting a seed from the others at the very same point: the yardstick for
-        errors of a surrogate, which has not seen the point. Empty where no point has two seeds.
-        """
 
 
 def open_source(wanted: str | Identity) -> FittingSource:
@@ -100,12 +56,7 @@ def _inputs(stored: Table | Sample) -> CurveInputs:
 def _outputs(
     stored: Table | Sample, courses: NDArray[np.int64], axis: int, weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (n, K, outputs) of some courses, as if all were trained for all rounds.
-
-    And what clients have at the last round, (n, clients, splits, metrics).
-
-    Shapes: `courses` (n,); `weights` (n, clients, splits).
-    """
+    """Return (n, K, outputs), and what clients have at the last round, as if all had all rounds."""
     clients, knots = stored.num_samples.shape[1], len(stored.rounds)
 
     def each(values: NDArray[Any], *last: int) -> NDArray[Any]:
@@ -135,7 +86,7 @@ def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]
 class FittingTable:
     """The whole grid; all courses of a configuration are held out together."""
 
-    kind: ClassVar[str] = "table"
+    kind: ClassVar[str] = "table"  # for cards
 
     def __init__(self, table: Table) -> None:
         self.stored = table
@@ -170,7 +121,7 @@ class FittingTable:
 
     @cached_property
     def seed_spread(self) -> dict[str, float]:
-        """How far a seed lies from the mean of the others at the same point, on average."""
+        """Mean error of predicting a seed from the others at a point: the yardstick."""
         table = self.stored
         values = (
             table.objective("val", "accuracy"),
@@ -188,9 +139,8 @@ class FittingTable:
 class FittingSample:
     """Courses spread over the space; those of one configuration or block are held out together.
 
-    A block is what a design makes of courses that are cheap together: same integers, client sample
-    rate and seed. With other rounds of a course, or courses with the same minibatches, among the
-    training rows, every model would look good.
+    Courses of a block share minibatches: with some of them in training, every model would look
+    good.
     """
 
     kind: ClassVar[str] = "sample"
@@ -240,8 +190,12 @@ class FittingSample:
 
     @property
     def seed_spread(self) -> dict[str, float]:
-        """A sample has every configuration under one seed."""
+        """Nothing: a sample has every configuration under one seed."""
         return {}
+
+
+FittingSource = FittingTable | FittingSample
+"""Learning curves that a surrogate can be fitted on."""
 
 
 def _number(keys: list[tuple[Any, ...]]) -> NDArray[np.int64]:

@@ -56,10 +56,7 @@ NOTE = (
 
 
 def write_verdicts(card: Path) -> Path:
-    """Measure the objectives of a stored surrogate, and write the figures onto its card.
-
-    Digest, fingerprint and arrays stay as they are.
-    """
+    """Measure the objectives of a stored surrogate, and write the figures onto its card."""
     add_to_card(card, FORMAT, {ENTRY: measured(Surrogate(card))})
     return card
 
@@ -139,11 +136,7 @@ def _values(
     rows: FittingRows,
     source: FittingSource,
 ) -> Floats:
-    """Return (n, objectives) of (n, clients, splits, metrics) at the last round.
-
-    NaN where a course was not trained for it. Losses are cut off as in the outputs of a model.
-    Whether a course diverged is said apart: it makes all objectives their worst.
-    """
+    """Return (n, objectives) of metrics at the last round; NaN where it was not trained."""
     found = np.full((len(rows), len(JUDGED)), np.nan)
     last = np.full(len(rows), source.stored.rounds[-1])
     for seed in np.unique(rows.seed[rows.trained[:, -1]]).tolist():

@@ -29,15 +29,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Claims:
-    """What is said of n courses at K rounds.
+    """What is said of n courses at K rounds."""
 
-    Attributes:
-        values: (n, K, 2) best so far, in the order of `MEASURES`.
-        diverged: (n, K) whether courses have diverged.
-    """
-
-    values: Floats
-    diverged: NDArray[np.bool_]
+    values: Floats  # (n, K, 2) best so far, in the order of `MEASURES`
+    diverged: NDArray[np.bool_]  # (n, K) whether courses have diverged
 
     @classmethod
     def blank(cls, rows: FittingRows) -> Claims:
@@ -81,11 +76,7 @@ def claims(model: CurveModel, rows: FittingRows) -> Claims:
 
 
 def yardstick(rows: FittingRows, fold: NDArray[np.int64]) -> Floats:
-    """Return (n, K, 2) errors of a constant that knows the round.
-
-    It is the mean over the courses of the other folds that were trained for a round, at every
-    round; NaN where there is none, or where the course itself was not.
-    """
+    """Return (n, K, 2) errors of the mean of other folds at each round; NaN where there is none."""
     truth = truths(rows).values
     errors = np.empty_like(truth)
     for k in np.unique(fold):
@@ -102,12 +93,9 @@ def cross_validate(
     fold: NDArray[np.int64],
     progress: Callable[[str], object],
 ) -> dict[str, dict[str, dict[str, Claims]]]:
-    """Return, per candidate and variant, what is claimed of `train` and `test` rows.
+    """Return what is claimed of `train` and `test` rows, by candidate and variant.
 
-    Everything learned from rows, their scales and bases included, is learned from the training rows
-    of a fold alone. Of a training row, the claim of one of the models that saw it is kept.
-
-    Shapes: `fold` (n,).
+    Of a training row, the claim of one of the models that saw it is kept.
     """
     found: dict[str, dict[str, dict[str, Claims]]] = {name: {} for name in candidates}
     for k in np.unique(fold).tolist():
@@ -125,10 +113,7 @@ def cross_validate(
 
 
 def kendall_tau(truth: Floats, claim: Floats, ranking: NDArray[np.int64]) -> float:
-    """Return Kendall's tau-b between (n,) truth and claim, among courses that are ranked together.
-
-    Shapes: `ranking` (n,).
-    """
+    """Return Kendall's tau-b of (n,) truth and claim, among courses of one (n,) ranking."""
     groups = np.unique(ranking[ranking >= 0]).tolist()
     return tau([pairs(truth[ranking == one], claim[ranking == one]) for one in groups])
 
@@ -141,11 +126,7 @@ def tau_at(rows: FittingRows, found: Claims, knot: int = -1) -> float:
 
 
 def optimism(rows: FittingRows, found: Claims) -> dict[str, float]:
-    """Return how far the courses that are claimed best fall short of the claims.
-
-    Of many predictions the lowest are also the luckiest, and an optimizer goes where they are. A
-    search over more configurations than were held out meets luckier ones.
-    """
+    """Return how far those claimed best fall short: the lowest predictions are the luckiest."""
     loss = MEASURES.index("log_val_loss")
     ranked = rows.trained[:, -1] & (rows.ranking >= 0)
     truth, claim = (each.values[ranked, -1, loss] for each in (truths(rows), found))
@@ -220,13 +201,7 @@ def summary(errors: Floats, spread: Mapping[str, float]) -> dict[str, Any]:
 
 
 def verdict(errors: Mapping[str, Any], constant: Mapping[str, float], tau: float) -> dict[str, Any]:
-    """Return whether a surrogate is accepted, and by which figures.
-
-    Args:
-        errors: `summary` of its held-out errors.
-        constant: mean error of the yardstick, per measure.
-        tau: Kendall's tau of the validation loss at full fidelity.
-    """
+    """Return whether a surrogate is accepted, and by which figures."""
     share = errors["log_val_loss"]["mae"] / max(constant["log_val_loss"], 1e-12)
     return {
         "rule": f"error of log_val_loss at most {LARGEST_SHARE} of the yardstick's, and Kendall's "

@@ -36,11 +36,7 @@ def compute_units(
     device: str = "cpu",
     address: str | None = None,
 ) -> None:
-    """Compute units and store each as it finishes; shows a progress bar over rounds.
-
-    Builds that share the folder share the work: a unit that another one computes is waited for,
-    and computed here should that build end before it.
-    """
+    """Compute and store units one by one; those that other builds compute are waited for."""
     if address is not None:
         _on_cluster(design, units, folder, device, address)
         return
@@ -79,19 +75,12 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class UnitWork(Generic[U]):
-    """What a worker does with a unit: compute and store it, unless another build does.
+    """What a worker does with a unit: compute and store it, unless another build does."""
 
-    Attributes:
-        design: what the units belong to.
-        folder: where units are stored.
-        device: torch device.
-        verdict: what `try_laws` found on this machine; None where each process finds out itself,
-            as on a cluster.
-    """
-
-    design: Design[U]
-    folder: Path
-    device: str
+    design: Design[U]  # what the units belong to
+    folder: Path  # where units are stored
+    device: str  # torch device
+    # of `try_laws` on this machine; None where each process finds out itself.
     verdict: str | None = None
 
     def __call__(self, unit: U, advance: Callable[[], None]) -> bool:
@@ -106,10 +95,7 @@ class UnitWork(Generic[U]):
 
 
 def try_laws(task: Task, device: str) -> str:
-    """Try whether a course of a task has the same bits in any company here; seconds, once.
-
-    A graphics processor promises it to nobody, so there nothing is tried.
-    """
+    """Try whether a course of a task has the same bits in any company here; seconds, once."""
     if device != "cpu":
         return ""
     found = [require_equal_bits(get_model(name), task.precision) for name in task.models]
@@ -142,11 +128,7 @@ NAME = "claims"
 
 @contextmanager
 def claim(folder: Path, positions: Sequence[int]) -> Iterator[bool]:
-    """Claim some bytes for the body of the `with` statement; give whether they are ours.
-
-    A process must not claim a position twice. Where the file system knows no locks, everything is
-    ours: builds then do the same work several times, and nothing worse.
-    """
+    """Claim bytes for the body, once per process; give whether they are ours."""
     descriptor = _open(folder / NAME)
     held: list[int] = []
     try:

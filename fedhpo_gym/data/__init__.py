@@ -1,8 +1,4 @@
-"""Training data: real loaders behind one checksummed cache, and clients made of them.
-
-What is named here is imported when it is asked for: the catalogue of tasks reads one table of this
-package, and must not import every loader for it.
-"""
+"""Training data behind one checksummed cache, and clients of it; names are imported when asked."""
 
 from typing import TYPE_CHECKING
 

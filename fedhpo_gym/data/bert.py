@@ -30,10 +30,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-    """Return the pretrained parameters: from the data folder, else downloaded into it.
-
-    The download is google/bert_uncased_L-2_H-128_A-2 of the Hugging Face hub.
-    """
+    """Return google/bert_uncased_L-2_H-128_A-2, of the data folder or downloaded into it."""
     wanted = {name: shape for name, shape in shapes.items() if not name.startswith(OWN)}
     try:
         return _fetched(wanted)
@@ -90,10 +87,7 @@ def vocabulary_file(repair: str) -> Path:
 
 
 def tokenize(sentences: Sequence[str], vocabulary: Path, max_len: int) -> NDArray[np.int32]:
-    """Return the WordPiece tokens of sentences, in lower case, between [CLS] and [SEP].
-
-    Shapes: returns (sentences, max_len).
-    """
+    """Return (sentences, max_len) WordPiece tokens, in lower case, between [CLS] and [SEP]."""
     library: Any = cache.require("tokenizers", "bert")
     tokenizer = library.BertWordPieceTokenizer(str(vocabulary), lowercase=True)
     tokenizer.enable_truncation(max_len)

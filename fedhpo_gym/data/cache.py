@@ -90,10 +90,7 @@ def verify(path: Path, sha256: str, repair: str) -> None:
 
 
 def derived_folder() -> Path:
-    """Return the folder for what is computed from data files: always in the user's cache.
-
-    A data folder may be shared or read-only, so nothing derived from it is written into it.
-    """
+    """Return the folder for what is computed, in the user's cache: data may be read-only."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "fedhpo_gym" / "derived"
 
@@ -118,10 +115,7 @@ def _named(files: Sequence[Path]) -> str:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as .npz and, beside it, its sha256; a crash leaves nothing half written.
-
-    The same arrays give the same bytes, so that processes writing at once do not disagree.
-    """
+    """Write arrays as .npz, always the same bytes, and its sha256; nothing is left half written."""
     make_folder(path.parent)
     with new_file(path) as file:
         with zipfile.ZipFile(file, "w", compresslevel=1) as archive:
@@ -183,8 +177,8 @@ for _handler in (
 def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[Path]:
     """Give a verified file, downloaded when it is not there yet, to a body that reads it.
 
-    Where no checksum is known, the file gets one when the body has read it without an error; what
-    was downloaded just now and cannot be read is removed, so that the next try downloads it again.
+    A file of unknown checksum gets one when the body has read it; a download that cannot be read
+    goes.
     """
     beside = _checksum_of(path)
     new = not path.exists()

@@ -30,18 +30,13 @@ BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 class CifarSource(Source):
     """Colour images of ten kinds of things; the publisher's test images are the test split.
 
-    Jpg archives found in the data folder are preferred to a download; they are lossy copies and
-    in another order, so their fingerprint differs from that of the publisher's archive.
-
-    Attributes:
-        url: the publisher's archive in the binary layout.
-        sha256: its checksum.
-        jpg: checksum of each jpg archive, in the order train, test; members are
-            `<split>/<class>/<number>.jpg`.
+    Jpg archives found in the data folder are preferred to a download; they are lossy copies and in
+    another order, so their fingerprint differs from that of the publisher's archive.
     """
 
-    url: str
-    sha256: str
+    url: str  # the publisher's archive in the binary layout
+    sha256: str  # its checksum
+    # of each jpg archive, train, test; members are `<split>/<class>/<number>.jpg`.
     jpg: Mapping[str, str]
 
     @property
@@ -70,10 +65,7 @@ class CifarSource(Source):
 
 
 def read_binary(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the publisher's binary archive: `x` (n, 32, 32, 3) uint8, `y` int64, `is_test`.
-
-    A record is a label byte and 1,024 bytes each of red, green and blue.
-    """
+    """Read binary records: a label byte and 1,024 bytes each of red, green and blue."""
     records: dict[str, NDArray[np.uint8]] = {}
     with tarfile.open(path) as archive:
         for member in archive:

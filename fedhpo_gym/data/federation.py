@@ -29,21 +29,14 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The data of all clients under one seed.
+    """The data of all clients under one seed."""
 
-    Attributes:
-        features: (n, ...) float32, or uint8 for images and integers for tokens.
-        labels: (n,) int64.
-        num_classes: number of classes.
-        clients: `clients[i][s]` are the row indices of client i in split s (train, val, test).
-        seed: the seed that split and partitioned the data set.
-    """
-
-    features: Features
-    labels: NDArray[np.int64]
-    num_classes: int
+    features: Features  # (n, ...) float32, or uint8 for images and integers for tokens
+    labels: NDArray[np.int64]  # (n,) int64
+    num_classes: int  # number of classes
+    # `clients[i][s]` are the row indices of client i in split s (train, val, test).
     clients: tuple[tuple[Indices, ...], ...]
-    seed: int
+    seed: int  # the seed that split and partitioned the data set
 
     @property
     def num_clients(self) -> int:
@@ -254,10 +247,7 @@ class Shuffler(Protocol):
 
 
 def split_sizes(num_samples: int) -> tuple[int, int, int]:
-    """Return the sizes of the 80/10/10 train, validation and test splits (paper Appendix D).
-
-    Odd remainders go to test first, as two nested calls of scikit-learn's `train_test_split` do.
-    """
+    """Return sizes of 80/10/10 splits (paper Appendix D); odd remainders go to test first."""
     held_out = math.ceil(0.2 * num_samples - 1e-9)
     num_test = math.ceil(held_out / 2)
     return num_samples - held_out, held_out - num_test, num_test
@@ -269,9 +259,9 @@ def lda_partition(
     """Partition samples over clients by latent Dirichlet allocation over the label distribution.
 
     Per class, proportions over clients are drawn from Dirichlet(alpha); clients that already hold
-    their fair share get none of the class; the whole draw repeats until every client holds at
-    least `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the
-    original tables.
+    their fair share get none of the class; the whole draw repeats until every client holds at least
+    `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the original
+    tables.
 
     Shapes: `labels` (n,).
     """

@@ -27,15 +27,10 @@ class FemnistSource(Source):
     The data folder is searched for `femnist/`, LEAF's output in json, and then for a packed file of
     105 writers. LEAF's own script makes the json from NIST Special Database 19; this package does
     not repeat that step.
-
-    Attributes:
-        file: packed copy: arrays `x` (n, 28, 28) uint8, `y`, `writer` and `is_test` (LEAF's split).
-            Only writers with training samples are complete, the others are left out.
-        sha256: checksum of `file`.
     """
 
-    file: str
-    sha256: str
+    file: str  # arrays `x` (n, 28, 28), `y`, `writer`, `is_test`; writers are complete
+    sha256: str  # checksum of `file`
 
     @property
     def origin(self) -> str:

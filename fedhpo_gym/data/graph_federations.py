@@ -27,24 +27,15 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class GraphFederation(Federation):
-    """The graph of all clients under one seed; `features` are the dense node features.
+    """The graph of all clients under one seed; `features` are the dense node features."""
 
-    Attributes:
-        graph: the whole graph, edges between clients included.
-        owner: (n,) int64 client of each node.
-        edges: (2, m) int64 edges inside clients, in node numbers of the whole graph.
-    """
-
-    graph: NodeGraph
-    owner: Indices
-    edges: Indices
+    graph: NodeGraph  # the whole graph, edges between clients included
+    owner: Indices  # (n,) int64 client of each node
+    edges: Indices  # (2, m) int64 edges inside clients, in node numbers of the whole graph
 
     @cached_property
     def adjacency(self) -> SparseRows:
-        """(n, n) normalised adjacency with self loops of the edges inside clients.
-
-        No edge joins two clients, so the rows of a client are its own normalised adjacency.
-        """
+        """(n, n) normalised adjacency with self loops, of the edges inside clients."""
         return normalised_adjacency(self.edges, len(self.labels))
 
     def client_nodes(self, client: int) -> Indices:
@@ -59,10 +50,7 @@ class GraphFederation(Federation):
 
     @cached_property
     def propagated(self) -> SparseRows:
-        """(n, d) normalised adjacency times features: the input of the first graph convolution.
-
-        It depends on no parameter, so it is computed once for all courses of a seed.
-        """
+        """(n, d) normalised adjacency times features: the input of the first graph convolution."""
         return matmul(self.adjacency, from_dense(self.features[np.arange(len(self.labels))]))
 
 
@@ -72,11 +60,7 @@ def make_graph_federation(
     num_clients: int = 5,
     delta: int = DELTA,
 ) -> GraphFederation:
-    """Give each client whole communities of a graph and split its nodes 60/20/20 at random.
-
-    Edges between clients are lost to them, as no client knows the other's nodes. The seed of a
-    course draws the communities and the split.
-    """
+    """Give clients whole communities of a graph, no edges between, and split nodes 60/20/20."""
     if not isinstance(dataset, NodeGraph):
         raise InvalidArgumentError(f"`dataset` must be a graph, got {dataset.name}")
     parts = place_communities(louvain_communities(dataset, seed), num_clients, delta)
@@ -159,14 +143,7 @@ def _split(nodes: Indices) -> tuple[Indices, ...]:
 
 @dataclass(frozen=True, eq=False)
 class HeteroFederation(Federation):
-    """Graph sets that share neither features nor classes, one per client, under one seed.
-
-    The rows of `clients` are graphs, numbered through all sets; `num_classes` is that of the
-    client with most.
-
-    Attributes:
-        sets: the graphs of each client.
-    """
+    """Graph sets with features and classes of their own, one per client; rows are graphs."""
 
     sets: tuple[GraphSet, ...]
 

@@ -33,20 +33,11 @@ LAYOUT = 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphSet(Dataset):
-    """Many graphs, laid end to end; the samples are the graphs.
+    """Many graphs, laid end to end; the samples are the graphs."""
 
-    `features` (G, d) are the sums of the node features of each graph: what a model sees that knows
-    no edges.
-
-    Attributes:
-        node_features: (N, d) of all nodes.
-        offsets: (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1].
-        edges: (2, m) int64, each undirected edge once, smaller end first, no self loops.
-    """
-
-    node_features: SparseRows
-    offsets: Indices
-    edges: Indices
+    node_features: SparseRows  # (N, d) of all nodes
+    offsets: Indices  # (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1]
+    edges: Indices  # (2, m) int64, each undirected edge once, smaller end first, no self loops
 
     @property
     def graph_of_node(self) -> Indices:
@@ -67,12 +58,7 @@ def make_graph_set(
     labels: Labels,
     num_classes: int,
 ) -> GraphSet:
-    """Build a set from edges in any order, direction and number; its arrays become read-only.
-
-    Raises:
-        InvalidArgumentError: the offsets do not cover all nodes once, a label is no class, or an
-            edge leaves its graph.
-    """
+    """Build a set from edges in any order, direction and number; its arrays become read-only."""
     offsets, labels = np.array(offsets, dtype=np.int64), np.array(labels, dtype=np.int64)
     edges, num_nodes = undirected(edges), len(node_features)
     bounds = (offsets[0], offsets[-1]) == (0, num_nodes) and len(offsets) == len(labels) + 1
@@ -108,15 +94,10 @@ def _sums(node_features: SparseRows, graph: Indices, num_graphs: int) -> SparseR
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSetSource(Source):
-    """A set of graphs in public files.
+    """A set of graphs in public files."""
 
-    Attributes:
-        num_features: width of a node's features.
-        files: what it is read from.
-    """
-
-    num_features: int
-    files: tuple[PublicFile, ...]
+    num_features: int  # width of a node's features
+    files: tuple[PublicFile, ...]  # what it is read from
 
     @property
     def origin(self) -> str:
@@ -163,10 +144,10 @@ _CITATION = "K. Borgwardt et al.: Protein function prediction via graph kernels,
 
 @dataclass(frozen=True, kw_only=True)
 class TUSource(GraphSetSource):
-    """Four text files: edges, graph of each node, label of each graph, label of each node.
+    """Four text files: edges, graph of each node, label of each graph, label of each node, from 1.
 
-    Nodes and graphs are numbered from 1. The features of a node are its label, one-hot, in the
-    ascending order of the labels in the file; so are the classes of the graphs.
+    Features are labels of nodes, one-hot; these and the classes are in the ascending order of
+    labels.
     """
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
@@ -197,48 +178,36 @@ def read_integers(content: bytes) -> NDArray[np.int64]:
     return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
 
 
-def tu_files(name: str, blobs: Sequence[str]) -> tuple[PublicFile, ...]:
-    """Return the four files of a set in the order of `PARTS`."""
-    names = [f"{name}_{part}.txt" for part in PARTS]
-    return tuple(
-        PublicFile(f"{_ADDRESS}/{name}/raw/{file}", f"{FOLDER}/{name}/{file}", blob)
-        for file, blob in zip(names, blobs, strict=True)
+def _listed(name: str, rows: int, classes: int, folder: str, blobs: Sequence[str]) -> TUSource:
+    """Return a set whose four files, in the order of `PARTS`, have these git ids."""
+    files = [f"{folder}_{part}.txt" for part in PARTS]
+    return TUSource(
+        name=name,
+        num_rows=rows,
+        num_classes=classes,
+        num_features=3,
+        licence="none stated by the publisher, who asks for the citation",
+        citation=_CITATION,
+        files=tuple(
+            PublicFile(f"{_ADDRESS}/{folder}/raw/{file}", f"{FOLDER}/{folder}/{file}", blob)
+            for file, blob in zip(files, blobs, strict=True)
+        ),
     )
 
 
+_ENZYMES = (
+    "1036978942e8dcfa04a23e811b4d01a49a98699f",
+    "dcc03b2f70b09ffd0902bb56d43093dae6269643",
+    "a38377c0bab3c5443a06d34e688b7f3929d54101",
+    "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
+)
+_PROTEINS = (
+    "ee53ec0da8436f73dd901605817310b5d49e3385",
+    "b57414429ddf0e5e5a455c312215a57cd6240993",
+    "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61",
+    "4f0beae20f4d5b668eae4a98488e4360b112968d",
+)
 TU_SETS = (
-    TUSource(
-        name="ENZYMES",
-        num_rows=600,
-        num_classes=6,
-        num_features=3,
-        licence="none stated by the publisher, who asks for the citation",
-        citation=_CITATION,
-        files=tu_files(
-            "ENZYMES",
-            (
-                "1036978942e8dcfa04a23e811b4d01a49a98699f",
-                "dcc03b2f70b09ffd0902bb56d43093dae6269643",
-                "a38377c0bab3c5443a06d34e688b7f3929d54101",
-                "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
-            ),
-        ),
-    ),
-    TUSource(
-        name="PROTEINS",
-        num_rows=1113,
-        num_classes=2,
-        num_features=3,
-        licence="none stated by the publisher, who asks for the citation",
-        citation=_CITATION,
-        files=tu_files(
-            "PROTEINS_full",
-            (
-                "ee53ec0da8436f73dd901605817310b5d49e3385",
-                "b57414429ddf0e5e5a455c312215a57cd6240993",
-                "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61",
-                "4f0beae20f4d5b668eae4a98488e4360b112968d",
-            ),
-        ),
-    ),
+    _listed("ENZYMES", 600, 6, "ENZYMES", _ENZYMES),
+    _listed("PROTEINS", 1113, 2, "PROTEINS_full", _PROTEINS),
 )

@@ -17,25 +17,14 @@ from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphSets(Dataset):
-    """Sets of graphs, one after the other; `users` says which set a graph is from.
-
-    Labels of different sets share nothing but their numbers, and so do features: those of a set
-    fill the first columns.
-
-    Attributes:
-        sets: the sets.
-    """
+    """Sets of graphs, one after the other; `users` says which set a graph is from."""
 
     sets: tuple[GraphSet, ...]
 
 
 @checked_types
 def make_graph_sets(name: str, sets: Sequence[GraphSet]) -> GraphSets:
-    """Lay sets of graphs end to end.
-
-    Raises:
-        InvalidArgumentError: there is none.
-    """
+    """Lay sets of graphs end to end."""
     if not sets:
         raise InvalidArgumentError(f"`sets` must hold at least one set of graphs, got {sets!r}")
     features = _join([_rows(own) for own in sets])
@@ -73,13 +62,9 @@ def _join(parts: Sequence[SparseRows]) -> SparseRows:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSetsSource(Source):
-    """Several sets of graphs of the catalogue as one.
+    """Several sets of graphs of the catalogue as one."""
 
-    Attributes:
-        sources: where the sets come from, in their order.
-    """
-
-    sources: tuple[Source, ...]
+    sources: tuple[Source, ...]  # where the sets come from, in their order
 
     @property
     def origin(self) -> str:

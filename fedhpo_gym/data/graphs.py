@@ -22,13 +22,9 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeGraph(Dataset):
-    """One graph; its samples are its nodes, and the labels are theirs.
+    """One graph; its samples are its nodes, and the labels are theirs."""
 
-    Attributes:
-        edges: (2, m) int64, each undirected edge once, smaller end first, no self loops.
-    """
-
-    edges: Indices
+    edges: Indices  # (2, m) int64, each undirected edge once, smaller end first, no self loops
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
@@ -43,12 +39,7 @@ def make_node_graph(
     edges: Edges,
     num_classes: int,
 ) -> NodeGraph:
-    """Build a graph from edges in any order, direction and number; its arrays become read-only.
-
-    Raises:
-        InvalidArgumentError: features and labels differ in length, a label is no class, or an
-            edge ends outside the graph.
-    """
+    """Build a graph from edges in any order, direction and number; its arrays become read-only."""
     labels, edges = np.array(labels, dtype=np.int64), undirected(edges)
     if len(features) != len(labels):
         raise InvalidArgumentError(
@@ -132,13 +123,7 @@ def undirected(edges: Edges) -> Indices:
 def normalised_adjacency(
     edges: Annotated[Indices, Axes(2, 2, empty=True)], num_nodes: int
 ) -> SparseRows:
-    """Return D^-1/2 (A + I) D^-1/2, where D holds the row sums of A + I.
-
-    The propagation of a graph convolution (Kipf and Welling, ICLR 2017, Eq. 2). An isolated node
-    keeps its own features: its row is 1 on the diagonal.
-
-    Shapes: returns (n, n).
-    """
+    """Return (n, n) D^-1/2 (A + I) D^-1/2, D the row sums of A + I (Kipf and Welling, 2017)."""
     if not -1 <= edges.max(initial=-1) < num_nodes or edges.min(initial=0) < 0:
         raise InvalidArgumentError(
             f"`edges` must be pairs of nodes, numbered below `num_nodes`, got {num_nodes} nodes"
@@ -159,18 +144,11 @@ def _to_scipy(matrix: SparseRows) -> Any:
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file in a public repository, plain or compressed with gzip in the data folder.
+    """One file in a public repository, kept plain or compressed with gzip in the data folder."""
 
-    Attributes:
-        url: https address of the plain file at one fixed commit.
-        path: where it is kept below the data folder; found without the first folder, too.
-        git_blob: the id that git gives the plain file; it serves as the checksum, as the
-            publisher's repository vouches for it.
-    """
-
-    url: str
-    path: str
-    git_blob: str
+    url: str  # https address of the plain file at one fixed commit
+    path: str  # below the data folder; found without the first folder, too
+    git_blob: str  # git's id of the plain file, which serves as the checksum
 
     def local(self, repair: str) -> Path:
         """Return the verified file, downloaded if it has to be and can."""
@@ -194,10 +172,7 @@ class PublicFile:
 
 
 def read_plain(path: Path) -> bytes:
-    """Return the content of a file, decompressed if its name ends in `.gz`.
-
-    What gzip raises about a damaged file goes on to `reading`.
-    """
+    """Return the content of a file, decompressed if its name ends in `.gz`."""
     content = path.read_bytes()
     return gzip.decompress(content) if path.suffix == ".gz" else content
 

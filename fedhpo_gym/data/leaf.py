@@ -1,7 +1,4 @@
-"""LEAF's json format and preprocessing, for all of its six data sets.
-
-S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018, https://leaf.cmu.edu.
-"""
+"""LEAF's json format, for all of its six data sets (Caldas et al., 2018, https://leaf.cmu.edu)."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -41,14 +38,7 @@ REPAIR = (
 
 @checked_types
 def find_files(folder: Path) -> list[Path]:
-    """Return the json files of the last preprocessing step found in a folder, sorted.
-
-    The folder may be LEAF's `data/<name>`, the folder `data` below it, or one with json files.
-    Training files come before test files.
-
-    Raises:
-        DamagedDataError: files of this package's own preprocessing are missing, or too many.
-    """
+    """Return the json files of the last preprocessing step in a folder, train before test."""
     for base in (folder / "data", folder):
         for stage in STAGES:
             found = [_json_files(base / name) for name in stage]
@@ -61,14 +51,7 @@ def find_files(folder: Path) -> list[Path]:
 
 @checked_types
 def find_in(root: Path, *names: str) -> list[Path]:
-    """Return what `find_files` finds of a data set in a data folder, under the first such name.
-
-    The folder may hold the data set's own, be a clone of LEAF, which has it in `data/<name>`, or be
-    the data set's own folder by name.
-
-    Raises:
-        DamagedDataError: as in `find_files`.
-    """
+    """Return `find_files` of the first such data set in a data folder, or in a clone of LEAF."""
     for name in names:
         for base in (root / name, root / "data" / name, *[root] * (root.name == name)):
             if files := find_files(base):
@@ -82,17 +65,10 @@ def _json_files(folder: Path) -> list[Path]:
 
 @checked_types
 def read_file(path: Path) -> LeafData:
-    """Read one file, `.json` or `.json.gz`.
+    """Read one file, `.json` or `.json.gz`, whose `num_samples` must be the numbers of samples.
 
-    The recorded `num_samples` must be the numbers of samples. LEAF's own split of Shakespeare
-    records 79 more for every user of a test part: such files of texts are read, too.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: it is no json, lacks a part, counts other samples than it holds, has a
-            number that is none, or belongs to a folder of this package's own preprocessing and is
-            not the file that was written there.
-        TooLargeError: unpacked and decoded, it is larger than may be read.
+    LEAF's own split of Shakespeare records 79 more for users of test parts: of texts that is let
+    pass.
     """
     max_bytes()  # a wrong variable is no damage
     if not path.is_file():
@@ -162,11 +138,7 @@ def _list(value: Any) -> list[Any]:
 
 @checked_types
 def integer(value: Any) -> int:
-    """Return a value that json wrote as an integer.
-
-    Raises:
-        InvalidArgumentError: it is something else, 1.9 or true for example.
-    """
+    """Return a value that json wrote as an integer."""
     if type(value) is not int:
         raise InvalidArgumentError(f"an integer is needed, got {value!r}")
     return value
@@ -174,11 +146,7 @@ def integer(value: Any) -> int:
 
 @checked_types
 def read_files(paths: Sequence[Path]) -> LeafData:
-    """Read and merge files; a user found in several gets the samples of all of them.
-
-    Raises:
-        DamagedDataError: as in `read_file`; or some files have hierarchies and others have none.
-    """
+    """Read and merge files; a user found in several gets the samples of all of them."""
     with reading(paths[0] if paths else "no file", REPAIR):
         return merge(read_file(path) for path in paths)
 
@@ -188,23 +156,10 @@ def write_files(
     folder: Path,
     stem: str,
     data: LeafData,
-    max_users: int = LEAF_FILE_USERS,
+    max_users: Annotated[int, Range(1)] = LEAF_FILE_USERS,
     marks: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write a data set as `<stem>_<i>.json`, at most `max_users` users per file.
-
-    Args:
-        folder: where the files go; it is made.
-        stem: what their names begin with.
-        data: the data set.
-        max_users: most users of a file.
-        marks: further keys of every file, which LEAF does not look at.
-
-    Raises:
-        InvalidArgumentError: `max_users` is less than 1, or a number is infinite.
-    """
-    if max_users < 1:
-        raise InvalidArgumentError(f"`max_users` must be at least 1, got {max_users}")
+    """Write a data set as `<stem>_<i>.json`, with further keys that LEAF does not look at."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for i, content in enumerate(_contents(data, max_users)):
@@ -294,16 +249,11 @@ def _hashes(place: Path) -> dict[str, str] | None:
 
 @dataclass(frozen=True)
 class UserSamples:
-    """The samples of one user: inputs and targets, whatever json holds for this data set.
+    """The samples of one user: inputs and targets, whatever json holds for this data set."""
 
-    Attributes:
-        x: inputs; 784 floats (FEMNIST), 60 floats (Synthetic), a file name (CelebA), a tweet with
-            its columns (Sent140), 80 characters (Shakespeare), lists of tokens (Reddit).
-        y: targets, as many.
-    """
-
+    # inputs: numbers, a file name, a tweet with its columns, characters or tokens.
     x: tuple[Any, ...]
-    y: tuple[Any, ...]
+    y: tuple[Any, ...]  # targets, as many
 
     def __len__(self) -> int:
         return len(self.y)
@@ -316,15 +266,10 @@ class UserSamples:
 
 @dataclass(frozen=True)
 class LeafData:
-    """A federated data set in LEAF's format.
+    """A federated data set in LEAF's format."""
 
-    Attributes:
-        users: samples by user, in the order of the files.
-        hierarchies: group by user (Shakespeare: the play), or None when the files have none.
-    """
-
-    users: Mapping[str, UserSamples]
-    hierarchies: Mapping[str, str] | None = None
+    users: Mapping[str, UserSamples]  # samples by user, in the order of the files
+    hierarchies: Mapping[str, str] | None = None  # group by user, of Shakespeare the play
 
     @property
     def num_samples(self) -> int:

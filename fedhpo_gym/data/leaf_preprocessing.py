@@ -1,18 +1,17 @@
 """LEAF's preprocessing: sampling, small users, and splits, as pure functions.
 
-The steps and their options are those of LEAF's `preprocess.sh`; the random numbers are this
-package's named streams, so a seed does not give LEAF's own draw. Different from LEAF on purpose:
-hierarchies survive every step that keeps users, `num_samples` is what is written, and a seed is
-always given, never the time.
+Options are those of LEAF's `preprocess.sh`. Different on purpose: draws come from named streams,
+hierarchies survive every step that keeps users, and `num_samples` is what is written.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedhpo_gym.core.checks import as_integer, as_number, checked_types
+from fedhpo_gym.core.checks import Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.leaf import LeafData, UserSamples
@@ -20,54 +19,23 @@ from fedhpo_gym.data.leaf import LeafData, UserSamples
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `preprocess` does; a step whose option is None is left out.
+    """What `preprocess` does; a step whose option is None is left out."""
 
-    Attributes:
-        sampling: "iid", "niid" or None (LEAF's -s).
-        fraction: share of the samples to keep (--sf).
-        iid_users: users made by iid sampling, and by no other; below 1 a share of the users, else a
-            number (--iu); None for 0.01.
-        min_samples: fewest samples a user must have (-k), or None.
-        split: "user", "sample" or None (-t).
-        train_fraction: share of the training data (--tf).
-        gap: samples left out between a user's training and test samples, which are then taken in
-            their order; None draws them. LEAF's Shakespeare needs 79: windows of 80 characters
-            that start closer share text.
-        sampling_seed: seed of the sampling (--smplseed).
-        split_seed: seed of the split (--spltseed).
-    """
-
-    sampling: str | None = None
-    fraction: float = 0.1
-    iid_users: float | None = None
-    min_samples: int | None = None
-    split: str | None = None
-    train_fraction: float = 0.9
-    gap: int | None = None
-    sampling_seed: int = 0
-    split_seed: int = 0
+    sampling: Literal["iid", "niid"] | None = None  # -s
+    fraction: Annotated[float, Range(0, 1, "(]")] = 0.1  # share of the samples to keep (--sf)
+    iid_users: float | None = None  # users made by iid sampling (--iu), below 1 a share; None: 0.01
+    min_samples: Annotated[int, Range(0)] | None = None  # fewest samples a user must have (-k)
+    split: Literal["user", "sample"] | None = None  # -t
+    train_fraction: Annotated[float, Range(0, 1, "()")] = 0.9  # share of the training data (--tf)
+    gap: Annotated[int, Range(0)] | None = (
+        None  # samples left out between training and test, in order (Shakespeare: 79)
+    )
+    sampling_seed: int = 0  # seed of the sampling (--smplseed)
+    split_seed: int = 0  # seed of the split (--spltseed)
 
     def __post_init__(self) -> None:
-        _one_of("sampling", self.sampling, (None, "iid", "niid"))
-        _one_of("split", self.split, (None, "user", "sample"))
-        for name in ("fraction", "iid_users", "train_fraction"):
-            value = getattr(self, name)
-            if value is not None or name != "iid_users":
-                _require(name, "a number", as_number(value), value)
-        for name in ("min_samples", "gap", "sampling_seed", "split_seed"):
-            value = getattr(self, name)
-            if value is not None or name.endswith("seed"):
-                _require(name, "an integer", as_integer(value), value)
-        if not 0 < self.fraction <= 1:
-            raise InvalidArgumentError(f"`fraction` must be in (0, 1], got {self.fraction}")
-        if not 0 < self.train_fraction < 1:
-            raise InvalidArgumentError(
-                f"`train_fraction` must be in (0, 1), got {self.train_fraction}"
-            )
+        check_fields(self)
         _check_iid_users(self.iid_users, self.sampling)
-        for name, value in (("min_samples", self.min_samples), ("gap", self.gap)):
-            if value is not None and value < 0:
-                raise InvalidArgumentError(f"`{name}` must not be negative, got {value}")
 
 
 def _check_iid_users(wanted: float | None, sampling: str | None) -> None:
@@ -84,26 +52,9 @@ def _check_iid_users(wanted: float | None, sampling: str | None) -> None:
         )
 
 
-def _require(argument: str, kind: str, found: float | None, value: object) -> None:
-    if found is None:
-        raise InvalidArgumentError(f"`{argument}` must be {kind}, got {value!r:.80}")
-
-
-def _one_of(argument: str, value: str | None, known: tuple[str | None, ...]) -> None:
-    if not (value is None or isinstance(value, str)) or value not in known:
-        raise InvalidArgumentError(f"`{argument}` must be one of {known}, got {value!r}")
-
-
 @checked_types
 def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
-    """Take the steps that the options name, in LEAF's order.
-
-    Returns:
-        `train` and `test` if the options ask for a split, else `data`.
-
-    Raises:
-        InvalidArgumentError: no user is left.
-    """
+    """Take the steps that the options name, in LEAF's order."""
     if options.sampling == "niid":
         data = sample_niid(data, options.fraction, options.sampling_seed)
     elif options.sampling == "iid":

@@ -35,25 +35,19 @@ NUM_ATOM_FEATURES = _HYDROGENS + MAX_HYDROGENS + 1
 
 _COMMIT = "dda6708342ffe255ded73c459ad64214a4615542"
 _ADDRESS = f"https://raw.githubusercontent.com/OpenDrugAI/AttentiveFP/{_COMMIT}/data"
-_LICENCE = "none stated by the repository; MoleculeNet is MIT (DeepChem)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoleculeSource(GraphSetSource):
     """One .csv file with a SMILES string and labels per molecule; the edges are the bonds.
 
-    Molecules that RDKit refuses are left out, so the number of samples depends on its version.
-    The features of an atom are those of `atom_features`; kinds of bonds are not used.
-
-    Attributes:
-        smiles: name of the column with the SMILES strings.
-        label: name of the column that decides the class.
-        positive: its value in class 1; any other is class 0.
+    Molecules that RDKit refuses are left out, so the number of samples depends on its version. The
+    features of an atom are those of `atom_features`; kinds of bonds are not used.
     """
 
-    smiles: str
-    label: str
-    positive: str
+    smiles: str  # name of the column with the SMILES strings
+    label: str  # name of the column that decides the class
+    positive: str  # its value in class 1; any other is class 0
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         chem: Any = cache.require("rdkit.Chem", "graphs")
@@ -86,8 +80,8 @@ def atom_features(atom: Any) -> Iterator[tuple[int, float]]:
 
     Columns: 43 elements (one-hot; another element has none); number of bonds 0..10 (one-hot, more
     counts as 10); implicit hydrogens 0..6 (one-hot); formal charge; radical electrons;
-    hybridisation SP, SP2, SP3, SP3D, SP3D2 (one-hot); aromatic; hydrogens 0..4 (one-hot). These
-    are the quantities of the featuriser that FederatedScope uses, in an order of our own.
+    hybridisation SP, SP2, SP3, SP3D, SP3D2 (one-hot); aromatic; hydrogens 0..4 (one-hot). These are
+    the quantities of the featuriser that FederatedScope uses, in an order of our own.
     """
     if atom.GetSymbol() in ELEMENTS:
         yield ELEMENTS.index(atom.GetSymbol()), 1.0
@@ -104,43 +98,35 @@ def atom_features(atom: Any) -> Iterator[tuple[int, float]]:
     yield _HYDROGENS + min(atom.GetTotalNumHs(), MAX_HYDROGENS), 1.0
 
 
-def _file(name: str, blob: str) -> tuple[PublicFile, ...]:
-    return (PublicFile(f"{_ADDRESS}/{name}", f"{FOLDER}/{name}", blob),)
+def _listed(
+    name: str, file: str, blob: str, smiles: str, label: str, positive: str, citation: str
+) -> MoleculeSource:
+    return MoleculeSource(
+        name=name,
+        num_classes=2,
+        num_features=NUM_ATOM_FEATURES,
+        licence="none stated by the repository; MoleculeNet is MIT (DeepChem)",
+        citation=citation,
+        files=(PublicFile(f"{_ADDRESS}/{file}", f"{FOLDER}/{file}", blob),),
+        smiles=smiles,
+        label=label,
+        positive=positive,
+    )
 
 
+# FederatedScope takes ClinTox's argmax of (approved, toxic in trials): class 1 is "not approved".
 MOLECULES = (
-    MoleculeSource(
-        name="BACE",
-        num_classes=2,
-        num_features=NUM_ATOM_FEATURES,
-        licence=_LICENCE,
-        citation="G. Subramanian et al.: Computational Modeling of BACE-1 Inhibitors, 2016",
-        files=_file("bace.csv", "cc149ab6b7ee3730046840829a1c63f7690f1792"),
-        smiles="mol",
-        label="Class",
-        positive="1",
+    _listed(
+        "BACE", "bace.csv", "cc149ab6b7ee3730046840829a1c63f7690f1792", "mol", "Class", "1",
+        "G. Subramanian et al.: Computational Modeling of BACE-1 Inhibitors, 2016",
     ),
-    MoleculeSource(
-        name="BBBP",
-        num_classes=2,
-        num_features=NUM_ATOM_FEATURES,
-        licence=_LICENCE,
-        citation="I. Martins et al.: A Bayesian approach to in silico BBB penetration, 2012",
-        files=_file("BBBP.csv", "2a42688eed77085816f439c2ce721235a63620a3"),
-        smiles="smiles",
-        label="BBBP",
-        positive="1",
+    _listed(
+        "BBBP", "BBBP.csv", "2a42688eed77085816f439c2ce721235a63620a3", "smiles", "BBBP", "1",
+        "I. Martins et al.: A Bayesian approach to in silico BBB penetration, 2012",
     ),
-    # FederatedScope takes the argmax of (approved, toxic in trials): class 1 is "not approved".
-    MoleculeSource(
-        name="ClinTox",
-        num_classes=2,
-        num_features=NUM_ATOM_FEATURES,
-        licence=_LICENCE,
-        citation="K. Gayvert et al.: A Data-Driven Approach to Predicting Clinical Trial Toxicity",
-        files=_file("clintox.csv", "92a89ed2189ec788cfdd88d7c3da6e18279f1e90"),
-        smiles="smiles",
-        label="FDA_APPROVED",
-        positive="0",
+    _listed(
+        "ClinTox", "clintox.csv", "92a89ed2189ec788cfdd88d7c3da6e18279f1e90", "smiles",
+        "FDA_APPROVED", "0",
+        "K. Gayvert et al.: A Data-Driven Approach to Predicting Clinical Trial Toxicity",
     ),
-)
+)  # fmt: skip

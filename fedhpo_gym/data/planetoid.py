@@ -18,21 +18,15 @@ from fedhpo_gym.data.records import Dataset, Source, SparseRows
 
 _COMMIT = "1e72912a0810cdf27ae54fd589a3b43358a2b161"
 _ADDRESS = f"https://raw.githubusercontent.com/shchur/gnn-benchmark/{_COMMIT}/data/npz"
-_LICENCE = "MIT (repository shchur/gnn-benchmark)"
 _SEN = "P. Sen et al.: Collective Classification in Network Data, AI Magazine 29(3), 2008"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeGraphSource(Source):
-    """A citation graph: papers with bags of words, their fields, and who cites whom.
+    """A citation graph: papers with bags of words, their fields, and who cites whom."""
 
-    Attributes:
-        num_features: number of words.
-        file: its .npz file.
-    """
-
-    num_features: int
-    file: PublicFile
+    num_features: int  # number of words
+    file: PublicFile  # its .npz file
 
     @property
     def origin(self) -> str:
@@ -55,10 +49,7 @@ class NodeGraphSource(Source):
 
 
 def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
-    """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`.
-
-    Edges are taken as undirected, whatever their direction and number in the file.
-    """
+    """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`."""
     with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
     features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))
@@ -83,39 +74,25 @@ def _integers(arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[np.int64
     return arrays[name].astype(np.int64, casting="safe")
 
 
-def _file(name: str, blob: str) -> PublicFile:
-    return PublicFile(f"{_ADDRESS}/{name}", f"gnn_npz/{name}", blob)
+def _listed(
+    name: str, rows: int, words: int, fields: int, blob: str, citation: str = _SEN
+) -> NodeGraphSource:
+    file = f"{name.lower()}.npz"
+    return NodeGraphSource(
+        name=name,
+        num_rows=rows,
+        num_features=words,
+        num_classes=fields,
+        licence="MIT (repository shchur/gnn-benchmark)",
+        open_licence=True,
+        citation=citation,
+        file=PublicFile(f"{_ADDRESS}/{file}", f"gnn_npz/{file}", blob),
+    )
 
 
+_PUBMED = "G. Namata et al.: Query-driven Active Surveying for Collective Classification"
 NODE_GRAPHS = (
-    NodeGraphSource(
-        name="Cora",
-        num_rows=2708,
-        num_features=1433,
-        num_classes=7,
-        licence=_LICENCE,
-        open_licence=True,
-        citation=_SEN,
-        file=_file("cora.npz", "b08fd856430b2b7787aa646a33ad51132b4f6f80"),
-    ),
-    NodeGraphSource(
-        name="CiteSeer",
-        num_rows=3312,
-        num_features=3703,
-        num_classes=6,
-        licence=_LICENCE,
-        open_licence=True,
-        citation=_SEN,
-        file=_file("citeseer.npz", "0e71905a80ab405875cc6c7a7a15190aa35fec79"),
-    ),
-    NodeGraphSource(
-        name="PubMed",
-        num_rows=19717,
-        num_features=500,
-        num_classes=3,
-        licence=_LICENCE,
-        open_licence=True,
-        citation="G. Namata et al.: Query-driven Active Surveying for Collective Classification",
-        file=_file("pubmed.npz", "25d0b1bebcb08296348572ca0cebe322fdd085b0"),
-    ),
+    _listed("Cora", 2708, 1433, 7, "b08fd856430b2b7787aa646a33ad51132b4f6f80"),
+    _listed("CiteSeer", 3312, 3703, 6, "0e71905a80ab405875cc6c7a7a15190aa35fec79"),
+    _listed("PubMed", 19717, 500, 3, "25d0b1bebcb08296348572ca0cebe322fdd085b0", _PUBMED),
 )

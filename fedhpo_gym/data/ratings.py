@@ -6,11 +6,13 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
@@ -21,17 +23,11 @@ PATTERNS = ("combined_data_*.txt", "training_set/mv_*.txt", "mv_*.txt")
 
 @dataclass(frozen=True, eq=False)
 class Ratings:
-    """Who rated what how, sorted by user, then item.
+    """Who rated what how, sorted by user, then item."""
 
-    Attributes:
-        user: (n,) int64 in 0..users-1; every user has ratings.
-        item: (n,) int32 in 0..items-1; every item has ratings.
-        rating: (n,) int64, 1 to 5 stars.
-    """
-
-    user: NDArray[np.int64]
-    item: NDArray[np.int32]
-    rating: NDArray[np.int64]
+    user: NDArray[np.int64]  # (n,) int64 in 0..users-1; every user has ratings
+    item: NDArray[np.int32]  # (n,) int32 in 0..items-1; every item has ratings
+    rating: NDArray[np.int64]  # (n,) int64, 1 to 5 stars
 
 
 def number(users: NDArray[np.int64], items: NDArray[np.int64], stars: NDArray[np.int64]) -> Ratings:
@@ -72,12 +68,13 @@ def _checked(stars: int, item: int | None) -> int:
     return stars
 
 
+@checked_types
 def make_ratings(
-    num_users: int = 500,
-    num_items: int = 200,
-    rank: int = 4,
-    mean_ratings: float = 20.0,
-    noise: float = 0.3,
+    num_users: Annotated[int, Range(1)] = 500,
+    num_items: Annotated[int, Range(1)] = 200,
+    rank: Annotated[int, Range(1)] = 4,
+    mean_ratings: Annotated[float, Range(1)] = 20.0,
+    noise: Annotated[float, Range(0)] = 0.3,
     seed: int = 0,
 ) -> Ratings:
     """Make ratings of the shape of Netflix: few per user, popular items, a planted low rank.
@@ -87,12 +84,6 @@ def make_ratings(
     clipped to 1..5. The number of ratings of a user is geometric; items are drawn with
     probabilities 1/1, 1/2, 1/3, ... and never twice by one user.
     """
-    sizes = {"num_users": num_users, "num_items": num_items, "rank": rank}
-    for name, value in {**sizes, "mean_ratings": mean_ratings}.items():
-        if value < 1:
-            raise InvalidArgumentError(f"`{name}` must be at least 1, got {value}")
-    if noise < 0:
-        raise InvalidArgumentError(f"`noise` must not be negative, got {noise}")
     rng = stream(seed, "made_ratings")
     left = rng.normal(size=(num_users, rank)) / np.sqrt(rank)
     right = rng.normal(size=(num_items, rank))
@@ -116,10 +107,7 @@ def ratings_dataset(name: str, ratings: Ratings) -> Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class NetflixSource(Source):
-    """The Netflix Prize data, from the folder `netflix` of the data folder; users are the raters.
-
-    Netflix withdrew the data, so nothing is downloaded: the user brings the files.
-    """
+    """The Netflix Prize data in the data folder's `netflix`, which the user brings."""
 
     @property
     def origin(self) -> str:

@@ -19,23 +19,12 @@ DRAWN, TRAIN, VAL, TEST = -1, 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Rows that are mostly zero, in compressed form (CSR).
+    """Rows that are mostly zero, in compressed form (CSR); indexing gives dense rows."""
 
-    Row i has the values `values[indptr[i]:indptr[i + 1]]` in the columns
-    `indices[indptr[i]:indptr[i + 1]]`. Indexing with an array of row numbers gives dense rows, as
-    indexing an array does.
-
-    Attributes:
-        indptr: (n + 1,) int64.
-        indices: (stored values,) int32, no column twice in a row.
-        values: (stored values,) float32.
-        num_columns: width of a row.
-    """
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: NDArray[np.float32]
-    num_columns: int
+    indptr: NDArray[np.int64]  # (n + 1,) int64, row i has the entries indptr[i]..indptr[i + 1]
+    indices: NDArray[np.int32]  # (stored values,) int32 columns, none twice in a row
+    values: NDArray[np.float32]  # (stored values,) float32
+    num_columns: int  # width of a row
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,11 +102,7 @@ def make_dataset(
     users: NDArray[np.int64] | None = None,
     fixed_split: NDArray[np.int8] | None = None,
 ) -> Dataset:
-    """Return a data set with its fingerprint; its arrays become read-only.
-
-    Raises:
-        InvalidArgumentError: the parts do not have the same number of samples.
-    """
+    """Return a data set with its fingerprint; its arrays become read-only."""
     optional = [part for part in (users, fixed_split) if part is not None]
     lengths = [len(features), len(labels), *map(len, optional)]
     if len(set(lengths)) > 1:
@@ -198,11 +183,7 @@ class Source(ABC):
         """
 
     def check(self, dataset: Dataset) -> None:
-        """Compare a data set with what is documented of it.
-
-        Raises:
-            DamagedDataError: it has another number of samples, or labels out of range.
-        """
+        """Compare a data set with what is documented of it."""
         rows, labels = len(dataset.labels), dataset.labels
         fits = rows > 0 and labels.min() >= 0 and labels.max() < self.num_classes
         if fits and self.num_rows in (None, rows):

@@ -33,22 +33,14 @@ LABELS = ("0", "1")
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceSource(Source):
-    """Labelled sentences with the publisher's training and development sets.
+    """Labelled sentences with the publisher's training and development sets."""
 
-    Attributes:
-        url: the publisher's archive.
-        sha256: its checksum, or None where none is known.
-        inside: folder of the files in the archive.
-        folder: folder of the same files in the data folder, looked for first.
-        max_len: number of tokens per sentence.
-        sizes: number of samples in each file, where it is there; files not named may have any.
-    """
-
-    url: str
-    inside: str
-    folder: str
-    sha256: str | None = None
-    max_len: int = 64
+    url: str  # the publisher's archive
+    inside: str  # folder of the files in the archive
+    folder: str  # folder of the same files in the data folder, looked for first
+    sha256: str | None = None  # its checksum, or None where none is known
+    max_len: int = 64  # number of tokens per sentence
+    # samples in each file; files not named may have any number.
     sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -57,11 +49,7 @@ class SentenceSource(Source):
         return self.url
 
     def read(self) -> Dataset:
-        """Return (n, max_len) int32 tokens; development sentences are the validation split.
-
-        Sentences without a public label are left out; where the test labels are not public, there
-        is no test split.
-        """
+        """Return (n, max_len) int32 tokens of sentences with a public label."""
         vocabulary = vocabulary_file(self.repair)
         found = cache.find(self.folder)
         if found is not None:
@@ -114,10 +102,7 @@ class SentenceSource(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Sst2Source(SentenceSource):
-    """SST-2 in GLUE's layout: `train.tsv`, `dev.tsv` and `test.tsv` with a header line.
-
-    GLUE's own test file has no labels; a file with a column `label` is used.
-    """
+    """SST-2 in GLUE's layout: `train.tsv`, `dev.tsv`, and a `test.tsv` with labels."""
 
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
         names = {TRAIN: "train.tsv", VAL: "dev.tsv", TEST: "test.tsv"}
@@ -173,8 +158,8 @@ class ColaSource(SentenceSource):
 def remaining(complete: Sequence[Row], known: Sequence[Row]) -> list[Row]:
     """Return the rows of CoLA's complete files that are not in its public parts.
 
-    Two known sentences were corrected after the complete files were made: a known row that is
-    not there takes the most similar row with its source and label with it.
+    Two known sentences were corrected after the complete files were made: a known row that is not
+    there takes the most similar row with its source and label with it.
     """
     left = Counter(complete)
     corrected = Counter(known) - left
@@ -187,10 +172,7 @@ def remaining(complete: Sequence[Row], known: Sequence[Row]) -> list[Row]:
 
 
 def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
-    """Return the cells of a file of tab-separated values, or of the same name with `.gz`.
-
-    Quotation marks mean nothing, as in GLUE.
-    """
+    """Return the cells of tab-separated values, plain or `.gz`; quotation marks mean nothing."""
     packed = place / f"{name}.gz"
     with reading(place / name, _again(place, repair)):
         if (place / name).exists():

@@ -35,21 +35,14 @@ class ShakespeareSource(Source):
     """Sequences of 80 characters and the one that follows; users are roles of plays.
 
     The data folder's `shakespeare/` is searched for LEAF's output, then for plays in XML: the
-    archive `file`, or a folder `playshakespeare_editions` (a clone of the editions' repository).
-    It is another edition than LEAF's, so numbers of users and samples differ.
-
-    Attributes:
-        url: repository of the XML editions.
-        file: archive of them.
-        sha256: checksum of `file`.
-        stride: characters between the starts of sequences made from XML; LEAF uses 1, which
-            stores every character 80 times.
+    archive `file`, or a folder `playshakespeare_editions` (a clone of the editions' repository). It
+    is another edition than LEAF's, so numbers of users and samples differ.
     """
 
-    url: str
-    file: str
-    sha256: str
-    stride: int = 20
+    url: str  # repository of the XML editions
+    file: str  # archive of them
+    sha256: str  # checksum of `file`
+    stride: int = 20  # characters between the starts of sequences; LEAF uses 1
 
     @property
     def origin(self) -> str:
@@ -146,10 +139,7 @@ def _xml_files(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
 
 def to_leaf(texts: Mapping[tuple[str, str], str], stride: int = 1) -> LeafData:
-    """Return roles' texts as LEAF data, to be written as json; the hierarchy is the play.
-
-    Roles with no more than 80 characters have no samples and are left out.
-    """
+    """Return texts of roles that have samples as LEAF data; the hierarchy is the play."""
     users, plays = {}, {}
     for (play, role), text in texts.items():
         starts = range(0, len(text) - LENGTH, stride)

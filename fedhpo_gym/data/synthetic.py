@@ -17,19 +17,12 @@ NOISE = 0.1  # standard deviation; LEAF's Appendix A calls it a variance
 
 @dataclass(frozen=True, eq=False)
 class SyntheticDraw:
-    """What LEAF's generator draws.
+    """What LEAF's generator draws."""
 
-    Attributes:
-        x: features (n, num_dim) of each task, without the constant one.
-        y: (n,) labels of each task.
-        q: (num_dim + 1, num_classes, clusters), shared by all tasks.
-        means: (clusters, clusters), the centre of each cluster of models.
-    """
-
-    x: list[NDArray[np.float64]]
-    y: list[NDArray[np.int64]]
-    q: NDArray[np.float64]
-    means: NDArray[np.float64]
+    x: list[NDArray[np.float64]]  # features (n, num_dim) of each task, without the constant one
+    y: list[NDArray[np.int64]]  # (n,) labels of each task
+    q: NDArray[np.float64]  # (num_dim + 1, num_classes, clusters), shared by all tasks
+    means: NDArray[np.float64]  # (clusters, clusters), the centre of each cluster of models
 
 
 def generate(
@@ -41,8 +34,8 @@ def generate(
 ) -> SyntheticDraw:
     """Generate tasks with numpy's legacy generator, whose stream LEAF's numbers depend on.
 
-    The generator is seeded twice with the same seed, for the task sizes and for everything else,
-    as LEAF's code does; where code and Appendix A of the paper differ, this follows the code.
+    The generator is seeded twice with the same seed, for the task sizes and for everything else, as
+    LEAF's code does; where code and Appendix A of the paper differ, this follows the code.
     """
     sizes = _task_sizes(np.random.RandomState(seed), num_tasks)
     rng = np.random.RandomState(seed)

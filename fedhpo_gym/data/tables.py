@@ -22,18 +22,13 @@ class TableSource(Source):
 
     The data folder is searched for the plain file first; otherwise the table is downloaded from
     OpenML once and cached. Tables that ship with scikit-learn need neither.
-
-    Attributes:
-        openml_task: OpenML task id, or None for tables that ship with scikit-learn.
-        file: name of the same table as a plain file, when the data folder holds one.
-        sha256: checksum of `file`.
-        sklearn: name of the scikit-learn loader, or None.
     """
 
-    openml_task: int | None = None
+    openml_task: int | None = None  # OpenML task id, or None for tables that ship with scikit-learn
+    # name of the plain file in the data folder, where it is looked for first.
     file: str | None = None
-    sha256: str | None = None
-    sklearn: str | None = None
+    sha256: str | None = None  # checksum of `file`
+    sklearn: str | None = None  # name of the scikit-learn loader, or None
 
     @property
     def origin(self) -> str:
@@ -51,11 +46,7 @@ class TableSource(Source):
 
     @property
     def here(self) -> bool:
-        """Whether it loads without a download: from scikit-learn, the data folder or the cache.
-
-        Raises:
-            DamagedDataError: the plain file exists but its checksum is wrong.
-        """
+        """Whether it loads without a download: from scikit-learn, the data folder or the cache."""
         return self.offline or local_file(self) is not None or _download_path(self).exists()
 
     def read(self) -> Dataset:
@@ -88,6 +79,20 @@ class TableSource(Source):
             with reading(path, again(self.repair)):
                 return encode_columns(read_columns(path))
         return _read_openml(self)
+
+
+def _listed(path: Path) -> tuple[TableSource, ...]:
+    """Return the tables that a CSV file describes, a row each; an empty cell is the default."""
+    counts = dict.fromkeys(("num_rows", "num_classes", "openml_task"), int)
+    read: dict[str, Any] = {**counts, "open_licence": bool}
+    with path.open(encoding="utf-8", newline="") as handle:
+        return tuple(
+            TableSource(**{name: read.get(name, str)(cell) for name, cell in row.items() if cell})
+            for row in csv.DictReader(handle)
+        )
+
+
+TABLES = _listed(Path(__file__).with_suffix(".csv"))
 
 
 def local_file(source: TableSource) -> Path | None:
@@ -124,26 +129,17 @@ def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.i
 
 @dataclass(frozen=True)
 class Nominal:
-    """A column of categories.
+    """A column of categories."""
 
-    Attributes:
-        cells: the value of each row.
-        order: the categories in the order the data set declares; a code is a position in it.
-    """
-
-    cells: list[str]
-    order: tuple[str, ...]
+    cells: list[str]  # the value of each row
+    order: tuple[str, ...]  # the categories in the order the data set declares
 
 
 Column = NDArray[np.float64] | Nominal
 
 
 def read_columns(path: Path) -> list[Column]:
-    """Read an ARFF file, or a CSV file with one header line, as columns; the last is the target.
-
-    Numeric columns come back as float64 arrays, nominal ones as `Nominal`. What is wrong with a
-    file comes as whatever the parsers raise, which `reading` translates.
-    """
+    """Read ARFF, or CSV with a header line, as arrays and `Nominal`; the last is the target."""
     if path.suffix == ".arff":
         arff: Any = cache.require("arff", "data")
         with path.open(encoding="utf-8") as handle:

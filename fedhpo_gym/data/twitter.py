@@ -35,18 +35,14 @@ Tweet = tuple[str, str, int]
 class TwitterSource(Source):
     """Tweets of many users as bags of words.
 
-    The data folder is searched for LEAF's output (`sent140/` or `sent140_leaf/`), which decides
-    by its own options which users are there; otherwise the publisher's archive is downloaded,
-    with all its users. The vocabulary is that of the data at hand: the `max_words` most frequent
-    words of all tweets, so it needs no outside file. Values are counts.
-
-    Attributes:
-        url: the publisher's archive.
-        max_words: size of the vocabulary at most.
+    The data folder is searched for LEAF's output (`sent140/` or `sent140_leaf/`), which decides by
+    its own options which users are there; otherwise the publisher's archive is downloaded, with all
+    its users. The vocabulary is that of the data at hand: the `max_words` most frequent words of
+    all tweets, so it needs no outside file. Values are counts.
     """
 
-    url: str
-    max_words: int = 10_000
+    url: str  # the publisher's archive
+    max_words: int = 10_000  # size of the vocabulary at most
 
     @property
     def origin(self) -> str:
@@ -155,10 +151,7 @@ def make_vocabulary(texts: Sequence[str], max_words: int) -> tuple[str, ...]:
 
 
 def bags_of_words(texts: Sequence[str], vocabulary: Sequence[str]) -> SparseRows:
-    """Return how often each word of the vocabulary occurs in each text; other words are left out.
-
-    Shapes: returns (texts, words).
-    """
+    """Return the (texts, words) counts of the vocabulary's words; other words are left out."""
     columns = {word: column for column, word in enumerate(vocabulary)}
     indptr, indices, values = [0], [], []
     for text in texts:

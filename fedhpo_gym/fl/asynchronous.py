@@ -21,21 +21,13 @@ from fedhpo_gym.fl.trainer import LocalResult, Values
 
 
 class Job(NamedTuple):
-    """What a client was sent to do; the earliest is done first.
+    """What a client was sent to do; the earliest is done first."""
 
-    Attributes:
-        done_s: when it is done.
-        number: jobs of the course that were begun before.
-        client: who does it.
-        version: aggregations that the model had which the client received.
-        reports: whether the report arrives; it is lost where a client drops out.
-    """
-
-    done_s: float
-    number: int
-    client: int
-    version: int
-    reports: bool
+    done_s: float  # when it is done
+    number: int  # jobs of the course that were begun before
+    client: int  # who does it
+    version: int  # aggregations that the model had which the client received
+    reports: bool  # whether the report arrives; it is lost where a client drops out
 
 
 class OneSecondEach:
@@ -50,17 +42,11 @@ class OneSecondEach:
 
 @dataclass(frozen=True)
 class Queue:
-    """Where a course stands in virtual time.
+    """Where a course stands in virtual time."""
 
-    Attributes:
-        now_s: seconds since its beginning.
-        begun: number of jobs begun so far.
-        in_flight: jobs that are not done.
-    """
-
-    now_s: float = 0.0
-    begun: int = 0
-    in_flight: tuple[Job, ...] = ()
+    now_s: float = 0.0  # seconds since its beginning
+    begun: int = 0  # number of jobs begun so far
+    in_flight: tuple[Job, ...] = ()  # jobs that are not done
 
 
 class LocalModel(NamedTuple):
@@ -72,15 +58,10 @@ class LocalModel(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class InFlight:
-    """What a course has begun: part of its state.
+    """What a course has begun: part of its state."""
 
-    Attributes:
-        queue: the jobs, in virtual time.
-        models: what will be reported, by number of the job.
-    """
-
-    queue: Queue
-    models: Mapping[int, LocalModel]
+    queue: Queue  # the jobs, in virtual time
+    models: Mapping[int, LocalModel]  # what will be reported, by number of the job
 
 
 def until_aggregation(
@@ -93,10 +74,10 @@ def until_aggregation(
     clock: JobClock,
     seed: int,
 ) -> tuple[Queue, Sequence[Job], Sequence[Job]]:
-    """Let clients train until there are enough reports for an aggregation.
+    """Let clients train, idle ones drawn uniformly, until reports are enough to aggregate.
 
-    Whenever fewer than `at_once` clients train, an idle one begins, drawn uniformly. Reports of the
-    same instant are collected before anybody begins. While the server aggregates, everything waits.
+    Reports of an instant are collected before anybody begins; while the server aggregates, all
+    wait.
     """
     now_s, begun, in_flight = queue.now_s, queue.begun, list(queue.in_flight)
     started: list[Job] = []
@@ -126,16 +107,11 @@ def until_aggregation(
 
 
 class AsynchronousGroup(Group):
-    """Trains courses of an `Asynchronous` algorithm.
-
-    A client's training is computed when it begins, with the hyperparameters of that moment, and
-    counts when virtual time has come to its end. Two models are kept for every client that trains.
-    """
+    """Courses of an `Asynchronous` algorithm: training is computed when it begins."""
 
     _algorithm: Asynchronous
 
     def __init__(self, positions: Sequence[int], *others: Any) -> None:
-        """Begin in the same way, with nothing in flight."""
         self._flights = [InFlight(Queue(), {}) for _ in positions]
         self._numbers: list[int] = []
         super().__init__(positions, *others)

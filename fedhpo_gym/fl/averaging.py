@@ -21,17 +21,11 @@ PIECE = 2**16
 
 @dataclass(frozen=True, eq=False)
 class _Order:
-    """Items in the order of their clients.
+    """Items in the order of their clients."""
 
-    Attributes:
-        index: (items,) which item comes next.
-        course: (items,) its course.
-        weight: (items,) its weight.
-    """
-
-    index: Tensor
-    course: Tensor
-    weight: Tensor
+    index: Tensor  # (items,) which item comes next
+    course: Tensor  # (items,) its course
+    weight: Tensor  # (items,) its weight
 
 
 class Averaging:

@@ -25,33 +25,17 @@ class JobClock(Protocol):
     def server_s(self) -> float: ...
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
-        """Return the seconds until a client is done, and whether its report then arrives.
-
-        Args:
-            seed: of the federation.
-            number: jobs of the course that were begun before.
-            client: who does it.
-            start_s: when it is begun.
-        """
+        """Return the seconds until a client's job is done, and whether its report arrives."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """One federated course.
+    """One federated course."""
 
-    Attributes:
-        configuration: `learning_rate`, `weight_decay`, `batch_size` (absent: full batches),
-            `step_size` (local epochs) and what model and algorithm read. An entry `name@i` is the
-            value of `name` for client i alone.
-        client_sample_rate: fraction of clients sampled per round.
-        seed: seed of data split, partition, initialisation, client sampling and minibatches.
-        clock: how long clients take, which asynchronous algorithms ask; None: one second each.
-    """
-
-    configuration: Mapping[str, float]
-    client_sample_rate: float
-    seed: int
-    clock: JobClock | None = None
+    configuration: Mapping[str, float]  # `name@i` is the value of `name` for client i alone
+    client_sample_rate: float  # fraction of clients sampled per round
+    seed: int  # seed of data split, partition, initialisation, client sampling and minibatches
+    clock: JobClock | None = None  # which asynchronous algorithms ask; None: one second each
 
     def value(self, name: str, default: float) -> PerClient:
         """Return a setting of the course, for all clients and for those that differ."""
@@ -71,15 +55,10 @@ class Course:
 
 @dataclass(frozen=True)
 class PerClient:
-    """A setting that some clients may have differently.
+    """A setting that some clients may have differently."""
 
-    Attributes:
-        base: value of all other clients.
-        own: (client, value) of the clients that differ, sorted.
-    """
-
-    base: float
-    own: tuple[tuple[int, float], ...] = ()
+    base: float  # value of all other clients
+    own: tuple[tuple[int, float], ...] = ()  # (client, value) of the clients that differ, sorted
 
     def of(self, client: int) -> float:
         """Return the value for one client."""
@@ -87,21 +66,13 @@ class PerClient:
 
 
 class Needs(NamedTuple):
-    """What decides which courses train beside a course, and on what.
+    """What decides which courses train beside a course, and on what."""
 
-    Attributes:
-        seed: which federation it trains on.
-        architecture: (name, value) pairs of the configuration that shape the model.
-        batch_size: samples per minibatch.
-        num_epochs: local epochs per round.
-        num_sampled: clients per round.
-    """
-
-    seed: int
-    architecture: tuple[tuple[str, float], ...]
-    batch_size: PerClient
-    num_epochs: PerClient
-    num_sampled: int
+    seed: int  # which federation it trains on
+    architecture: tuple[tuple[str, float], ...]  # (name, value) pairs that shape the model
+    batch_size: PerClient  # samples per minibatch
+    num_epochs: PerClient  # local epochs per round
+    num_sampled: int  # clients per round
 
 
 def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:

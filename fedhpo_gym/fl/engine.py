@@ -27,11 +27,7 @@ Key = tuple[int, tuple[tuple[str, float], ...]]
 
 
 class CourseBatch:
-    """Federated courses that advance together and never influence each other.
-
-    A course gives the same numbers alone, in any batch and in any order, and every random draw
-    comes from the course's own seed. What trains them is the model's to say (`Model.compiled`).
-    """
+    """Federated courses that advance together, each with the same bits alone and in any batch."""
 
     def __init__(
         self,
@@ -45,7 +41,6 @@ class CourseBatch:
         local_metrics: bool = True,
         precision: str = "float32",
     ) -> None:
-        """Create the courses at round 0."""
         self._federations = dict(federations)
         self._model = model
         self._algorithm = algorithm
@@ -174,11 +169,7 @@ class CourseBatch:
     def configure(
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
     ) -> None:
-        """Change the configurations (and client sample rates) of the courses from here on.
-
-        Every course keeps its model, its server's state and its round, unless its seed or the shape
-        of its model changes: then it starts again at round 0.
-        """
+        """Change configurations; a course of another seed or shape begins again at round 0."""
         if len(courses) != len(self._courses):
             raise InvalidArgumentError(
                 f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"

@@ -25,19 +25,12 @@ federation that needs more is summed row by row."""
 
 @dataclass(frozen=True, eq=False)
 class SplitRows:
-    """The rows of some clients of a federation, sorted by label; a group is a client's split.
+    """The rows of some clients of a federation, sorted by label; a group is a client's split."""
 
-    Attributes:
-        index: (n,) rows.
-        group: (n,) group of each row.
-        bounds: (classes + 1,) where the rows of each label begin, and where the last end.
-        true: (classes, groups) float32, rows of each label.
-    """
-
-    index: NDArray[np.int64]
-    group: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    true: NDArray[np.float32]
+    index: NDArray[np.int64]  # (n,) rows
+    group: NDArray[np.int64]  # (n,) group of each row
+    bounds: NDArray[np.int64]  # (classes + 1,) where the rows of each label begin, then the end
+    true: NDArray[np.float32]  # (classes, groups) float32, rows of each label
 
 
 def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> SplitRows:
@@ -57,14 +50,13 @@ def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> Spl
 class Evaluator:
     """Evaluates models on the data of some clients of a federation.
 
-    Rows are sorted by label, so that everything that concerns the true label is a contiguous
-    slice. Counts over a client's split are products with a 0/1 matrix, which are exact in any
-    order; losses are added row after row, so no library's order of summation and no neighbour
-    decides a bit.
+    Rows are sorted by label, so that everything that concerns the true label is a contiguous slice.
+    Counts over a client's split are products with a 0/1 matrix, which are exact in any order;
+    losses are added row after row, so no library's order of summation and no neighbour decides a
+    bit.
     """
 
     def __init__(self, prepared: TorchFederation, rows: SplitRows, device: torch.device) -> None:
-        """Evaluate on some rows of a federation."""
         self._model = prepared.model
         self._inputs = prepared.inputs
         self._num_classes, self._num_groups = rows.true.shape

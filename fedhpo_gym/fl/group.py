@@ -18,15 +18,12 @@ from fedhpo_gym.fl.trainer import LocalResult, Rows, Trainer, Values
 class Group:
     """Courses of one federation and model shape, which train as one.
 
-    What a course computes depends on nothing beside it.
-
     Attributes:
         positions: (courses,) where they stand in the batch.
         diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
-        seconds: (courses,) simulated seconds of the last round where training itself decides them;
-            else None.
     """
 
+    # (courses,) simulated seconds of the last round where training itself decides them.
     seconds: NDArray[np.float64] | None = None
 
     def __init__(
@@ -38,7 +35,6 @@ class Group:
         algorithm: Algorithm,
         horizon: int,
     ) -> None:
-        """Initialise every course from its seed."""
         self.positions = np.array(positions)
         self._trainer = trainer
         self._algorithm = algorithm
@@ -177,10 +173,7 @@ class Group:
         return local if said is own else self._trainer.replaced(local, said), said
 
     def _add_cut(self, parts: Sequence[Items], start: Values, mean: Values) -> list[Items]:
-        """Add portions with a course that lies in others, too, to the mean updates; return them.
-
-        They train again for all else: what is compared with a mean must not be kept until then.
-        """
+        """Add to the mean updates the portions of courses that lie in several; return them."""
         number = np.zeros(len(self.positions), dtype=np.int64)
         for part in parts:
             number[np.unique(part.course)] += 1

@@ -23,22 +23,17 @@ if TYPE_CHECKING:
 class Hyperparameters:
     """What the courses of a group are configured to do.
 
-    Rows are courses, or, where clients differ, the clients of each.
-
     Attributes:
-        rate: (rows,) learning rates.
-        decay: (rows,) factors of the parameters in a step.
         stopped: (courses,) which courses take steps of length zero.
         momentum: (rows,) shares of a step that the next one takes again; None where there is none.
     """
 
-    rate: Array
-    decay: Array
+    rate: Array  # (rows,) learning rates
+    decay: Array  # (rows,) factors of the parameters in a step
 
     def __init__(
         self, courses: Sequence[Course], trainer: Trainer, algorithm: Algorithm, horizon: int
     ) -> None:
-        """Read the configurations of the courses."""
         self._courses = courses
         self._trainer = trainer
         self._algorithm = algorithm
@@ -58,10 +53,7 @@ class Hyperparameters:
         self.stopped = np.empty(0, dtype=np.bool_)
 
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
-        """Let learning rates decay: from the first round to the last, to `rate_decay` times.
-
-        Shapes: `finished` (courses,); `stopped` (courses,).
-        """
+        """Let learning rates decay, from the first round to the last, to `rate_decay` times."""
         if not self._decays and np.array_equal(stopped, self.stopped):
             return
         self.stopped = stopped

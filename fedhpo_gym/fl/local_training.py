@@ -34,35 +34,24 @@ Laid = tuple[Tensor, Tensor, Tensor, NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False)
 class _Portion:
-    """Some steps of the items that still train, whatever rows are drawn.
+    """Some steps of the items that still train, whatever rows are drawn."""
 
-    Attributes:
-        at: client and step of each minibatch that is drawn.
-        where: (minibatches,) which of them each item's is; None where each is one item's.
-        counts: items of each step.
-        weights: (items, width) weights of rows, by step.
-        sizes: (items,) rows that are not padding, by step.
-    """
-
+    # client and step of each minibatch that is drawn.
     at: tuple[NDArray[np.int64], NDArray[np.int64]]
-    where: Tensor | None
-    counts: list[int]
-    weights: Sequence[Tensor]
-    sizes: Sequence[NDArray[np.int64]]
+    where: Tensor | None  # (minibatches,) which of them each item's is; None: one each
+    counts: list[int]  # items of each step
+    weights: Sequence[Tensor]  # (items, width) weights of rows, by step
+    sizes: Sequence[NDArray[np.int64]]  # (items,) rows that are not padding, by step
 
 
 class Steps:
-    """The local steps of items whose minibatches are equally wide.
+    """The local steps of items whose minibatches are equally wide, those with most steps first.
 
-    A step of small courses costs as much as its number of operations. So inputs of many steps are
-    read at once, and what no draw decides is worked out once for all rounds of the same items.
-
-    Attributes:
-        items: the items, sorted by their number of steps: those still training are a prefix.
+    Many steps read their inputs at once, and what no draw decides is worked out once for all
+    rounds.
     """
 
     def __init__(self, prepared: TorchFederation, items: Items, device: torch.device) -> None:
-        """Lay out what no draw decides."""
         self.items = items
         self._prepared = prepared
         self._device = device
@@ -137,21 +126,13 @@ MAX_PLANNED = 2**17
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StepSettings:
-    """Hyperparameters of some items, (items,) each.
+    """Hyperparameters of some items, (items,) each."""
 
-    Attributes:
-        rate: learning rates.
-        decay: factors of the parameters.
-        others: values of the model's hyperparameters, by name.
-        pull: strength of the pull; None for none.
-        momentum: share of a step that the next one takes again; None for none.
-    """
-
-    rate: Tensor
-    decay: Tensor
-    others: Mapping[str, Tensor]
-    pull: Tensor | None
-    momentum: Tensor | None = None
+    rate: Tensor  # learning rates
+    decay: Tensor  # factors of the parameters
+    others: Mapping[str, Tensor]  # values of the model's hyperparameters, by name
+    pull: Tensor | None  # strength of the pull; None for none
+    momentum: Tensor | None = None  # share of a step that the next one takes again; None for none
 
     def of(self, span: slice) -> StepSettings:
         """Return those of some of the items."""
@@ -170,7 +151,6 @@ class Plan:
     """
 
     def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
-        """Plan with the hyperparameters of the items of all widths."""
         self.span, self.steps = span, steps
         self._first = {len(steps.items): chosen.of(span)}
         self._rates: list[Tensor] = []
@@ -194,11 +174,7 @@ class Plan:
 
 
 class Draws:
-    """The random numbers of local training in one round.
-
-    Every client has its own stream, which goes on from step to step; so what one client draws
-    depends neither on the other clients nor on the courses that are trained beside.
-    """
+    """The random numbers of local training in one round, from a stream of each client's own."""
 
     def __init__(self, names: Names) -> None:
         """Start the streams of a round; `names` are those whom numbers are drawn for."""
@@ -206,10 +182,7 @@ class Draws:
         self._streams: dict[int, np.random.Generator] = {}
 
     def uniform(self, items: int, shape: tuple[int, ...]) -> Tensor:
-        """Return (items, *shape) float32 from U[0, 1) for the first items: per name the same.
-
-        They are in the memory of the processor, whatever the device.
-        """
+        """Return (items, *shape) float32 from U[0, 1), in the processor's memory."""
         distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
         drawn = np.empty((len(distinct), *shape), dtype=np.float32)
         for row, index in zip(drawn, distinct.tolist(), strict=True):
@@ -229,7 +202,6 @@ class LocalTraining:
     """Runs the local steps of items of one group."""
 
     def __init__(self, prepared: TorchFederation, device: torch.device) -> None:
-        """Train on a federation."""
         self._prepared = prepared
         self._model = prepared.model
         self._device = device
@@ -336,14 +308,9 @@ class LocalTraining:
 
 
 class Moves:
-    """What local steps moved last: momentum repeats a share of it (Polyak, 1964).
-
-    With a step u that a model takes by itself, w <- w - v where v <- momentum v + u: those of
-    `torch.optim.SGD` while the learning rate stays, as it does in a round.
-    """
+    """What local steps moved last, v, of w <- w - v with v <- momentum v + u (Polyak, 1964)."""
 
     def __init__(self, parameters: Parameters, names: Sequence[str]) -> None:
-        """Begin a round: nothing has moved."""
         self._before = {name: parameters[name].clone() for name in names}
         self._moved = {name: torch.zeros_like(parameters[name]) for name in names}
 

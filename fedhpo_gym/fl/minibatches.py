@@ -1,8 +1,4 @@
-"""Which clients train in a round and on which minibatches: drawn from the seed alone.
-
-Courses that share a seed, a batch size and a round share their minibatches, whatever else they are
-configured to do; that is what lets the engine read them once.
-"""
+"""Which clients train in a round and on which minibatches: drawn from the seed alone."""
 
 from __future__ import annotations
 
@@ -30,19 +26,12 @@ def row_weights(sizes: NDArray[np.int64], width: int) -> NDArray[np.float32]:
 
 
 def client_orders(rounds: Sequence[tuple[int, int]], num_clients: int) -> list[NDArray[np.int64]]:
-    """Return orders of sampling, by (seed, finished rounds).
-
-    A round with m clients takes the first m: rounds of courses that differ only in the client
-    sample rate are nested.
-    """
+    """Return orders of sampling by (seed, finished rounds); m clients are the first m."""
     return [rng.permutation(num_clients) for rng in seeding.streams("clients", rounds)]
 
 
 def poisson_clients(name: tuple[int, int], number: int, num_clients: int) -> NDArray[np.int64]:
-    """Return who takes part in a round (seed, finished rounds) where everybody decides alone.
-
-    A number of clients is expected; rounds that differ in it alone are nested.
-    """
+    """Return who takes part in (seed, finished rounds) where everybody decides alone."""
     drawn = seeding.stream(name[0], "poisson", name[1]).random(num_clients)
     return np.flatnonzero(drawn < number / num_clients)
 
@@ -53,11 +42,7 @@ def client_streams(names: Sequence[tuple[int, ...]]) -> list[np.random.Generator
 
 
 class ClientStreams:
-    """The same as `client_streams`, for few clients round after round.
-
-    To make one stream costs a fifth of a small client's local steps, so those of all clients are
-    prepared for several rounds at once.
-    """
+    """The same as `client_streams`, for few clients round after round."""
 
     def __init__(self, num_clients: int) -> None:
         """Prepare streams of the clients of federations that have that many."""
@@ -99,11 +84,7 @@ class ClientStreams:
 
 
 def batch_rows(federation: Federation, batch_size: PerClient) -> int:
-    """Return the rows a minibatch tensor has: no client can fill more than its training split.
-
-    A function of the federation and the batch sizes alone, so that tensor shapes, and with them
-    the rounding of every product, do not depend on what else is in a batch of courses.
-    """
+    """Return the rows of minibatch tensors; neighbours decide none, or rounding would differ."""
     largest = federation.num_samples[:, 0].max()
     return int(min(largest, max(batch_size.base, *(value for _, value in batch_size.own), 1)))
 
@@ -122,10 +103,6 @@ class RoundLayout:
         epochs: NDArray[np.int64],
         width: int,
     ) -> None:
-        """Lay out minibatches of some clients of a federation.
-
-        Shapes: `batch_size` (clients,); `epochs` (clients,).
-        """
         held = np.array([len(own) for own in rows])
         per_epoch = -(-held // batch_size)
         steps = epochs * per_epoch

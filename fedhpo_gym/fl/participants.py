@@ -19,22 +19,14 @@ MAX_KNOWN = 16
 
 @dataclass(frozen=True, eq=False)
 class Drawers:
-    """Whom random numbers are drawn for, whatever the round.
+    """Whom random numbers are drawn for, whatever the round."""
 
-    Attributes:
-        batch_key: (items,) index of the batch key.
-        client: (items,) client; -1 for draws of the server.
-    """
-
-    batch_key: NDArray[np.int64]
-    client: NDArray[np.int64]
+    batch_key: NDArray[np.int64]  # (items,) index of the batch key
+    client: NDArray[np.int64]  # (items,) client; -1 for draws of the server
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
-        """The (batch_key, client) that occur, and (items,) which of them each item has.
-
-        Where there is no client, the server's, it is left out.
-        """
+        """The (batch_key, client) that occur, and (items,) which of them each item has."""
         width = int(self.client.max()) + 2
         found, where = np.unique(self.batch_key * width + self.client + 1, return_inverse=True)
         pairs = (divmod(key, width) for key in found.tolist())
@@ -43,17 +35,11 @@ class Drawers:
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """What names the random numbers of each item in one round.
+    """What names the random numbers of each item in one round."""
 
-    Attributes:
-        seed: of the federation.
-        rounds: finished rounds of each batch key.
-        drawers: whom they are drawn for.
-    """
-
-    seed: int
-    rounds: Sequence[int]
-    drawers: Drawers
+    seed: int  # of the federation
+    rounds: Sequence[int]  # finished rounds of each batch key
+    drawers: Drawers  # whom they are drawn for
 
     @cached_property
     def distinct(self) -> tuple[list[tuple[int, ...]], NDArray[np.int64]]:
@@ -70,31 +56,19 @@ class Names:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """(course, client) pairs, by width, and those of one width with most local steps first.
+    """(course, client) pairs, by width, and those of one width with most local steps first."""
 
-    Attributes:
-        course: (items,) index of the course in its group.
-        client: (items,) index of the client.
-        batch_key: (items,) index of the course's batch key.
-        samples: (items,) training samples of the client.
-        batch_size: (items,) samples per minibatch.
-        width: (items,) rows of a minibatch, padding included.
-        epochs: (items,) local epochs.
-        steps: (items,) minibatches, each a local step.
-        weight: (items,) share of the client's samples among the course's sampled clients.
-        num_sampled: (items,) clients the course samples.
-    """
-
-    course: NDArray[np.int64]
-    client: NDArray[np.int64]
-    batch_key: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    batch_size: NDArray[np.int64]
-    width: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-    steps: NDArray[np.int64]
+    course: NDArray[np.int64]  # (items,) index of the course in its group
+    client: NDArray[np.int64]  # (items,) index of the client
+    batch_key: NDArray[np.int64]  # (items,) index of the course's batch key
+    samples: NDArray[np.int64]  # (items,) training samples of the client
+    batch_size: NDArray[np.int64]  # (items,) samples per minibatch
+    width: NDArray[np.int64]  # (items,) rows of a minibatch, padding included
+    epochs: NDArray[np.int64]  # (items,) local epochs
+    steps: NDArray[np.int64]  # (items,) minibatches, each a local step
+    # (items,) share of the client's samples among the course's sampled clients.
     weight: NDArray[np.float32]
-    num_sampled: NDArray[np.int64]
+    num_sampled: NDArray[np.int64]  # (items,) clients the course samples
 
     def __len__(self) -> int:
         """Return the number of items."""
@@ -140,7 +114,6 @@ class Roster:
         min_rows: int = 1,
         longest_first: bool = True,
     ) -> None:
-        """Lay out what does not change from round to round."""
         self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
         self._seed, self._num_clients = federation.seed, federation.num_clients
         keys = [(one.batch_size, own) for one, own in zip(needed, finished, strict=True)]
@@ -157,10 +130,7 @@ class Roster:
         self._known: dict[bytes, Items] = {}
 
     def items(self, elapsed: int) -> Items:
-        """Return the items of a round, `elapsed` rounds after the group was made.
-
-        The same clients give the same object, so that what follows from it is laid out once.
-        """
+        """Return the items of a round, the same object for the same clients."""
         drawn = self._participants(elapsed)
         client = np.concatenate(drawn)
         course = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
@@ -238,11 +208,7 @@ class Roster:
 
 
 def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
-    """Yield the items in portions of whole batch keys; of one that is too large, of whole clients.
-
-    A portion holds at least one client of a batch key, and else at most `max_bytes` of local
-    parameters. How a batch key is split does not depend on the others.
-    """
+    """Yield items in portions of whole batch keys, of large ones of whole clients."""
     limit = max(max_bytes // max(item_bytes, 1), 1)
     for part in _portions(items, items.batch_key, limit):
         yield from _portions(part, part.client, limit)

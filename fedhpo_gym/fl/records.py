@@ -22,26 +22,14 @@ and so memory does not grow with their number."""
 
 @dataclass(frozen=True, eq=False)
 class Feedback:
-    """What the clients reported; entries of clients that did not train are 0.
+    """What the clients reported; entries of clients that did not train are 0."""
 
-    Attributes:
-        sampled: (courses, rounds, clients) which clients trained.
-        before: (courses, rounds, clients, splits, metrics) of the model a client received.
-        after: likewise, of the model it made of it.
-        update_norm: (courses, rounds, clients) Euclidean norm of a client's update of what is
-            trained.
-        alignment: (courses, rounds, clients) cosine of a client's update and the weighted mean of
-            all updates of the round, in [-1, 1].
-        seconds: (courses, rounds) simulated seconds of each round of an asynchronous algorithm;
-            else 0.
-    """
-
-    sampled: NDArray[np.bool_]
-    before: NDArray[np.float32]
-    after: NDArray[np.float32]
-    update_norm: NDArray[np.float32]
-    alignment: NDArray[np.float32]
-    seconds: NDArray[np.float64]
+    sampled: NDArray[np.bool_]  # (courses, rounds, clients) which clients trained
+    before: NDArray[np.float32]  # (courses, rounds, clients, splits, metrics) of the received
+    after: NDArray[np.float32]  # likewise, of the model it made of it
+    update_norm: NDArray[np.float32]  # (courses, rounds, clients) Euclidean norm of what is trained
+    alignment: NDArray[np.float32]  # (courses, rounds, clients) cosine with the round's mean update
+    seconds: NDArray[np.float64]  # (courses, rounds) simulated, of asynchronous algorithms
 
 
 def empty_feedback(size: tuple[int, int, int]) -> Feedback:
@@ -59,45 +47,26 @@ def empty_feedback(size: tuple[int, int, int]) -> Feedback:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Learning curves of a batch of courses.
+    """Learning curves of a batch of courses."""
 
-    Attributes:
-        metrics: (courses, evaluated rounds, clients, splits, metrics) float32.
-        rounds: (evaluated rounds,) rounds after which `metrics` were computed, counted from where
-            the courses stood.
-        diverged_at: (courses,) round in which a course left the finite numbers, 0 if it did not;
-            its metrics stay those of its last finite model.
-        feedback: what the clients reported of every round; None unless observed.
-    """
-
-    metrics: NDArray[np.float32]
-    rounds: NDArray[np.int64]
+    metrics: NDArray[np.float32]  # (courses, evaluated rounds, clients, splits, metrics) float32
+    rounds: NDArray[np.int64]  # (evaluated rounds,) rounds since the courses stood
+    # (courses,) rounds; 0 for none; metrics stay the last finite ones.
     diverged_at: NDArray[np.int64]
-    feedback: Feedback | None = None
+    feedback: Feedback | None = None  # of every round; None unless observed
 
 
 @dataclass(frozen=True, eq=False)
 class CourseState:
-    """What training has made of one course.
+    """What training has made of one course."""
 
-    Parameters are arrays, or tensors where torch trains the model.
-
-    Attributes:
-        parameters: global parameters, (own, ..) each.
-        server: the server's state.
-        personal: (.., clients, ..) parameters that stay with the clients.
-        round: finished rounds.
-        diverged_at: round in which the course left the finite numbers; 0 if it did not.
-        last: (clients, splits, metrics) of its last finite evaluation, if there was one.
-        in_flight: what asynchronous training has begun; else None.
-        variates: (.., clients, ..) control variates that the clients keep.
-    """
-
-    parameters: Mapping[str, Any]
-    server: Mapping[str, Any]
-    personal: Mapping[str, Any]
-    round: int
-    diverged_at: int
+    parameters: Mapping[str, Any]  # global parameters, (own, ..) each
+    server: Mapping[str, Any]  # the server's state
+    personal: Mapping[str, Any]  # (.., clients, ..) parameters that stay with the clients
+    round: int  # finished rounds
+    diverged_at: int  # round in which the course left the finite numbers; 0 if it did not
+    # (clients, splits, metrics) of its last finite evaluation.
     last: NDArray[np.float32] | None = None
-    in_flight: object = None
+    in_flight: object = None  # what asynchronous training has begun
+    # (.., clients, ..) control variates that the clients keep.
     variates: Mapping[str, Any] = field(default_factory=dict)

@@ -1,10 +1,7 @@
 """The laws of the engine, tried on this machine: equal bits in any company, and right gradients.
 
-They are tried on small made-up problems of every model family.
-
-The engine is asked as anybody may ask it, through `CourseBatch`; nothing here knows how a model
-computes. Where a law does not hold, nothing is wrong with a course by itself: it is trained up to
-rounding as it should be. But its last digits then depend on what is trained beside it.
+Made-up problems of every family are asked through `CourseBatch`. Where a law does not hold, courses
+are right up to rounding, but their last digits depend on what is trained beside.
 """
 
 from __future__ import annotations
@@ -59,19 +56,12 @@ either is allowed on top."""
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of trying a law on a family of models.
+    """What came of trying a law on a family of models."""
 
-    Attributes:
-        family: name of the model.
-        law: one of `LAWS`.
-        holds: whether it does; None where it could not be tried.
-        words: what was seen, or what is missing.
-    """
-
-    family: str
-    law: str
-    holds: bool | None
-    words: str = ""
+    family: str  # name of the model
+    law: str  # one of `LAWS`
+    holds: bool | None  # whether it does; None where it could not be tried
+    words: str = ""  # what was seen, or what is missing
 
 
 def check_engine(families: Iterable[str] = tuple(MODELS)) -> list[Verdict]:
@@ -268,19 +258,12 @@ def _small_bert() -> type[Model]:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Courses of one family that differ in all that decides how they are grouped.
+    """Courses of one family that differ in all that decides how they are grouped."""
 
-    Attributes:
-        family: name of the model in `MODELS`.
-        model: the model.
-        federation: its data.
-        courses: what is trained.
-    """
-
-    family: str
+    family: str  # name of the model in `MODELS`
     model: type[Model]
-    federation: Federation
-    courses: tuple[Course, ...]
+    federation: Federation  # its data
+    courses: tuple[Course, ...]  # what is trained
 
 
 @cache
@@ -294,11 +277,7 @@ def make_case(family: str) -> Case:
 
 
 def _courses(more: Sequence[Mapping[str, float]], number: int) -> Iterator[Course]:
-    """Yield courses of unequal rates for every shape in `more`, several minibatches and cohorts.
-
-    Their numbers are odd on purpose: what a library rounds otherwise beside neighbours is what does
-    not fill its vectors.
-    """
+    """Yield courses of unequal rates for every shape in `more`; odd sizes fill no vector."""
     rounds = ((4, 1, 1.0), (16, 2, 0.5), (256, 1, 1.0), (7, 1, 0.7))
     for shape, (size, epochs, share) in itertools.product(more, rounds):
         for rate in np.geomspace(0.01, 0.3, number).tolist():

@@ -36,12 +36,7 @@ SUM_TILE = 256
 
 
 def worth_sharing(rank: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.bool_]:
-    """Return where corrections have fewer numbers than the (out, in) matrices they replace.
-
-    Then they cost less memory and less arithmetic, too.
-
-    Shapes: `shape` (out, in).
-    """
+    """Return where corrections have fewer numbers than the (out, in) matrices they replace."""
     return np.asarray(rank * sum(shape) <= shape[0] * shape[1])
 
 
@@ -94,10 +89,7 @@ class SharedMatrix(Matrix):
         buffers: Workspace,
         name: str,
     ) -> None:
-        """Give every client the same matrix.
-
-        Shapes: `start` (out, in).
-        """
+        """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
         bounds = np.cumsum([0, *(_up(rank, TILE) for rank in ranks)])
         self._first: list[int] = bounds[:-1].tolist()
@@ -238,7 +230,6 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        """Start without any memory."""
         self._kept: dict[str, Tensor] = {}
 
     def take(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
@@ -272,12 +263,7 @@ def shared_names(
 def sharing_courses(
     rows: NDArray[np.int64], names: frozenset[str], parameters: Parameters
 ) -> NDArray[np.bool_]:
-    """Return (courses,): which share those parameters, by what their own clients cost.
-
-    It depends neither on the courses beside, nor on who is sampled.
-
-    Shapes: `rows` (courses,).
-    """
+    """Return which of (courses,) share parameters, by what their own clients cost."""
     found = np.full(len(rows), bool(names))
     for name in names:
         found &= worth_sharing(rows, parameters[name].shape[2:])
@@ -285,10 +271,7 @@ def sharing_courses(
 
 
 def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False) -> Iterator[Items]:
-    """Yield the items by course, and of each as many clients as train together.
-
-    Shapes: `rows` (courses,).
-    """
+    """Yield the items by course, and of each as many clients as train together."""
     more = MORE if together else 1
     for course in np.unique(items.course).tolist():
         own = np.flatnonzero(items.course == course)

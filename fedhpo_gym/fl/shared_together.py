@@ -1,7 +1,4 @@
-"""Matrices of clients whose products are taken together, as graphics processors need it.
-
-The matrices of clients who start alike keep the form that `shared_matrices` describes.
-"""
+"""Products of clients' matrices taken together, in the form of `shared_matrices`."""
 
 from __future__ import annotations
 
@@ -51,10 +48,7 @@ class SharedMatrices(Matrices):
     """The matrices of clients of one course in one round; clients that still train come first."""
 
     def __init__(self, start: Tensor, dtype: torch.dtype, clients: int, rows: int) -> None:
-        """Give every client the same matrix.
-
-        Shapes: `start` (out, in).
-        """
+        """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
         self._left = self._rounded.new_zeros((clients, rows, start.shape[0]))
         self._right = self._rounded.new_zeros((clients, rows, start.shape[1]))

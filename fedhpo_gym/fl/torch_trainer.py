@@ -163,10 +163,7 @@ class TorchTrainer(Trainer):
         return self._sharing[1]
 
     def _trained_rows(self, roster: Roster) -> Rows:
-        """Return (courses,) rows that the largest client of a course trains on in a round.
-
-        Where the model takes the step of all items together, those that fill minibatches up count.
-        """
+        """Return (courses,) rows of the largest client in a round, padding included if together."""
         padded = roster.steps * roster.width[:, None]
         rows = padded if self.model.together else roster.epochs * roster.samples
         most: Rows = rows.max(axis=1)
@@ -339,7 +336,6 @@ class TorchTrainers(Trainers):
     def __init__(
         self, model: type[TorchModel], algorithm: Algorithm, device: str, precision: str
     ) -> None:
-        """Train a model by an algorithm."""
         require_precision(precision, model, device)
         warn_unless_fixed()
         self._model = model

@@ -38,21 +38,18 @@ class Trainer(ABC):
     Attributes:
         federation: the data.
         model: the model that fits them.
-        min_rows: rows of the smallest minibatch that is trained on; smaller ones are left out.
-        longest_first: whether items stand by width, and those with most local steps first.
         personal: names of the parameters that stay with the clients.
         kept: names of the parameters of which every client keeps its own.
         untrained: names of the parameters that the server's optimiser does not update.
         equally: whether everybody counts alike in averages; if False, by samples.
     """
 
-    min_rows: int = 1
-    longest_first: ClassVar[bool]
+    min_rows: int = 1  # rows of the smallest minibatch; smaller ones are left out
+    longest_first: ClassVar[bool]  # whether items stand by width, then local steps
 
     def __init__(
         self, federation: Federation, model: Model, algorithm: Algorithm, names: Collection[str]
     ) -> None:
-        """Sort the names of the parameters by what the algorithm does with them."""
         self.federation = federation
         self.model = model
         self.personal = algorithm.personal(names, model.norms) | model.personal
@@ -161,10 +158,7 @@ class Trainer(ABC):
         shared: Mapping[str, Any] | None = None,
         shift: Parameters | None = None,
     ) -> None:
-        """Train parameters of items in place, through all local steps of a round.
-
-        Shapes: `pull` (items,).
-        """
+        """Train parameters of items in place, through all local steps of a round."""
 
     @abstractmethod
     def updates(self, local: Values, received: Values) -> Values:
@@ -179,10 +173,7 @@ class Trainer(ABC):
         said: Parameters,
         result: LocalResult,
     ) -> None:
-        """Add what items send to the averages of their courses, in the order of the clients.
-
-        Running statistics count by samples, whatever the algorithm.
-        """
+        """Add what items send to averages; running statistics count by samples, always."""
 
     @abstractmethod
     def keep_statistics(self, average: Values, start: Values, nobody: NDArray[np.bool_]) -> None:

@@ -60,11 +60,6 @@ def objectives_of(
 
     Performance of every metric on every split; fairness where clients have a validation accuracy;
     privacy and costs, which need no metric.
-
-    Args:
-        metrics: what an evaluation holds.
-        splits: parts of the data.
-        budget_s: as in `cost_objectives`.
     """
     is_fair = "val" in splits and any(metric.name == FAIRNESS_METRIC for metric in metrics)
     fairness = FAIRNESS if is_fair else ()

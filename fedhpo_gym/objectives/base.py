@@ -140,7 +140,6 @@ class Objective:
         return cls(name, unit, minimize, bounds, compute, sensitivity=checked)
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
         _checked_bounds(self.name, self.bounds)
 
     @property
@@ -160,9 +159,6 @@ class Objective:
         """Return this objective with another way from values to errors and scores.
 
         An objective that is not ``open_ended`` is returned as it is: a clip hides nothing of it.
-
-        Raises:
-            UnknownNameError: There is no such transform.
         """
         require_known("transform", name, TRANSFORMS)
         return replace(self, transform=name) if self.open_ended else self
@@ -182,10 +178,7 @@ class Objective:
         return -high, -low
 
     def limit_error(self, limit: float) -> float:
-        """Return the error that a limit, in the unit of the value, stands for.
-
-        A clip leaves limits beyond the bounds where they are: they are never, or always, exceeded.
-        """
+        """Return the error of a limit in the unit of the value; it may lie beyond the bounds."""
         if TRANSFORMS[self.transform]:
             return self.error(limit)
         return limit if self.minimize else -limit
@@ -223,10 +216,7 @@ class Objective:
         return np.where(np.isnan(values), np.inf, values if self.minimize else -values)
 
     def lacks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what each of (B,) values lacks to the best one: its error without the clip.
-
-        It is 0 at the best value and never negative. NaN lacks as much as the worst.
-        """
+        """Return what (B,) values lack to the best one, 0 or more; NaN lacks most."""
         if TRANSFORMS[self.transform]:
             return self.errors(values)
         return np.maximum(self.unclipped_errors(values) - self.error_bounds[0], 0.0)

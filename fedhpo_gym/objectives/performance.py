@@ -30,20 +30,10 @@ def performances(
     metric: Metric,
     worst: float | None = None,
 ) -> NDArray[np.float64]:
-    """Return means of a metric as they are judged: the worst where training diverged.
+    """Return (B, splits) means over clients, then seeds; the worst where training diverged.
 
-    Args:
-        evaluations: B evaluations.
-        splits: of ``"train"``, ``"val"`` and ``"test"``.
-        metric: ``"loss"``, whose worst value is ``LARGEST``, or ``"accuracy"`` or ``"f1"``: 0.
-        worst: The worst value of another metric.
-
-    Returns:
-        (B, splits) sample-weighted means over clients, then means over seeds.
-
-    Raises:
-        UnknownNameError: A split or the metric does not exist.
-        InvalidArgumentError: A seed has no sample in a split.
+    The worst loss is ``LARGEST``, the worst accuracy and F1 are 0; of other metrics, `worst` says
+    it.
     """
     values, diverged = evaluations.means(splits, metric), evaluations.has_diverged
     if not diverged.any():
@@ -66,18 +56,8 @@ def performance_objective(
 ) -> Objective:
     """Make the objective ``{split}_{measure}``, read at the best round by validation loss.
 
-    The value is the sample-weighted mean over clients, then the mean over seeds
-    for evaluations that diverged.
-
-    Args:
-        split: ``"train"``, ``"val"`` or ``"test"``.
-        measure: Name of a metric's objective: ``"loss"`` (natural logarithm, nats), ``"error"``
-            (1 - accuracy) or ``"f1"`` of the metrics that the engine measures.
-        metrics: What the evaluations hold.
-        splits: See `Problem.splits`.
-
-    Raises:
-        UnknownNameError: The split or the measure does not exist.
+    The value is the sample-weighted mean over clients, then the mean over seeds: of the "loss"
+    (natural logarithm, nats), the "error" (1 - accuracy), "f1", or what else is measured.
     """
     known = {spec.objective: spec for spec in metrics}
     require_known("split", split, splits)
@@ -125,28 +105,17 @@ FAIRNESS_METRIC: Final[Metric] = "accuracy"
 FAIRNESS_NAMES: Final = ("std", "p10", "p50", "p90", "worst", "jain")
 _QUANTILES: Final = np.array([0.1, 0.5, 0.9])
 WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""The fairness vector where training diverged. Values in [0, 1] spread most, by 0.5, when half of
-them are 0 and half are 1."""
+"""The fairness vector where training diverged; half zeros and half ones spread most, by 0.5."""
 
 
 @explained_types
 def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
-    """Return spread and tail of client-wise performance, averaged over seeds.
+    """Return (..., 6) spread and tail of (..., S, N) client-wise performance, averaged over seeds.
 
     Entries follow ``FAIRNESS_NAMES``: population standard deviation, the 10th, 50th and 90th
-    percentile (linear interpolation), the worst client, and Jain's index
-    ``(sum x)^2 / (n sum x^2)`` (Jain, Chiu and Hawe, 1984, Eq. 1), which is 1 when all clients
-    are equal, all zeros included.
-
-    Args:
-        values: (..., S, N) performance of N clients under S seeds, higher is better; NaN marks a
-            client without data, which is left out.
-
-    Returns:
-        (..., 6) the measures over clients of each seed, then their mean over seeds.
-
-    Raises:
-        InvalidArgumentError: The shape is not (..., S, N), or a seed has no client.
+    percentile (linear interpolation), the worst client, and Jain's index ``(sum x)^2 / (n sum
+    x^2)`` (Jain, Chiu and Hawe, 1984, Eq. 1), which is 1 when all clients are equal, all zeros
+    included. NaN marks a client without data, which is left out.
     """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim < 2 or 0 in array.shape:
@@ -167,15 +136,9 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
 def client_fairness(
     evaluation: Evaluation | Evaluations, split: Split = "val", metric: Metric = "accuracy"
 ) -> NDArray[np.float64]:
-    """Return the (6,) fairness vector of an evaluation, over the clients that have samples.
+    """Return the (6,) fairness vector of an evaluation, (B, 6) of B, over clients with samples.
 
-    B evaluations give (B, 6); where training diverged, the vector is ``WORST_FAIRNESS``, because
-    clients that all have nothing are otherwise equal.
-
-    Raises:
-        UnknownNameError: The split or the metric does not exist.
-        InvalidArgumentError: The metric is a loss (lower is better), or a seed has no client
-            with samples in the split.
+    Where training diverged, it is ``WORST_FAIRNESS``: clients that all have nothing are equal.
     """
     if metric == "loss":
         raise InvalidArgumentError(
@@ -195,16 +158,7 @@ def client_fairness(
 
 @checked_types
 def fairness_objective(measure: str, split: Split = "val") -> Objective:
-    """Make the objective ``fairness_{measure}`` of client-wise accuracy.
-
-    Args:
-        measure: One of ``FAIRNESS_NAMES``.
-        split: Where the accuracy is measured; other splits than ``"val"`` are named
-            ``{split}_fairness_{measure}``.
-
-    Raises:
-        UnknownNameError: The measure or the split does not exist.
-    """
+    """Make the objective ``[{split}_]fairness_{measure}`` of client-wise accuracy."""
     require_known("fairness measure", measure, FAIRNESS_NAMES)
     require_known("split", split, SPLITS)
     is_spread = measure == "std"

@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.checks import Range, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -28,6 +28,10 @@ CAP: Final = 1e4
 
 SEARCH_ORDERS: Final = range(2, 256)
 """Renyi orders among which the accountant looks for the smallest epsilon."""
+
+Rounds = Annotated[int, Range(0)]
+Share = Annotated[float, Range(0, 1)]
+Delta = Annotated[float, Range(0, 1, "()")]
 
 
 class Spent(ABC):
@@ -40,11 +44,7 @@ class Spent(ABC):
 
     @property
     def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
-        """What else is spent.
-
-        Raises:
-            InvalidArgumentError: nobody knows.
-        """
+        """What else is spent, where anybody knows."""
         raise InvalidArgumentError(
             "`spent` must be a `Spending`, which knows costs, to tell an objective of costs; got "
             "the privacy spent alone"
@@ -59,9 +59,6 @@ class PrivacyLedger(Spent):
         epsilon: Epsilon of (epsilon, delta) differential privacy, in [0, ``CAP``].
         delta: Its delta, in [0, 1].
         renyi: Renyi divergence in nats at each of ``ORDERS``, in [0, ``CAP``].
-
-    Raises:
-        InvalidArgumentError: A field is out of its range.
     """
 
     epsilon: float
@@ -69,7 +66,6 @@ class PrivacyLedger(Spent):
     renyi: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if len(self.renyi) != len(ORDERS):
             raise InvalidArgumentError(
                 f"`renyi` must have one entry per order {ORDERS}, got {self.renyi!r}."
@@ -92,11 +88,7 @@ class PrivacyLedger(Spent):
 
 @dataclass(frozen=True, eq=False)
 class PrivacyLedgers(Spent):
-    """The privacy spent by B evaluations side by side.
-
-    Attributes:
-        values: (B, 5) fields in the order of ``PRIVACY_NAMES``.
-    """
+    """The privacy spent by B evaluations: (B, 5) values in the order of ``PRIVACY_NAMES``."""
 
     values: NDArray[np.float64]
 
@@ -116,29 +108,15 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 
 @checked_types
 def gaussian_ledger(
-    noise_multiplier: float, rounds: int, sample_rate: float, delta: float
+    noise_multiplier: float, rounds: Rounds, sample_rate: Share, delta: Delta
 ) -> PrivacyLedger:
-    """Return what ``rounds`` rounds of a subsampled Gaussian mechanism spend, capped at ``CAP``.
-
-    Args:
-        noise_multiplier: Standard deviation of the noise over the clipping norm.
-        rounds: Number of compositions.
-        sample_rate: Share of the records (here: clients) that is drawn in a round, in [0, 1].
-        delta: The delta at which epsilon is stated, in (0, 1).
-
-    Raises:
-        InvalidArgumentError: An argument is out of its range.
-    """
+    """Return what rounds of a subsampled Gaussian mechanism spend, capped at ``CAP``."""
     return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
 
 
 @checked_types
-def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
-    """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``.
-
-    Raises:
-        InvalidArgumentError: See `epsilon_from_renyi`.
-    """
+def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
+    """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``."""
     epsilon = epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
     if epsilon > CAP:
         return NO_PRIVACY
@@ -147,66 +125,43 @@ def ledger_of(divergences: Sequence[float], delta: float) -> PrivacyLedger:
 
 
 @checked_types
-def renyi_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
-    """Return `renyi_gaussian` at all `SEARCH_ORDERS`.
-
-    Raises:
-        InvalidArgumentError: An argument is out of its range.
-    """
+def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
+    """Return `renyi_gaussian` at all `SEARCH_ORDERS`."""
     return np.array(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS))
 
 
 @checked_types
-def renyi_gaussian(order: int, noise_multiplier: float, rounds: int, sample_rate: float) -> float:
+def renyi_gaussian(
+    order: Annotated[int, Range(2)], noise_multiplier: float, rounds: Rounds, sample_rate: Share
+) -> float:
     """Return a bound of the Renyi divergence, in nats, of a composed subsampled Gaussian.
 
     In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
-    of one client that is replaced. With noise multiplier z, the bound at order a is
-    ``T / (a - 1) log(1 - q + q exp(a (a - 1) / (2 z^2)))``.
+    of one client that is replaced. With noise multiplier z, the bound at order a is ``T / (a - 1)
+    log(1 - q + q exp(a (a - 1) / (2 z^2)))``; infinite without noise.
 
     A round without the client says the same of both data sets, a round with it is a Gaussian
     mechanism, and exp((a - 1) D_a) is jointly convex (van Erven and Harremoes, 2014, Section III).
     It is an equality where everybody sees who took part. Bounds that use the secrecy of the draw
     (Wang, Balle and Kasiviswanathan, 2019, Theorem 9) do not apply: they take for granted that one
     client in place of another changes no more than one sample does, but uploads arrive one by one.
-
-    Args:
-        order: Integer order, 2 or more.
-        noise_multiplier: Standard deviation of the noise over the largest change that replacing
-            a sample makes; 0 adds none.
-        rounds: Number of compositions.
-        sample_rate: Share of the clients that is drawn in a round, in [0, 1].
-
-    Returns:
-        The divergence; infinite without noise.
-
-    Raises:
-        InvalidArgumentError: An argument is out of its range.
     """
-    if not isinstance(order, int) or order < 2:
-        raise InvalidArgumentError(f"`order` must be an integer of at least 2, got {order!r}.")
     return _composed(noise_multiplier, rounds, sample_rate, (order,))[0]
 
 
 @checked_types
-def poisson_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> NDArray[np.float64]:
+def poisson_curve(
+    noise_multiplier: float, rounds: Rounds, sample_rate: Share
+) -> NDArray[np.float64]:
     """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
 
     In each of T rounds every client takes part with probability q, and nobody learns who did; what
     clients send is clipped, added up and noised. Adjacent data sets differ by one client that is
-    there or is not. At order a and noise multiplier z, a round's divergence is
-    ``1 / (a - 1) log sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))``
-    (Mironov, Talwar and Zhang, 2019, Section 3.3).
-
-    Args:
-        noise_multiplier: Standard deviation of the noise over the clipping norm; 0 adds none.
-        rounds: Number of compositions.
-        sample_rate: Probability q, in [0, 1].
-
-    Raises:
-        InvalidArgumentError: An argument is out of its range.
+    there or is not. At order a and noise multiplier z, a round's divergence is ``1 / (a - 1) log
+    sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))`` (Mironov, Talwar and Zhang,
+    2019, Section 3.3).
     """
-    _require(noise_multiplier, rounds, sample_rate)
+    _require_finite(noise_multiplier)
     if rounds == 0 or sample_rate == 0.0:
         return np.zeros(len(SEARCH_ORDERS))
     orders = np.array(SEARCH_ORDERS, dtype=np.float64)
@@ -232,22 +187,14 @@ _LOG_FACTORIAL: Final = np.array([math.lgamma(n + 1.0) for n in range(SEARCH_ORD
 
 @lru_cache(maxsize=4096)
 @checked_types
-def planned_noise(epsilon: float, delta: float, rounds: int, sample_rate: float) -> float:
+def planned_noise(
+    epsilon: Annotated[float, Range(0, ends="(]")], delta: Delta, rounds: Rounds, sample_rate: Share
+) -> float:
     """Return the smallest noise multiplier of which `poisson_curve` proves (epsilon, delta).
 
-    It is a number of single precision, found by halving, and never too small for the promise.
-
-    Args:
-        epsilon: Positive. A number of single precision stands for any that is rounded to it.
-        delta: In (0, 1).
-        rounds: Number of compositions.
-        sample_rate: Probability that a client takes part in a round, in [0, 1].
-
-    Raises:
-        InvalidArgumentError: An argument is out of its range.
+    It is a number of single precision, found by halving, and never too small for the promise; so an
+    epsilon stands for any that single precision rounds to it.
     """
-    if not epsilon > 0.0:
-        raise InvalidArgumentError(f"`epsilon` must be positive, got {epsilon!r}.")
 
     def spent(noise: float) -> float:
         divergences = poisson_curve(noise, rounds, sample_rate).tolist()
@@ -268,7 +215,7 @@ def _composed(
     noise_multiplier: float, rounds: int, sample_rate: float, orders: Sequence[int]
 ) -> list[float]:
     """Return `renyi_gaussian` at some orders."""
-    _require(noise_multiplier, rounds, sample_rate)
+    _require_finite(noise_multiplier)
     if rounds == 0 or sample_rate == 0.0:
         return [0.0] * len(orders)
     each = np.array(orders, dtype=np.float64)
@@ -282,39 +229,21 @@ def _composed(
     return [rounds * divergence for divergence in np.maximum(sampled, 0.0).tolist()]
 
 
-def _require(noise_multiplier: float, rounds: int, sample_rate: float) -> None:
+def _require_finite(noise_multiplier: float) -> None:
     if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
         raise InvalidArgumentError(
             f"`noise_multiplier` must be finite and non-negative, got {noise_multiplier!r}."
         )
-    if rounds < 0:
-        raise InvalidArgumentError(f"`rounds` must be non-negative, got {rounds!r}.")
-    if not 0.0 <= sample_rate <= 1.0:
-        raise InvalidArgumentError(f"`sample_rate` must be in [0, 1], got {sample_rate!r}.")
 
 
 @checked_types
-def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: float) -> float:
-    """Return the smallest epsilon that the Renyi divergences prove at ``delta``.
+def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Delta) -> float:
+    """Return the smallest epsilon, or infinity, that the Renyi divergences prove at ``delta``.
 
     ``min_a r_a + log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)`` (Canonne, Kamath and Steinke,
     2020, Proposition 12), and 0 where a divergence already bounds the total variation distance by
     delta (``KL <= -log(1 - delta^2)``).
-
-    Args:
-        orders: The orders a, each above 1.
-        renyi: The divergence r_a in nats at each order; infinite ones prove nothing.
-        delta: In (0, 1).
-
-    Returns:
-        A non-negative epsilon; infinite when nothing is proved.
-
-    Raises:
-        InvalidArgumentError: Lengths differ, or delta, an order or a divergence is out of its
-            range.
     """
-    if not 0.0 < delta < 1.0:
-        raise InvalidArgumentError(f"`delta` must be in (0, 1), got {delta!r}.")
     if len(orders) != len(renyi) or not orders or min(orders) <= 1:
         raise InvalidArgumentError(
             f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
@@ -341,25 +270,13 @@ DISTRIBUTIONS = ("geometric", "poisson")
 def selection_epsilon(
     renyi: ArrayLike,
     mean: float,
-    delta: float,
+    delta: Delta,
     distribution: str = "geometric",
     orders: Sequence[int] = SEARCH_ORDERS,
 ) -> float:
     """Return the epsilon of showing the best of a random number of independent trials.
 
-    Args:
-        renyi: (orders,) Renyi divergence of one trial in nats, of the worst that may be drawn.
-        mean: expected number of trials, 1 or more.
-        delta: at which epsilon is stated, in (0, 1).
-        distribution: "geometric" or "poisson".
-        orders: the orders, above 1.
-
-    Returns:
-        A non-negative epsilon; infinite when nothing is proved.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range.
-        UnknownNameError: there is no such distribution.
+    `renyi` (orders,) is that of the worst trial that may be drawn, `mean` the expected number.
     """
     selected = selected_renyi(renyi, mean, distribution, orders)
     return epsilon_from_renyi(orders, selected.tolist(), delta)
@@ -372,7 +289,7 @@ def selected_renyi(
     distribution: str = "geometric",
     orders: Sequence[int] = SEARCH_ORDERS,
 ) -> NDArray[np.float64]:
-    """Return the Renyi divergences of showing the best of K independent trials.
+    """Return the (orders,) Renyi divergences of showing the best of K independent trials.
 
     With r_a the divergence of one trial at order a, and m the mean of K, they are
 
@@ -381,19 +298,6 @@ def selected_renyi(
       Liu and Talwar (2019) found.
     - "poisson": ``r_a + m d + log(m) / (a - 1)``, their Theorem 6, with d the delta that one trial
       proves at ``epsilon = log(1 + 1 / (a - 1))``. K may be 0: then nothing is shown.
-
-    Args:
-        renyi: as in `selection_epsilon`.
-        mean: as in `selection_epsilon`.
-        distribution: of K.
-        orders: as in `selection_epsilon`.
-
-    Returns:
-        (orders,) divergences.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range.
-        UnknownNameError: there is no such distribution.
     """
     each, one = np.asarray(orders, dtype=np.float64), np.asarray(renyi, dtype=np.float64)
     if one.shape != each.shape or not len(each) or not (each > 1).all():
@@ -416,10 +320,6 @@ def selected_renyi(
 
 
 def _delta(orders: NDArray[np.float64], renyi: NDArray[np.float64], epsilon: float) -> float:
-    """Return the smallest delta that divergences prove at epsilon.
-
-    Canonne, Kamath and Steinke (2020), Proposition 12, solved for delta, and Bretagnolle and
-    Huber's bound of the total variation distance.
-    """
+    """Return the smallest delta proved at epsilon, by Proposition 12 or Bretagnolle and Huber."""
     logs = (orders - 1.0) * (renyi - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
     return min(1.0, math.exp(min(float(logs.min()), 0.0)), math.sqrt(-math.expm1(-renyi.min())))

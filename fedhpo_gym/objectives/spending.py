@@ -39,21 +39,11 @@ BUDGET_S: Final = 21_600.0
 
 
 class Spending(Spent):
-    """The privacy and the costs of B evaluations.
-
-    Costs are those of the whole query, whatever of it was paid for before. They are computed when
-    an objective asks for them.
-    """
+    """The privacy and the costs of B whole queries; costs are computed when an objective asks."""
 
     def __init__(
         self, privacy: PrivacyLedger | PrivacyLedgers, find_costs: Callable[[], Costs]
     ) -> None:
-        """Take what is spent.
-
-        Args:
-            privacy: the privacy spent.
-            find_costs: returns a number, or (B,) numbers, by each of `COST_NAMES`.
-        """
         self._privacy, self._find = privacy, find_costs
         self._costs: Costs | None = None
 
@@ -71,14 +61,7 @@ class Spending(Spent):
 
 @checked_types
 def privacy_objective(name: str) -> Objective:
-    """Make the objective that minimizes one entry of the privacy vector.
-
-    Args:
-        name: One of ``PRIVACY_NAMES``.
-
-    Raises:
-        UnknownNameError: There is no such entry.
-    """
+    """Make the objective that minimizes one of ``PRIVACY_NAMES``."""
     require_known("privacy measure", name, PRIVACY_NAMES)
     position = PRIVACY_NAMES.index(name)
 

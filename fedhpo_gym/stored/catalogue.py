@@ -33,14 +33,7 @@ def table_folder() -> Path:
 
 @checked_types
 def writable_table_folder(folder: Path | None) -> Path:
-    """Return a folder for a new table, sample or surrogate, checked before it is computed.
-
-    Args:
-        folder: the folder; that of the user's own tables when None.
-
-    Raises:
-        InvalidArgumentError: nothing can be written there.
-    """
+    """Return a folder for a new table, sample or surrogate, checked before it is computed."""
     if folder is not None:
         require_writable(folder, "the folder for the result (`folder`, `--out`)")
         return folder
@@ -77,16 +70,7 @@ def list_samples() -> tuple[str, ...]:
 
 @checked_types
 def open_table(wanted: str | Identity) -> Table:
-    """Open a table.
-
-    Args:
-        wanted: stem of its files, or what it has to belong to: then messages name the command that
-            makes it.
-
-    Raises:
-        MissingDataError: nobody has built it.
-        DamagedDataError: its card is damaged, or belongs to something else.
-    """
+    """Open a table."""
     name, arguments = named(wanted)
     path = find(name, ".table.json")
     if path is None:
@@ -112,15 +96,7 @@ def _instead(name: str, arguments: str) -> str:
 
 @checked_types
 def open_sample(wanted: str | Identity) -> Sample:
-    """Open a sample.
-
-    Args:
-        wanted: as in `open_table`.
-
-    Raises:
-        MissingDataError: nobody has built it.
-        DamagedDataError: its card is damaged, or belongs to something else.
-    """
+    """Open a sample."""
     name, arguments = named(wanted)
     command = f"fedhpo-gym build {arguments} --sample N"
     path = find(name, f"{SUFFIX}.json")
@@ -132,10 +108,7 @@ def open_sample(wanted: str | Identity) -> Sample:
 
 
 def named(wanted: str | Identity) -> tuple[str, str]:
-    """Return the stem of the files that are wanted, and the arguments that make them.
-
-    A stem alone does not say them: they are the placeholder `ID` then.
-    """
+    """Return the stem of wanted files, and the arguments that make them: `ID` of a stem."""
     return (wanted, "ID") if isinstance(wanted, str) else (wanted.name, wanted.arguments)
 
 
@@ -150,17 +123,11 @@ def require_identity(path: Path, found: Identity, wanted: str | Identity, comman
 
 @dataclass(frozen=True)
 class File:
-    """A card as it is now: one that was written anew is another file.
+    """A card as it is now: one that was written anew is another file."""
 
-    Attributes:
-        path: where it is.
-        modified: when it was written, in nanoseconds.
-        arguments: what makes it, for messages.
-    """
-
-    path: Path
-    modified: int
-    arguments: str = field(compare=False)
+    path: Path  # where it is
+    modified: int  # when it was written, in nanoseconds
+    arguments: str = field(compare=False)  # what makes it, for messages
 
 
 @lru_cache(maxsize=16)

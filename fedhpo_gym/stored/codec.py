@@ -7,8 +7,6 @@ steps of 1/250.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -96,16 +94,6 @@ def _split() -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32]]:
 
 
 _TOKEN, _EXTRA, _FIRST = _split()
-
-
-class Coder(Protocol):
-    """What both directions share: a model calls it and cannot tell them apart."""
-
-    def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
-        """Code some numbers.
-
-        Shapes: `contexts` (n,); `numbers` (n,); returns (n,).
-        """
 
 
 class Frequencies:
@@ -207,7 +195,6 @@ class Decoder:
     """Reads numbers back from words."""
 
     def __init__(self, words: NDArray[np.uint16], lanes: int) -> None:
-        """Take the words."""
         if words.size < 2 * lanes:
             raise ValueError("the coded numbers end too early")
         self._state = words[: 2 * lanes].astype("<u2").view("<u4").astype(np.uint32)
@@ -254,3 +241,7 @@ class Decoder:
         """Check that all words were read and every lane is where its encoder began."""
         if self._position != self._words.size or (self._state != _LOW).any():
             raise ValueError("the coded numbers do not end where they must")
+
+
+Coder = Encoder | Decoder
+"""What both directions share is `code`: a model calls it and cannot tell them apart."""

@@ -29,28 +29,17 @@ _MOST_CODES = 1 << 16
 
 @dataclass(frozen=True)
 class CurveLayout:
-    """What a card says of curves.
+    """What a card says of curves."""
 
-    Attributes:
-        shape: axes of the cells: those of `best_round`.
-        axis: which of them is that of the rounds.
-        axes: those along which neighbouring cells may be alike.
-        rounds: the stored rounds.
-        samples: (seeds, clients, splits).
-        splits: names of the splits.
-        metrics: names of the metrics.
-    """
-
-    shape: tuple[int, ...]
-    axis: int
-    axes: tuple[int, ...]
-    rounds: tuple[int, ...]
-    samples: NDArray[np.int64]
-    splits: tuple[str, ...]
-    metrics: tuple[str, ...]
+    shape: tuple[int, ...]  # axes of the cells: those of `best_round`
+    axis: int  # which of them is that of the rounds
+    axes: tuple[int, ...]  # those along which neighbouring cells may be alike
+    rounds: tuple[int, ...]  # the stored rounds
+    samples: NDArray[np.int64]  # (seeds, clients, splits)
+    splits: tuple[str, ...]  # names of the splits
+    metrics: tuple[str, ...]  # names of the metrics
 
     def __post_init__(self) -> None:
-        """Check names."""
         for names in (self.splits, self.metrics):
             if len({*names}) < len(names):
                 raise ValueError(f"splits and metrics must differ, got {names}")
@@ -102,15 +91,6 @@ class Model:
         seeds: Integers,
         listed: Codebook | None,
     ) -> None:
-        """Take what both directions know.
-
-        Args:
-            layout: the curves.
-            paths: how neighbours predict; one of them goes along the axis of rounds alone.
-            coder: codes residuals.
-            seeds: (cells,) positions of seeds.
-            listed: the macro-F1 that occur; None to code them as they are.
-        """
         self._layout, self._coder = layout, coder
         self._cells = Cells(layout.shape, paths)
         self._seeds, self._listed = seeds, listed
@@ -122,15 +102,7 @@ class Model:
         values: Mapping[tuple[str, str], Values],
         following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None,
     ) -> dict[tuple[str, str], Values]:
-        """Code everything.
-
-        Args:
-            values: (cells, columns) codes by which and metric; a decoder has zeros.
-            following: which best models are not coded.
-
-        Returns:
-            The same as `values`.
-        """
+        """Code all (cells, columns) values, zeros in a decoder, and return them."""
         done: dict[tuple[str, str], Values] = {}
         for which in WHICH:
             surprise = np.zeros((self._cells.number, self._layout.by_column.shape[1]), np.int32)
@@ -205,21 +177,13 @@ class Model:
 
 @dataclass(frozen=True)
 class _Group:
-    """The curves of one metric.
+    """The curves of one metric."""
 
-    Attributes:
-        limits: (columns,) how many codes there are.
-        values: (cells, columns) codes.
-        hits: the same of the accuracy, where macro-F1 is in lists.
-        guess: those of the current model, for the best one.
-        following: which best models are not coded.
-    """
-
-    limits: NDArray[np.int32]
-    values: Values
-    hits: Values | None
-    guess: NDArray[np.float32] | None
-    following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None
+    limits: NDArray[np.int32]  # (columns,) how many codes there are
+    values: Values  # (cells, columns) codes
+    hits: Values | None  # the same of the accuracy, where macro-F1 is in lists
+    guess: NDArray[np.float32] | None  # those of the current model, for the best one
+    following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None  # which best models are not coded
 
 
 MOST_LISTS = 1 << 14
@@ -236,10 +200,7 @@ class Codebook:
     """
 
     def __init__(self, samples: NDArray[np.int64], members: Mapping[str, NDArray[Any]]) -> None:
-        """Take the lists.
-
-        Shapes: `samples` (seeds, columns).
-        """
+        """Take the lists, with `samples` (seeds, columns)."""
         counts, values = members[COUNTS], members[VALUES]
         if counts.dtype != np.uint8 or values.dtype != np.uint8 or counts.ndim + values.ndim != 2:
             raise ValueError("lists of macro-F1 must be bytes")
@@ -257,10 +218,7 @@ class Codebook:
         self._nearest = _nearest(occurs)
 
     def find(self, seeds: Integers, hits: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the numbers of the lists: (n, columns).
-
-        Shapes: `seeds` (n,); `hits` (n, columns).
-        """
+        """Return (n, columns) numbers of lists, for `seeds` (n,) and `hits` (n, columns)."""
         return self._first.take(seeds, axis=0) + np.minimum(hits, self._samples.take(seeds, axis=0))
 
     def place(self, lists: NDArray[np.int32], codes: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -53,23 +53,14 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Packing:
-    """What a card says about its packed curves.
+    """What a card says about its packed curves."""
 
-    Attributes:
-        paths: how neighbours predict.
-        lanes: of the entropy coder.
-        words: 16-bit words of the entropy coder.
-        follows: whether best models that follow from `best_round` are left out.
-        listed: entries of all lists of macro-F1; None without lists.
-        crc32: of all codes, unpacked: a machine that computes otherwise is found out.
-    """
-
-    paths: tuple[Path, ...]
-    lanes: int
-    words: int
-    follows: bool
-    listed: int | None
-    crc32: int
+    paths: tuple[Path, ...]  # how neighbours predict
+    lanes: int  # of the entropy coder
+    words: int  # 16-bit words of the entropy coder
+    follows: bool  # whether best models that follow from `best_round` are left out
+    listed: int | None  # entries of all lists of macro-F1; None without lists
+    crc32: int  # of all codes, unpacked: a machine that computes otherwise is found out
 
     @classmethod
     def from_card(cls, said: Any, layout: CurveLayout) -> Packing:
@@ -119,10 +110,7 @@ def may_list(layout: CurveLayout) -> bool:
 def pack(
     arrays: Arrays, layout: CurveLayout, seeds: NDArray[np.int64]
 ) -> tuple[dict[str, NDArray[Any]], Packing]:
-    """Return what is stored instead of arrays, and how.
-
-    Shapes: `seeds` (cells,).
-    """
+    """Return what is stored instead of arrays, and how, with `seeds` (cells,)."""
     values = {(w, m): _columns(arrays, layout, w, m) for w in WHICH for m in layout.packed}
     first = values[WHICH[0], layout.packed[0]]
     paths = choose_paths(first, layout.shape, layout.axes)
@@ -150,10 +138,7 @@ def pack(
 def unpack(
     arrays: Arrays, layout: CurveLayout, seeds: NDArray[np.int64], said: Packing, what: object
 ) -> dict[str, NDArray[Any]]:
-    """Return all arrays of a table or a sample.
-
-    Shapes: `seeds` (cells,).
-    """
+    """Return all arrays of a table or a sample, with `seeds` (cells,)."""
     _require_room(layout, what)
     if arrays[WORDS].dtype != np.uint16:
         raise ValueError(f"{WORDS!r} must be 16-bit words, got {arrays[WORDS].dtype}")

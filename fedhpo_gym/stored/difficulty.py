@@ -1,7 +1,6 @@
 """How hard a stored problem is: what random search leaves of what there is to gain.
 
-All of validation losses at full fidelity: the last round and the highest client sample rate. A
-table is asked whole; a surrogate `DRAWS` configurations, drawn uniformly in action coordinates.
+Validation losses at full fidelity, of a whole table or of `DRAWS` configurations of a surrogate.
 """
 
 from __future__ import annotations
@@ -48,30 +47,17 @@ which switches it off. A bound on updates that are noised is the exception: it c
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How hard a problem is.
+    """How hard a problem is."""
 
-    Attributes:
-        configurations: how many were asked.
-        guess: loss of always predicting how often each label occurs.
-        best: lowest mean over seeds.
-        usual: mean of the configuration that is used where nobody tunes.
-        seed: standard error that seeds leave in comparisons of the best configurations, see
-            `seed_error`; NaN of one seed.
-        left: random trials -> the mean of the best of them, less `best`; NaN of more than asked.
-        near: share of the configurations that lack at most `NEAR` of guess - best.
-        useless: share of those that are no better than the guess, or diverge.
-
-    Where something beats the guess, what does not counts as the guess.
-    """
-
-    configurations: int
-    guess: float
-    best: float
-    usual: float
-    seed: float
+    configurations: int  # how many were asked
+    guess: float  # loss of always predicting how often each label occurs
+    best: float  # lowest mean over seeds
+    usual: float  # mean of the configuration that is used where nobody tunes
+    seed: float  # standard error by seeds among the best, see `seed_error`; NaN of one seed
+    # random trials -> mean of their best, less `best`; NaN of more than asked.
     left: Mapping[int, float]
-    near: float
-    useless: float
+    near: float  # share of the configurations that lack at most `NEAR` of guess - best
+    useless: float  # share of those that are no better than the guess, or diverge
 
     @property
     def gain(self) -> float:
@@ -129,10 +115,7 @@ def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
 
 
 def best_of(losses: NDArray[np.float64], trials: int) -> float:
-    """Return the expected lowest of some draws with replacement; losses are in ascending order.
-
-    All draws are among the last i of n with probability (i / n)^trials.
-    """
+    """Return the expected lowest of draws with replacement from losses in ascending order."""
     count = len(losses)
     above = (np.arange(count, -1, -1) / count) ** trials
     return float((losses * -np.diff(above)).sum())

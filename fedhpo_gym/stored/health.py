@@ -39,12 +39,9 @@ DIGITS = 5
 
 @checked_types
 def health_of(stored: StoredNumbers) -> dict[str, Any]:
-    """Return the health of stored numbers, as JSON data; `docs/problems.md` explains every figure.
+    """Return the health of stored numbers, as JSON data; docs/problems.md has the figures.
 
     A figure that cannot be had is None, and `missing` says why.
-
-    Args:
-        stored: a table or a surrogate.
     """
     land = landscape_of(stored)
     losses = land.losses[-1, land.even, -1]
@@ -70,14 +67,7 @@ def health_of(stored: StoredNumbers) -> dict[str, Any]:
 
 @checked_types
 def labels_on(stored: StoredNumbers) -> Mapping[str, float] | None:
-    """Return what the label frequencies reach, as a card states it; None where it does not.
-
-    Args:
-        stored: a table or a surrogate.
-
-    Raises:
-        DamagedDataError: a figure is missing.
-    """
+    """Return what the label frequencies reach, as a card states it; None where it does not."""
     found: Mapping[str, float] | None = stored.card.get(LABELS)
     if found is not None and not found.keys() >= {*MEANS}:
         raise DamagedDataError(
@@ -125,11 +115,7 @@ def _optimum(stored: StoredNumbers, land: Landscape) -> dict[str, Any]:
 
 
 def edges(land: Landscape, configuration: Mapping[str, Value]) -> dict[str, str]:
-    """Return which hyperparameters are "lowest" or "highest" of the grid.
-
-    What lies between two points of the grid counts as the nearer one. With fewer than three points
-    nothing is inside, and categories have no ends: such hyperparameters are left out.
-    """
+    """Return which hyperparameters are "lowest" or "highest" of three or more grid points."""
     found = {}
     for dimension in land.space.dimensions:
         if dimension.kind == "category" or dimension.name not in configuration:
@@ -190,10 +176,7 @@ def _agreements(land: Landscape) -> dict[str, Any]:
 
 
 def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
-    """Return shares of the variance of the logarithm of the loss, at full fidelity.
-
-    What diverged counts as the largest loss of those that did not.
-    """
+    """Return shares of the variance of the log loss; what diverged counts as the largest."""
     if not land.on_grid:
         return None
     losses = land.means[-1, : land.on_grid, -1]
@@ -246,11 +229,11 @@ def variance_shares(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], f
     """Return each axis's share of the variance, alone and with all its interactions.
 
     Exact on a complete grid whose points weigh the same (Hooker, 2007; Hutter, Hoos and
-    Leyton-Brown, 2014). Alone: Var(E[f | x_i]) / Var(f). With interactions:
-    1 - Var(E[f | all but x_i]) / Var(f). These are Sobol's first-order and total indices.
+    Leyton-Brown, 2014). Alone: Var(E[f | x_i]) / Var(f). With interactions: 1 - Var(E[f | all but
+    x_i]) / Var(f). These are Sobol's first-order and total indices.
 
-    Under several seeds, variances are covariances between two of them: what one seed alone shows
-    is noise, and would else count as an interaction of everything.
+    Under several seeds, variances are covariances between two of them: what one seed alone shows is
+    noise, and would else count as an interaction of everything.
 
     Shapes: returns (axes, 2).
     """

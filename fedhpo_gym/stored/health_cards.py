@@ -81,20 +81,9 @@ def open_card(card: Path) -> StoredNumbers:
 
 @checked_types
 def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
-    """Compute the health of a table or a surrogate, and write it onto its card.
-
-    Digest, fingerprint and arrays stay as they are.
-
-    Args:
-        card: path of the card.
-        labels: what the label frequencies reach, where the card does not say it.
-
-    Returns:
-        The path of the card.
+    """Compute the health of a table or a surrogate, and write it onto its card, whose digest stays.
 
     Raises:
-        InvalidArgumentError: the path is none of a card.
-        DamagedDataError: the card or its arrays are damaged.
         OSError: the card cannot be written.
     """
     number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
@@ -108,15 +97,7 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
 
 @checked_types
 def health_on(stored: StoredNumbers, command: str) -> Mapping[str, Any]:
-    """Return the health that a card states, of these very numbers.
-
-    Args:
-        stored: a table or a surrogate.
-        command: what writes the health, for messages.
-
-    Raises:
-        DamagedDataError: the card states none, or that of other numbers.
-    """
+    """Return the health that a card states, of these very numbers."""
     found: Mapping[str, Any] | None = stored.card.get(HEALTH)
     if found is None or found.get("of") != stored.digest:
         what = "states no health" if found is None else "states the health of other numbers"

@@ -1,10 +1,8 @@
 """Every answer on a stated lattice: of a table all it holds, of a surrogate a grid and draws.
 
-The lattice of a surrogate is the grid of its space. A dimension without one gets `BINS` points. A
-grid of more than `MAX_GRID` configurations is not asked. In search of the optimum, `DRAWS` more
-configurations are, drawn uniformly in action coordinates. The space between the grid's points is
-legal there, too, except where the task names the values: a surrogate answers between them, and no
-environment asks.
+Dimensions without a grid get `BINS` points; above `MAX_GRID` configurations, none is asked but the
+`DRAWS` in search of the optimum. A surrogate also answers between the points, but environments ask
+no others where the task names the values.
 """
 
 from __future__ import annotations
@@ -13,16 +11,17 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import TASKS, task_of
 
 BINS = 5
@@ -33,69 +32,23 @@ EARLY = 9
 _NUMBERS_AT_ONCE = 1 << 23
 
 
-@runtime_checkable
-class StoredNumbers(Protocol):
-    """Stored numbers that answer: a table or a surrogate."""
-
-    @property
-    def card(self) -> Mapping[str, Any]:
-        """What is known of them."""
-
-    @property
-    def identity(self) -> Identity:
-        """The variant of a problem that they belong to."""
-
-    @property
-    def space(self) -> SearchSpace:
-        """Configurations that they answer: a grid, or intervals."""
-
-    @property
-    def fidelity_space(self) -> SearchSpace:
-        """Fidelities that they answer: a grid, or intervals."""
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """Seeds of the repetitions."""
-
-    @property
-    def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples."""
-
-    @property
-    def digest(self) -> str:
-        """Checksum of everything that decides a number."""
-
-    def evaluate(
-        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
-    ) -> Evaluation:
-        """Return one answer."""
-
-    def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
-        """Return many answers; `columns` holds (B,) values of every dimension, by name."""
+StoredNumbers = Table | Surrogate
+"""Stored numbers that answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Validation losses on a lattice.
+    """Validation losses on a lattice."""
 
-    Attributes:
-        space: the grid of configurations.
-        rounds: ascending.
-        rates: client sample rates, ascending.
-        configurations: the C configurations of the grid, in its order, then those drawn.
-        on_grid: how many of them are the grid; 0 where it is too large to be asked.
-        losses: (rounds, configurations, rates, seeds) loss of the federation; infinite where
-            training diverged.
-        exact: whether nothing else is legal.
-    """
-
-    space: SearchSpace
-    rounds: tuple[int, ...]
-    rates: tuple[float, ...]
+    space: SearchSpace  # the grid of configurations
+    rounds: tuple[int, ...]  # ascending
+    rates: tuple[float, ...]  # client sample rates, ascending
+    # those of the grid, in its order, then those drawn.
     configurations: tuple[dict[str, Value], ...]
-    on_grid: int
+    on_grid: int  # how many of them are the grid; 0 where it is too large to be asked
+    # (rounds, configurations, rates, seeds); infinite where training diverged.
     losses: NDArray[np.float64]
-    exact: bool
+    exact: bool  # whether nothing else is legal
 
     @cached_property
     def means(self) -> NDArray[np.float64]:
@@ -183,10 +136,7 @@ def _grid(space: SearchSpace) -> list[dict[str, Value]]:
 
 
 def asked_space(stored: StoredNumbers) -> SearchSpace:
-    """Return the space with only those values legal that the task names, where it names any.
-
-    Of a problem that the catalogue lacks, all of the space is legal.
-    """
+    """Return the space with only those values legal that the task names, where it names any."""
     identity = stored.identity
     if f"{identity.task}-v{identity.version}" not in TASKS:
         return stored.space

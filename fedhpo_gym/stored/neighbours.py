@@ -34,14 +34,9 @@ _FEW = 1 << 6
 
 
 class Cells:
-    """In which order cells are coded, and where their neighbours are.
-
-    Cells whose indices have the same sum are neighbours of none of each other: they go together.
+    """In which order cells are coded, those of one sum of indices together, and their neighbours.
 
     Attributes:
-        shape: axes of cells.
-        paths: how neighbours predict.
-        number: how many cells there are.
         axes: those that paths go along.
     """
 
@@ -72,8 +67,6 @@ class Cells:
 class NeighbourValues:
     """What neighbours tell: their values, and how well they were predicted.
 
-    A last row, of zeros, stands for neighbours that there are not. Everything is an integer.
-
     Attributes:
         values: (cells + 1, columns).
         residuals: (cells + 1, columns) sizes of residuals.
@@ -100,10 +93,7 @@ class Prediction:
     def __init__(
         self, cells: Cells, known: NeighbourValues, at: Integers, guess: NDArray[np.float32] | None
     ) -> None:
-        """Predict.
-
-        Shapes: `at` (n,); `guess` (n, columns).
-        """
+        """Predict cells `at` (n,), where the guess is (n, columns)."""
         self._known, self._at = known, at
         beside = {axis: cells.beside(at, axis) for axis in cells.axes}
         self.candidates = list(self._paths(cells, at, beside))
@@ -197,10 +187,7 @@ _DIGITS = np.frexp(np.arange(1 << 15).astype(np.float64))[1].astype(np.uint8)
 def choose_paths(
     values: NDArray[np.int32], shape: tuple[int, ...], axes: Sequence[int]
 ) -> list[Path]:
-    """Return the paths that predict best, most useful first.
-
-    Shapes: `values` (cells, columns).
-    """
+    """Return the paths that predict best, most useful first, with `values` (cells, columns)."""
     pairs = itertools.combinations_with_replacement(axes, 2)
     paths: list[Path] = [*((axis,) for axis in axes), *pairs]
     cells = Cells(shape, paths)

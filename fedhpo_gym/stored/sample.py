@@ -1,10 +1,10 @@
 """One sample: a card (JSON) and arrays of codes (npz) of courses anywhere in a space.
 
 `configuration` (courses, hyperparameters; the position of a category, NaN where a dimension is not
-active), `client_sample_rate`, `seed` (position among the seeds)
-and `point` (number in the design's sequence) say what the courses are. Arrays named
-`<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
-lack the clients, the latter also the rounds. Codes and their packing are those of a table.
+active), `client_sample_rate`, `seed` (position among the seeds) and `point` (number in the design's
+sequence) say what the courses are. Arrays named `<which>_<split>_<metric>` have the axes (courses,
+rounds, clients); `best_round` and `diverged_at` lack the clients, the latter also the rounds. Codes
+and their packing are those of a table.
 
 Where courses were trained for different rounds, `last_round` (courses,) says how far each got. The
 codes beyond repeat the last ones, so that they take no room; they are no data.
@@ -35,24 +35,11 @@ SUFFIX = ".sample"
 
 
 class Sample(StoredCurves):
-    """Learning curves of courses that fill a space evenly.
-
-    A sample is no table: most configurations are not in it. It is what a surrogate is fitted on
-    where nobody can afford the grid. Not all courses need have all rounds.
-    """
+    """Learning curves of courses that fill a space evenly; not all need have all rounds."""
 
     axis = AXIS
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
-        """Read a card; arrays are read when first asked for.
-
-        Args:
-            card: path of the card.
-            arguments: what `fedhpo-gym build` makes it from, for messages.
-
-        Raises:
-            DamagedDataError: the card is not a sample card of this format.
-        """
         repair = f"run `fedhpo-gym build {arguments} --sample N`"
         with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
@@ -79,23 +66,14 @@ class Sample(StoredCurves):
         return np.repeat(self._positions(arrays["seed"]), len(self.rounds))
 
     def configurations(self) -> list[dict[str, Value]]:
-        """Return the configuration of every course.
-
-        Raises:
-            DamagedDataError: the file does not have its checksum; names the repair command.
-        """
+        """Return the configuration of every course."""
         rows = self.codes("configuration").tolist()
         names = self.space.names
         return [self.space.from_numbers(dict(zip(names, row, strict=True))) for row in rows]
 
     @cached_property
     def trained(self) -> NDArray[np.bool_]:
-        """(courses, rounds) whether a course was trained for a round.
-
-        Raises:
-            DamagedDataError: the file does not have its checksum, or a course ends at a round that
-                is not stored; names the repair command.
-        """
+        """(courses, rounds) whether a course was trained for a round."""
         rounds = np.array(self.rounds)
         if not self._ragged:
             return np.ones((len(self), len(rounds)), np.bool_)
@@ -108,10 +86,7 @@ class Sample(StoredCurves):
         return np.asarray(rounds <= last[:, None])
 
     def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
-        """Return one metric of all courses: (courses, rounds, clients) float32.
-
-        It is NaN where a course was not trained for a round.
-        """
+        """Return one metric of all courses: (courses, rounds, clients) float32."""
         samples = self._course_samples(split)
         found = self.decoded(which, split, metric, samples[:, None])
         return (

@@ -61,15 +61,6 @@ class Surrogate:
     """
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
-        """Read a card; the model is read when first asked for.
-
-        Args:
-            card: path of the card.
-            arguments: what `fedhpo-gym surrogate` fits it on, for messages.
-
-        Raises:
-            DamagedDataError: the card is not a surrogate card of this format.
-        """
         repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
         with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
             self.identity = Identity.from_card(content)
@@ -123,13 +114,7 @@ class Surrogate:
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
     ) -> Evaluation:
-        """Predict one evaluation; `current` is None: the model knows the best round so far only.
-
-        Raises:
-            InvalidArgumentError: the configuration, the round or the rate is out of its range, or
-                the surrogate does not know a seed.
-            DamagedDataError: the file of the model is damaged; names the repair command.
-        """
+        """Predict one evaluation; `current` is None: the model knows the best round so far only."""
         self.check_fidelity(vars(fidelity))
         query = self.space.validate(configuration), fidelity
         return self.look_up(query_columns(self.space, [query]), seeds)[0]
@@ -140,18 +125,7 @@ class Surrogate:
         seeds: tuple[int, ...],
         reads: Entries = ENTRIES,
     ) -> Evaluations:
-        """Predict many evaluations, bit for bit those of `evaluate`.
-
-        Args:
-            columns: (B,) legal values of every dimension of the configurations and fidelities;
-                they are not checked.
-            seeds: seeds of the answers.
-            reads: metrics of clients that are needed; others may be NaN.
-
-        Raises:
-            InvalidArgumentError: the surrogate does not know a seed.
-            DamagedDataError: as in `evaluate`.
-        """
+        """Predict (B,) legal, unchecked values; metrics not in `reads` may be NaN."""
         self.require_seeds(seeds)
         where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
         rows = self.inputs.rows(columns, where)
@@ -172,11 +146,7 @@ class Surrogate:
         )
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Check that the surrogate knows these seeds.
-
-        Raises:
-            InvalidArgumentError: it does not know one, or there is none.
-        """
+        """Check that the surrogate knows these seeds."""
         unknown = [seed for seed in seeds if seed not in self.seeds]
         if unknown or not seeds:
             raise InvalidArgumentError(
@@ -185,12 +155,7 @@ class Surrogate:
             )
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
-        """Return values of some fidelity dimensions as the legal numbers they equal.
-
-        Raises:
-            UnknownNameError: a name is no fidelity dimension.
-            InvalidArgumentError: the surrogate would have to guess beyond its data.
-        """
+        """Return values of some fidelity dimensions as the legal numbers they equal."""
         space = self.fidelity_space
         try:
             return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
@@ -230,16 +195,7 @@ def list_surrogates() -> tuple[str, ...]:
 
 @checked_types
 def open_surrogate(wanted: str | Identity) -> Surrogate:
-    """Open a surrogate.
-
-    Args:
-        wanted: stem of its files, or what it has to belong to: then messages name the command that
-            makes it.
-
-    Raises:
-        MissingDataError: nobody has fitted it.
-        DamagedDataError: its card is damaged, or belongs to something else.
-    """
+    """Open a surrogate."""
     name, arguments = named(wanted)
     command = f"fedhpo-gym surrogate {arguments}"
     path = find(name, f"{SUFFIX}.json")
@@ -255,16 +211,7 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
 
 @checked_types
 def open_preferred(identities: Sequence[Identity]) -> Surrogate:
-    """Open the first surrogate that exists.
-
-    Args:
-        identities: what it may belong to, the preferred first; at least one.
-
-    Raises:
-        InvalidArgumentError: there is no identity.
-        MissingDataError: nobody has fitted one of them; names the command for the first.
-        DamagedDataError: as in `open_surrogate`.
-    """
+    """Open the first surrogate that exists."""
     if not identities:
         raise InvalidArgumentError("`identities` must hold at least one, got none")
     there = (identity for identity in identities if has_surrogate(identity.name))

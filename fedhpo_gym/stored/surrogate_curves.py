@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,25 +35,9 @@ WATCHED = (VALIDATION, BEST_ROUND, DIVERGED)
 Best: TypeAlias = "tuple[Exact, NDArray[np.int64], NDArray[np.bool_]]"
 
 
-class CurveRegressor(Protocol):
-    """Anything that predicts coefficients of curves."""
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is stored."""
-
-    @property
-    def num_features(self) -> int:
-        """How many features a row must have, at least."""
-
-    def predict(self, rows: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Return (groups, rows, coefficients) for (groups, rows, features).
-
-        Rows of a group differ in nothing but their seed. A row gets the same bits in any company.
-        """
-
-
-KINDS: Mapping[str, type[Forest] | type[ExactKernel] | type[MultiHeadNetwork]] = {
+CurveRegressor = Forest | ExactKernel | MultiHeadNetwork
+"""What predicts (groups, rows, coefficients); a row has the same bits in any company."""
+KINDS: Mapping[str, type[CurveRegressor]] = {
     kind.kind: kind for kind in (Forest, ExactKernel, MultiHeadNetwork)
 }
 
@@ -186,10 +170,7 @@ class CurveModel:
         return np.concatenate(parts, axis=1)
 
     def _watched(self, coefficients: Exact) -> Exact:
-        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots.
-
-        Knots come first: what runs over them works on whole rows of memory.
-        """
+        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots."""
         found = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
         found += self._watch_centre
         return found

@@ -1,9 +1,4 @@
-"""What a surrogate's model sees of an evaluation.
-
-One row per seed: the action coordinates of the configuration, how many clients really take part,
-and which seed it is; it may be products of hyperparameters, too. The round is none of it: a model
-predicts all rounds at once.
-"""
+"""What a surrogate's model sees: coordinates, how many clients take part, and the seed."""
 
 from __future__ import annotations
 
@@ -24,24 +19,13 @@ Columns = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class CurveInputs:
-    """The encoding of a surrogate's rows.
+    """The encoding of a surrogate's rows; clients that take part are on a logarithmic scale."""
 
-    The number of clients that take part is on a logarithmic scale of its own: few of many clients
-    differ as much as many of few do.
-
-    Attributes:
-        space: configurations, as intervals.
-        fidelity_space: rounds and client sample rates that it answers.
-        num_clients: clients of the federation.
-        seeds: the seeds the model has seen.
-        products: products of hyperparameters that it sees.
-    """
-
-    space: SearchSpace
+    space: SearchSpace  # configurations, as intervals
     fidelity_space: SearchSpace
     num_clients: int
     seeds: tuple[int, ...]
-    products: tuple[Product, ...] = ()
+    products: tuple[Product, ...] = ()  # products of hyperparameters that it sees
 
     @classmethod
     def from_names(
@@ -130,15 +114,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Product:
-    """The logarithm of a product of hyperparameters, scaled to [-1, 1] over a search space.
+    """The logarithm of a product of hyperparameters, scaled to [-1, 1] over a search space."""
 
-    Attributes:
-        factors: names of what is multiplied.
-        divisors: names of what it is divided by.
-    """
-
-    factors: tuple[str, ...]
-    divisors: tuple[str, ...]
+    factors: tuple[str, ...]  # names of what is multiplied
+    divisors: tuple[str, ...]  # names of what it is divided by
 
     @property
     def name(self) -> str:

@@ -20,16 +20,14 @@ TOGETHER = 1 << 14
 
 
 class Forest:
-    """The mean over trees of the value of the leaf that a row falls into.
+    """The mean over trees of the value of the leaf that a row falls into, left up to the threshold.
 
-    A row goes left where its feature is at most the threshold. A leaf is its own child on both
-    sides, so all rows take the same number of steps down all trees.
+    A leaf is its own child on both sides, so all rows take the same number of steps down all trees.
     """
 
     kind = "forest"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a forest's arrays."""
         missing = [name for name in FOREST_ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(
@@ -166,15 +164,11 @@ MAX_ROW, MAX_WEIGHT, MAX_HIDDEN, MAX_WIDTH = 8.0, 8.0, 256.0, 256
 
 
 class MultiHeadNetwork:
-    """Linear layers with rectifiers between them; the last one differs between seeds.
-
-    Seeds of one configuration share all layers but the last, so three cost little more than one.
-    """
+    """Linear layers with rectifiers between them; the last one differs between seeds."""
 
     kind = "heads"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a network's arrays."""
         count = sum(name.startswith("weight_") for name in arrays)
         parts = [f"{part}_{layer}" for layer in range(count) for part in ("weight", "bias")]
         names = [*parts, "heads", "head_bias"]
@@ -250,15 +244,11 @@ def matern(rows: NDArray[np.floating], points: NDArray[np.floating]) -> NDArray[
 
 
 class ExactKernel:
-    """Weights times the kernel between a row and every known point.
-
-    Products are exact: rows get the same bits in any company.
-    """
+    """Weights times the kernel between a row and every known point, in exact products."""
 
     kind = "exact_kernel"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take a kernel machine's arrays."""
         missing = [name for name in KERNEL_ARRAYS if name not in arrays]
         if missing:
             raise InvalidArgumentError(

@@ -65,11 +65,7 @@ def weights_of(num_samples: NDArray[np.integer]) -> Floats:
 def to_outputs(
     metrics: NDArray[np.floating], best_round: NDArray[np.integer], weights: NDArray[np.floating]
 ) -> NDArray[np.float32]:
-    """Return the (n, outputs) rows that a model learns to predict, see the module.
-
-    Shapes: `metrics` (n, clients, splits, metrics); `best_round` (n,); `weights` (n, clients,
-    splits).
-    """
+    """Return the (n, outputs) rows that a model learns to predict."""
     n, clients = metrics.shape[:2]
     # What a client without samples in a split reports there means nothing and may be NaN.
     metrics = np.where(weights[..., None] > 0, metrics, 0.0)
@@ -113,10 +109,7 @@ def to_metrics(
     weights: NDArray[np.floating],
     reads: Entries = ENTRIES,
 ) -> NDArray[np.float32]:
-    """Return the (n, clients, splits, metrics) that outputs mean, every number in its range.
-
-    Shapes: `outputs` (n, outputs); `weights` (S, clients, splits).
-    """
+    """Return (n, clients, splits, metrics) in their ranges, of (n, outputs)."""
     n, (seeds, clients, splits) = len(outputs), weights.shape
     end = splits * (1 + 3 * clients)
     middle = outputs[:, splits:end].reshape(n // seeds, seeds, 3, splits, clients)
@@ -182,11 +175,7 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
 
 
 def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floats:
-    """Return rates whose standard deviation over the clients that are there is nearer to another.
-
-    Shapes: `rates` (n, seeds, rates, clients); `wanted` (n, seeds, rates); `present` (seeds, rates,
-    clients).
-    """
+    """Return rates whose standard deviation over the clients there is nearer to another."""
     there = present.astype(np.float64)
     count = np.maximum(sum_in_order(there, axis=-1), 1.0)
     mean = sum_in_order(there * rates, axis=-1) / count
@@ -197,11 +186,7 @@ def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floa
 
 
 def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
-    """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay.
-
-    Shapes: `rates` (n, seeds, rates, clients); `wanted` (n, seeds, rates); `weights` (seeds, rates,
-    clients).
-    """
+    """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay."""
     missing = wanted - sum_in_order(weights * rates, axis=-1)
     room = np.where(weights > 0, rates * (1.0 - rates), 0.0)
     total = sum_in_order(weights * room, axis=-1)
@@ -210,10 +195,7 @@ def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
 
 
 def objectives(outputs: NDArray[np.floating], weights: NDArray[np.floating]) -> Floats:
-    """Return (n, 2): validation accuracy and log validation loss of the federation.
-
-    Shapes: `outputs` (n, outputs); `weights` (n, clients, splits).
-    """
+    """Return (n, 2): validation accuracy and log validation loss of the federation."""
     _, clients, splits = weights.shape
     if outputs.shape[1] > num_outputs(clients):
         mean = np.clip(

@@ -36,22 +36,14 @@ CLAIM_RULE = (
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out figures of one objective, over courses at full fidelity; of a loss, its logarithm.
+    """Held-out figures of an objective, of courses at full fidelity; of a loss, its logarithm."""
 
-    Attributes:
-        mae: mean absolute error of the claims.
-        bias: mean of claim less truth.
-        spread: standard deviation of the truth.
-        kendall_tau: between truth and claim; None where one of both never differs.
-    """
-
-    mae: float
-    bias: float
-    spread: float
-    kendall_tau: float | None
+    mae: float  # mean absolute error of the claims
+    bias: float  # mean of claim less truth
+    spread: float  # standard deviation of the truth
+    kendall_tau: float | None  # None where truth or claim never differs
 
     def __post_init__(self) -> None:
-        """Check the types, which a file says."""
         check_fields(self)
 
     @property
@@ -72,20 +64,13 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Claim:
-    """The best configuration that a surrogate claims, at its fidelity; means over seeds.
+    """The best configuration that a surrogate claims, at its fidelity; means over seeds."""
 
-    Attributes:
-        claimed: validation loss that it answers.
-        trained: validation loss that training reaches.
-        spread: standard deviation, over courses, of the logarithm of the loss.
-    """
-
-    claimed: float
-    trained: float
-    spread: float
+    claimed: float  # validation loss that it answers
+    trained: float  # validation loss that training reaches
+    spread: float  # standard deviation, over courses, of the logarithm of the loss
 
     def __post_init__(self) -> None:
-        """Check the types, which a file says."""
         check_fields(self)
 
     @property

@@ -49,13 +49,11 @@ class StoredCurves(ABC):
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
         former: checksums that older records, and surrogates fitted on it, may name it by.
-        axis: which axis of the curves counts rounds.
     """
 
-    axis: ClassVar[int]
+    axis: ClassVar[int]  # which axis of the curves counts rounds
 
     def __init__(self, content: dict[str, Any], arrays: StoredArrays) -> None:
-        """Take what the cards of tables and samples share."""
         self._arrays = arrays
         self.card: Mapping[str, Any] = MappingProxyType(content)
         self.identity = Identity.from_card(content)
@@ -171,12 +169,7 @@ def write_curves(
     axis: int,
     seeds: NDArray[np.int64],
 ) -> Path:
-    """Write packed arrays, then their card; until the card is there, nothing is.
-
-    The same content gives the same bytes: members carry no time stamp.
-
-    Shapes: `seeds` (cells,).
-    """
+    """Write packed arrays, always the same bytes, then their card."""
     layout = layout_of(card, arrays["best_round"].shape, axis)
     members, packing = pack(arrays, layout, seeds)
     said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
@@ -211,15 +204,6 @@ class Table(StoredCurves):
     axis = AXIS
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
-        """Read a card; arrays are read when first asked for.
-
-        Args:
-            card: path of the card.
-            arguments: what `fedhpo-gym build` makes it from, for messages.
-
-        Raises:
-            DamagedDataError: the card is not a table card of this format.
-        """
         repair = f"run `fedhpo-gym build {arguments}`"
         with reading_card(card, "table", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
@@ -246,27 +230,13 @@ class Table(StoredCurves):
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
     ) -> Evaluation:
-        """Look one evaluation up.
-
-        Raises:
-            OffGridError: the configuration, the round or the rate is not on the grid.
-            InvalidArgumentError: a seed is not in the table.
-        """
+        """Look one evaluation up."""
         query = self.space.validate(configuration), fidelity
         self.fidelity_space.validate(vars(fidelity))
         return self.look_up(query_columns(self.space, [query]), seeds)[0]
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
-        """Look many evaluations up.
-
-        Args:
-            columns: (B,) values of every dimension of the configurations and fidelities.
-            seeds: seeds of the answers.
-
-        Raises:
-            OffGridError: a configuration, a round or a rate is not on the grid.
-            InvalidArgumentError: a seed is not in the table.
-        """
+        """Look many evaluations up."""
         cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
         rows = self._seed_rows(seeds)
         return Evaluations(
@@ -318,11 +288,7 @@ class Table(StoredCurves):
         return np.asarray((at > 0) & (at <= asked[..., None]), dtype=np.bool_)
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Check that the table holds these seeds.
-
-        Raises:
-            InvalidArgumentError: it lacks one.
-        """
+        """Check that the table holds these seeds."""
         unknown = [seed for seed in seeds if seed not in self.seeds]
         if unknown:
             raise InvalidArgumentError(

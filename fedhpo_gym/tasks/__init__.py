@@ -33,11 +33,7 @@ from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_
 
 @checked_types
 def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
-    """Return tasks by key, `<name>-v<version>`, in their order.
-
-    Raises:
-        InvalidArgumentError: two tasks share name and version.
-    """
+    """Return tasks by key, `<name>-v<version>`, in their order."""
     found: dict[str, Task] = {}
     for task in tasks:
         if task.key in found:
@@ -52,8 +48,8 @@ def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
 def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
     """Yield tasks, and after each of version 0 a version 1, unless they bring their own.
 
-    It differs by its reward alone: the improvement of the incumbent, where version 0 has the score
-    of the trial. It answers from the numbers of version 0, so its round ids return the same.
+    It differs by its reward, the improvement of the incumbent, and answers from version 0's
+    numbers.
     """
     written = tuple(tasks)
     own = {task.name for task in written if task.version == 1}
@@ -71,7 +67,6 @@ class LazyTasks(Mapping[str, Task]):
         tables: Mapping[str, NaturalTable],
         make: Callable[[NaturalTable], Iterable[Task]],
     ) -> None:
-        """Say what is there."""
         self._tables = dict(tables)
         self._make = lru_cache(maxsize=None)(lambda table: make_catalogue(make(table)))
 
@@ -123,14 +118,7 @@ TESTING = ("LR-CreditG", "LR-BreastCancer")
 
 @checked_types
 def get_task(name: str) -> Task:
-    """Return a task by name, with or without prefixes of ids and the version.
-
-    Without a version, it is the newest.
-
-    Raises:
-        InvalidArgumentError: `name` is no string.
-        UnknownNameError: no such task, or no such version.
-    """
+    """Return a task by name, with or without prefixes of ids and the version."""
     short = name.removeprefix("MO-").removeprefix("FedHPO-")
     if not short.removeprefix("DAC-").startswith(TRIALS_ONLY):
         short = short.removeprefix("DAC-")
@@ -148,12 +136,7 @@ def get_task(name: str) -> Task:
 
 @checked_types
 def task_of(identity: Identity) -> Task:
-    """Return the variant that stored numbers belong to; later versions may share them.
-
-    Raises:
-        UnknownNameError: the catalogue has no such task, version, or value of an option.
-        InvalidArgumentError: the task has no such variant.
-    """
+    """Return the variant that stored numbers belong to; later versions may share them."""
     changes: dict[str, Any] = {**UNSAID, **dict(identity.options)}
     return get_task(identity.id).variant(**changes).fix(dict(identity.settings))
 

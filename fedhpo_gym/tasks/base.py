@@ -163,12 +163,7 @@ class Problem(ABC):
         return self.fidelity_space.discretized()
 
     def variant(self, **changes: Any) -> Self:
-        """Return the problem with some fields replaced.
-
-        Raises:
-            UnknownNameError: as in `__post_init__`.
-            InvalidArgumentError: as in `__post_init__`.
-        """
+        """Return the problem with some fields replaced, checked as a new one is."""
         return replace(self, **changes)
 
 

@@ -165,19 +165,12 @@ class Task(Problem):
 
     @property
     def round_preprocessing(self) -> str:
-        """Preprocessing of round environments, unless asked otherwise.
-
-        Tables are standardized there: on features as they come, a course is lost at thousands of
-        nats after one bold step, and no table of results binds us to them.
-        """
+        """Preprocessing of round environments, unless asked otherwise."""
         return "standardized" if "tabular-data" in self.tags else self.preprocessing
 
     @property
     def chance_loss(self) -> float:
-        """Loss of the best constant prediction where all classes are equally frequent.
-
-        ln(classes) nats for a cross-entropy; other losses have another, and another unit.
-        """
+        """Loss of the best constant prediction where all classes are equally frequent."""
         return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
 
     @property
@@ -198,17 +191,11 @@ class Task(Problem):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that courses train, as the engine calls them.
-
-        Where there are several, the category `model` of a configuration says which, in this order.
-        """
+        """The models that courses train, as the engine calls them."""
         return (self.model,)
 
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """Return the size of the model of a configuration: it decides what a message costs.
-
-        A family whose `architecture` is not empty overrides it.
-        """
+        """Return the size of the model of a configuration: it decides what a message costs."""
         del configuration
         return self.num_parameters
 
@@ -266,28 +253,14 @@ class Task(Problem):
         return "-".join(parts)
 
     def fix(self, settings: Mapping[str, float]) -> Self:
-        """Return the task with more hyperparameters fixed.
-
-        Raises:
-            InvalidArgumentError: one is unknown, in the search space, or out of its range.
-        """
+        """Return the task with more hyperparameters fixed."""
         defaults = {name: setting.default for name, setting in self._own_settings.items()}
         merged = {**dict(self.settings), **self._checked(settings)}
         kept = {name: value for name, value in merged.items() if value != defaults.get(name)}
         return self.variant(settings=tuple(sorted(kept.items())))
 
     def tune(self, ranges: Mapping[str, Sequence[float]]) -> Self:
-        """Return the task with settings of its algorithm searched, on a logarithmic scale.
-
-        Where a range begins at 0, the scale is linear. A setting that is fixed becomes free.
-
-        Args:
-            ranges: lowest and highest value, by name.
-
-        Raises:
-            InvalidArgumentError: the algorithm has no such setting, it is searched already, or a
-                range is not two rising numbers that the setting may have and that it decides by.
-        """
+        """Return the task with settings of its algorithm searched, on a logarithmic scale."""
         known, searched = ALGORITHMS[self.algorithm].settings, self.variant(tuned=()).space.names
         for name, ends in ranges.items():
             if name not in known or name in searched:

@@ -46,34 +46,17 @@ that a data set publishes are the same in all instances."""
 
 @dataclass(frozen=True)
 class Instance:
-    """One federated course before anybody has chosen a hyperparameter.
+    """One federated course before anybody has chosen a hyperparameter."""
 
-    Attributes:
-        alpha: concentration of the label distribution over clients.
-        seed: draws split, partition, initialisation, client sampling and minibatches, each from a
-            stream of its own.
-    """
-
-    alpha: float
-    seed: int
+    alpha: float  # concentration of the label distribution over clients
+    seed: int  # of split, partition, initialisation, client sampling and minibatches
 
 
 @explained_types
 def make_instances(
     task: Task, wanted: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
 ) -> tuple[Instance, ...]:
-    """Return instances of a task, in a fixed order.
-
-    Args:
-        task: the task; only partitions by LDA differ in `alpha`, the others keep the task's.
-        wanted: "train", "test", "all", or a list of (alpha, seed) pairs. The named sets differ in
-            their seeds; `DRAWN_ANEW` says what follows from it.
-        alpha: the only concentration of a named set; by default it has all `instance_alphas`.
-
-    Raises:
-        UnknownNameError: no such set.
-        InvalidArgumentError: the list is empty, a pair is malformed, or `alpha` comes with a list.
-    """
+    """Return instances of a task, in a fixed order."""
     if isinstance(wanted, str):
         require_known("instance set", wanted, SETS)
         drawn = task.instance_alphas if task.partition == "lda" else (task.alpha,)

@@ -48,10 +48,7 @@ class PerceptronTask(Task):
 
 
 def perceptron_size(inputs: int, classes: int, depth: int, width: int, vectors: int = 3) -> int:
-    """Return the numbers that are trained of a perceptron with `depth` layers of `width` units.
-
-    A unit has `vectors` numbers besides its weights: bias, scale and shift, or a bias alone.
-    """
+    """Return the numbers trained; a unit has `vectors` of them besides its weights."""
     hidden = (inputs + vectors) * width + (depth - 1) * (width + vectors) * width
     return hidden + (width + 1) * classes
 

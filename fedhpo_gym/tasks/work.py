@@ -36,25 +36,7 @@ def work_of(
     num_samples: Samples | None = None,
     happened: CourseHistory | None = None,
 ) -> Work:
-    """Return the work of some rounds of a course.
-
-    A hyperparameter `name@i` is that of client i alone. Where clients have unequal work, the work
-    is that of the one with most of it among those that trained.
-
-    Args:
-        task: the task.
-        configuration: hyperparameters; what it leaves out is taken from the task's settings.
-        rounds: number of rounds.
-        client_sample_rate: fraction of clients sampled in a round.
-        sampled: (clients,) who trained in at least one of the rounds; None where nobody knows, so
-            that everybody may have.
-        num_samples: (clients,) training samples; where nobody knows, None: then the system's
-            `samples_per_client` count, if it says so.
-        happened: the rounds, if they are past.
-
-    Raises:
-        InvalidArgumentError: an array does not count the task's clients.
-    """
+    """Return the work of some rounds of a course."""
     for name, given in (("sampled", sampled), ("num_samples", num_samples)):
         if given is not None and given.shape != (task.num_clients,):
             raise InvalidArgumentError(
@@ -87,11 +69,7 @@ def job_clock(
     client_sample_rate: float,
     num_samples: Samples | None = None,
 ) -> JobClock | None:
-    """Return how long jobs of an asynchronous course take; None for synchronous algorithms.
-
-    Raises:
-        InvalidArgumentError: the system does not know single clients, or what they compute.
-    """
+    """Return how long jobs of an asynchronous course take; None for synchronous algorithms."""
     if not task.asynchronous:
         return None
     work = work_of(task, configuration, 1, client_sample_rate, num_samples=num_samples)
@@ -114,10 +92,7 @@ def decisive_names(task: Task) -> tuple[str, ...]:
 
 @checked_types
 def round_system(task: Task) -> System:
-    """Return the system of a task's round environments: local epochs cost unless asked otherwise.
-
-    The paper charges every configuration alike, and then a step would have nothing to trade.
-    """
+    """Return the system of round environments: local epochs cost unless asked otherwise."""
     if task.system.compute != "constant":
         return task.system
     return replace(task.system, compute="epochs")

@@ -221,11 +221,11 @@ def test_ledger_refuses_bad_fields(fields: tuple[Any, ...], message: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1, 1.0, 1, 0.5), "`order` must be an integer of at least 2, got 1"),
+        ((1, 1.0, 1, 0.5), "`order` must be at least 2, got 1"),
         ((2.5, 1.0, 1, 0.5), "`order` must be"),
         ((2, -1.0, 1, 0.5), "`noise_multiplier` must be finite and non-negative"),
         ((2, math.nan, 1, 0.5), "`noise_multiplier` must be"),
-        ((2, 1.0, -1, 0.5), "`rounds` must be non-negative"),
+        ((2, 1.0, -1, 0.5), "`rounds` must be at least 0, got -1"),
         ((2, 1.0, 1, 1.5), r"`sample_rate` must be in \[0, 1\]"),
     ],
 )

@@ -65,9 +65,8 @@ class _Kept:
 class FederatedScope(Backend):
     """Trains courses with FederatedScope, in an interpreter of its own, on our very federation.
 
-    A course that was asked for is not trained again: fewer rounds are read off its curve, and
-    more rounds continue where it stands. Where that process had to end, or room was needed, it
-    starts over. Models are evaluated after the rounds that the task evaluates.
+    Fewer rounds are read off a course's curve, and more continue where it stands; it starts over
+    where its process had to end, or room was needed.
     """
 
     name = "federatedscope"
@@ -81,7 +80,6 @@ class FederatedScope(Backend):
         time_limit_s: float = LIMIT_S,
         own_data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Start FederatedScope, or share the process that runs already."""
         require_supported(task)
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)

@@ -227,12 +227,7 @@ MAX_NORM = 1e30
 
 
 def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Return (clients, splits, metrics) of what was said of all clients after a round.
-
-    Entries of splits in which a client has no samples are 0.
-
-    Shapes: `num_samples` (clients, splits).
-    """
+    """Return (clients, splits, metrics) said after a round, 0 without samples."""
     known = _mapping("clients", clients)
     number = len(num_samples)
     if set(known) != {str(client) for client in range(1, number + 1)}:

@@ -50,17 +50,11 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """Where a course stands: all that it did, from which it can be trained again.
+    """Where a course stands: all that it did, from which it can be trained again."""
 
-    Attributes:
-        steps: what it did.
-        metrics: (clients, splits, metrics) of its last finite model; None before its first.
-        diverged: whether it has left the finite numbers.
-    """
-
-    steps: tuple[_Step, ...] = ()
-    metrics: Metrics | None = None
-    diverged: bool = False
+    steps: tuple[_Step, ...] = ()  # what it did
+    metrics: Metrics | None = None  # (clients, splits, metrics) of its last finite model
+    diverged: bool = False  # whether it has left the finite numbers
 
     @property
     def rounds(self) -> int:
@@ -86,8 +80,7 @@ class _Course:
 class FederatedScopeCourses(Courses):
     """N courses of one task, each on an instance, that take their rounds one after the other.
 
-    Going back to a snapshot trains the course again, from its first round: FederatedScope cannot
-    store where a course stands. Pickles hold what the courses did.
+    FederatedScope cannot store where a course stands: snapshots and pickles hold what it did.
     """
 
     name: ClassVar[str] = "federatedscope"
@@ -107,7 +100,6 @@ class FederatedScopeCourses(Courses):
         interpreter: str | None = None,
         time_limit_s: float = LIMIT_S,
     ) -> None:
-        """Put all courses at round 0 of the first instance."""
         require_supported(task)
         if report_moves:
             raise InvalidArgumentError(
@@ -344,10 +336,7 @@ class CourseListener:
     def __init__(
         self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
     ) -> None:
-        """Know nothing yet.
-
-        Shapes: `num_samples` (clients, splits).
-        """
+        """Know nothing yet, with `num_samples` (clients, splits)."""
         splits = (len(SPLITS), len(METRICS))
         self.before_first = 0
         self.metrics: Metrics | None = None

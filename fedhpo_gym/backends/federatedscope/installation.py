@@ -31,15 +31,10 @@ CARD = "installation.json"
 
 @dataclass(frozen=True)
 class Installation:
-    """FederatedScope on this machine.
+    """FederatedScope on this machine."""
 
-    Attributes:
-        source: its source tree, which holds the folder `federatedscope`.
-        interpreter: Python that has its dependencies.
-    """
-
-    source: Path
-    interpreter: Path
+    source: Path  # its source tree, which holds the folder `federatedscope`
+    interpreter: Path  # Python that has its dependencies
 
     def check(self) -> Installation:
         """Return the installation, with absolute paths, if both are there."""
@@ -129,10 +124,7 @@ def needs(folder: Path, source: Path) -> str:
 
 
 def install(folder: Path, source: Path, say: Callable[[str], None]) -> Installation:
-    """Make the environment in a new or empty folder, and the card that names it.
-
-    A failure leaves no card, and no half of an environment.
-    """
+    """Make the environment in a new or empty folder; a failure leaves none, and no card."""
     source = Installation(source, Path(sys.executable)).check().source
     _require_room(folder)
     environment = folder.absolute() / "environment"

@@ -54,7 +54,6 @@ class Peer:
     """
 
     def __init__(self, installation: Installation) -> None:
-        """Start the process and wait until it has imported FederatedScope."""
         self.installation = installation
         self._working = WorkingFolder()
         self.folder = self._working.path
@@ -265,7 +264,6 @@ class WorkingFolder:
     """
 
     def __init__(self) -> None:
-        """Make it, after removing those whose processes are gone."""
         remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         part = self.path / f"{OWNED}.part"
@@ -324,7 +322,6 @@ class Lease:
     """The right to ask an installation's process; the last lease that ends closes it."""
 
     def __init__(self, installation: Installation) -> None:
-        """Take no process yet."""
         self._installation = installation
         self._end: weakref.finalize[[Installation, Peer], Lease] | None = None
         self._peer: Peer | None = None

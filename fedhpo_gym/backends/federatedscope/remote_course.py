@@ -33,28 +33,17 @@ Hear = Callable[[Message], None]
 
 @dataclass(frozen=True)
 class CourseRequest:
-    """What a course is, from its first round on.
-
-    Attributes:
-        task: the task.
-        configuration: hyperparameters that it starts with.
-        client_sample_rate: likewise.
-        seed: of the federation, and FederatedScope's own.
-        rounds: of the whole course.
-        evaluated: rounds after which models are evaluated; None for where it stands still.
-        watched: whether it tells of every round who trained, and how.
-        measured: whether this tells what local training did to the clients' own metrics.
-        own_data: entries by which FederatedScope loads data of its own; None for ours.
-    """
+    """What a course is, from its first round on."""
 
     task: Task
-    configuration: Mapping[str, Value]
-    client_sample_rate: float
-    seed: int
-    rounds: int
-    evaluated: Sequence[int] | None
-    watched: bool = False
-    measured: bool = False
+    configuration: Mapping[str, Value]  # hyperparameters that it starts with
+    client_sample_rate: float  # likewise
+    seed: int  # of the federation, and FederatedScope's own
+    rounds: int  # of the whole course
+    evaluated: Sequence[int] | None  # rounds that end with one; None: where it stands still
+    watched: bool = False  # whether it tells of every round who trained, and how
+    measured: bool = False  # whether this tells what local training did to the clients' own metrics
+    # entries by which FederatedScope loads data of its own; None for ours.
     own_data: Mapping[str, Any] | None = None
 
     def message(self, number: int, peer: Peer) -> Message:
@@ -86,7 +75,6 @@ class RemoteCourse:
     """
 
     def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
-        """Start it; it stands before its first round."""
         self.rounds = 0
         self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
@@ -133,7 +121,6 @@ class _Due:
     """What must be said while a course advances: every round, then the metrics where it stops."""
 
     def __init__(self, done: int, rounds: int, evaluated: Sequence[int] | None) -> None:
-        """Expect the rounds after the first `done` ones."""
         stops = {rounds} if evaluated is None else {*evaluated}
         ahead = range(done + 1, rounds + 1)
         both = ([("trained", r), ("round", r)] if r in stops else [("trained", r)] for r in ahead)
@@ -170,11 +157,7 @@ class Curve:
         self._samples = num_samples
 
     def hear(self, message: Message) -> None:
-        """Take in what was said of a round; other messages are not for a curve.
-
-        Raises:
-            WorkerLostError: it is unreadable.
-        """
+        """Take in what was said of a round; other messages are not for a curve."""
         if "round" not in message:
             return
         found = configuration.client_metrics(message.get("clients"), self._samples)
@@ -226,10 +209,7 @@ def arrays_of(federation: Federation) -> Arrays:
 
 
 def network_inputs(features: Features) -> NDArray[np.float32]:
-    """Return samples as a network reads them: images (n, channels, height, width), normalised.
-
-    Images are what has pixels of 0 to 255; everything else stays as it is.
-    """
+    """Return samples as a network reads them: normalised images with channels first."""
     values = np.asarray(features)
     if values.dtype != np.uint8:
         return values.astype(np.float32)
@@ -252,10 +232,7 @@ def graph_arrays(
     edges: NDArray[np.int64],
     splits: Sequence[NDArray[np.int64]],
 ) -> Arrays:
-    """Return the arrays of a part of the graph, under a number.
-
-    Shapes: `nodes` (n,).
-    """
+    """Return the arrays of a part of the graph, under a number, with `nodes` (n,)."""
     ends = np.searchsorted(nodes, edges)
     arrays: Arrays = {
         f"x_{number}": np.asarray(federation.features[nodes], dtype=np.float32),

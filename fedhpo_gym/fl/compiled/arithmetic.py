@@ -1,10 +1,7 @@
 """Plain float arithmetic with the same bits on every processor: exp and log, sums and products.
 
-A library's own functions round differently from one system to the next. These take additions,
-multiplications, divisions and conversions alone, all of which IEEE 754 fixes, and are right up to
-some units in the last place of a double. Sums and products of vectors have a written order, in a
-form that compilers turn into vectors. Indices are unsigned: a signed one might count from the end,
-which costs more than the arithmetic.
+Only operations that IEEE 754 fixes, in a written order that compilers turn into vectors. Indices
+are unsigned: a signed one might count from the end, which costs more than the arithmetic.
 """
 
 from __future__ import annotations
@@ -55,10 +52,7 @@ def exp(x: float) -> Any:
 
 @compiled
 def exp_of_negatives(values: Any, count: int) -> None:
-    """Replace numbers up to 0 by their `exp`; below -60 by that of -60, NaN by NaN.
-
-    Without a branch, so that compilers make vectors of it; the bits are those of `exp`.
-    """
+    """Replace numbers up to 0 by their `exp`, without a branch; NaN stays."""
     for i in range(np.uint64(count)):
         given = values[i]
         x = given if -60.0 <= given <= 0.0 else -60.0
@@ -165,10 +159,7 @@ def transposed(
 def products(
     w: Floats, i: int, width: int, x: Floats, j: int, count: int, out: Floats, at: int
 ) -> None:
-    """Set out[at:at + count] to the products of w[i:i + width] and the columns of x[j:].
-
-    Every product is added up in the order of the rows of x (width x count).
-    """
+    """Set out[at:at + count] to products of w[i:i + width] and the columns of x[j:]."""
     n, target = _U(count), _U(at)
     for column in range(n):
         out[target + column] = np.float32(0.0)
@@ -182,10 +173,7 @@ def products(
 def residuals(
     z: Floats, at: int, stride: int, classes: int, label: int, rate: Any, squashed: bool
 ) -> None:
-    """Turn the logits z[at], z[at + stride], ... into rate x d(cross-entropy)/d(products).
-
-    Logits far below the largest are clamped; their exponentials vanish in the sum.
-    """
+    """Turn logits z[at], z[at + stride], ... into rate x d(cross-entropy)/d(products)."""
     top = np.float32(-np.inf)
     for c in range(classes):
         if squashed:
@@ -220,11 +208,7 @@ def add_product(
     out: Floats, at: int, a: Floats, i: int, rows: int, inner: int, step: int, stride: int,
     b: Floats, j: int, width: int,
 ) -> None:  # fmt: skip
-    """Add the product of matrices a (rows x inner) and b (inner x width) to out (rows x width).
-
-    Entries are added up one after the other; entry (r, k) of a is a[i + r x stride + k x step],
-    while the rows of b and out lie side by side.
-    """
+    """Add the product of matrices a (rows x inner) and b (inner x width) to out (rows x width)."""
     n, fours = _U(width), inner // 4
     for r in range(rows):
         o, p, q = _U(at + r * width), _U(i + r * stride), _U(j)

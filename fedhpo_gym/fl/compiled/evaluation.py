@@ -14,11 +14,10 @@ from fedhpo_gym.fl.compiled.training import Rows
 def predict(
     model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, fresh: bool
 ) -> None:
-    """Set out (rows x classes, one row after the other) to the logits of rows[begin:end].
+    """Set out (rows x classes) to the logits of rows[begin:end], `BLOCK` at most; `s` is memory.
 
-    Every kind of model has its own; s is memory that it may use. The number
-    of rows is at most `BLOCK`. Without `fresh` the last call was for the same rows, so that what it
-    made of them is still in s.
+    Every kind of model has its own. Without `fresh`, s still holds what the last call made of the
+    rows.
     """
     raise NotImplementedError
 

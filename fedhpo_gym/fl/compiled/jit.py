@@ -30,10 +30,7 @@ def compiled(function: F) -> F:
 
 
 def kernel(function: F) -> F:
-    """Compile a function that Python calls, and keep the machine code on disk where that can be.
-
-    Code is kept per processor. It is compiled again when any file of this package has changed.
-    """
+    """Compile a function that Python calls; machine code is kept by processor and sources."""
     dispatcher = njit(**_OPTIONS)(function)
     dispatcher._compile_for_args = _uninterrupted(dispatcher._compile_for_args)
     if _folder() is not None:

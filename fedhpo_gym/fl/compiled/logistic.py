@@ -26,51 +26,29 @@ from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
 
 
 class Dense(NamedTuple):
-    """Dense rows, one after the other.
+    """Dense rows, one after the other."""
 
-    Attributes:
-        x: (n x width,) inputs, of which the last one before the padding is 1.
-        labels: (n,) labels.
-        width: inputs of a row, a multiple of `LANES`.
-        classes: number of classes.
-        trained: numbers that are trained, classes x width.
-        min_rows: rows of the smallest minibatch.
-        squashed: whether products go through a sigmoid before the softmax.
-    """
-
-    x: Floats
-    labels: Integers
-    width: int
-    classes: int
-    trained: int
-    min_rows: int
-    squashed: bool
+    x: Floats  # (n x width,) inputs, of which the last one before the padding is 1
+    labels: Integers  # (n,) labels
+    width: int  # inputs of a row, a multiple of `LANES`
+    classes: int  # number of classes
+    trained: int  # numbers that are trained, classes x width
+    min_rows: int  # rows of the smallest minibatch
+    squashed: bool  # whether products go through a sigmoid before the softmax
 
 
 class Sparse(NamedTuple):
-    """Sparse rows: what is stored of row r is first[r]:first[r + 1], in the order of the columns.
+    """Sparse rows: row r is first[r]:first[r + 1], in the order of the columns."""
 
-    Attributes:
-        column: (stored,) columns.
-        value: (stored,) values.
-        first: (n + 1,) where rows begin.
-        labels: (n,) labels.
-        width: weights of a class, padding included.
-        classes: number of classes.
-        trained: numbers that are trained, classes x width.
-        min_rows: rows of the smallest minibatch.
-        bias: the column of the bias.
-    """
-
-    column: Integers
-    value: Floats
-    first: Integers
-    labels: Integers
-    width: int
+    column: Integers  # (stored,) columns
+    value: Floats  # (stored,) values
+    first: Integers  # (n + 1,) where rows begin
+    labels: Integers  # (n,)
+    width: int  # weights of a class, padding included
     classes: int
-    trained: int
-    min_rows: int
-    bias: int
+    trained: int  # numbers that are trained, classes x width
+    min_rows: int  # rows of the smallest minibatch
+    bias: int  # the column of the bias
 
 
 @implements(gradient, Dense)

@@ -37,28 +37,17 @@ class Network(NamedTuple):
     it is normalised, scale and shift; of the last layer weights (classes x width) and bias; then,
     if they are normalised, of every hidden layer the running mean and variance. What pads inputs,
     units and classes to multiples of eight stays zero.
-
-    Attributes:
-        x: (n x inputs,) rows.
-        labels: (n,) labels.
-        inputs: numbers of a row, a multiple of eight.
-        width: units of a hidden layer, a multiple of eight.
-        depth: hidden layers.
-        classes: number of classes.
-        trained: numbers that are trained.
-        min_rows: rows of the smallest minibatch.
-        normalised: whether hidden layers have batch normalisation.
     """
 
-    x: Floats
-    labels: Integers
-    inputs: int
-    width: int
-    depth: int
-    classes: int
-    trained: int
-    min_rows: int
-    normalised: bool
+    x: Floats  # (n x inputs,) rows
+    labels: Integers  # (n,) labels
+    inputs: int  # numbers of a row, a multiple of eight
+    width: int  # units of a hidden layer, a multiple of eight
+    depth: int  # hidden layers
+    classes: int  # number of classes
+    trained: int  # numbers that are trained
+    min_rows: int  # rows of the smallest minibatch
+    normalised: bool  # whether hidden layers have batch normalisation
 
 
 def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
@@ -164,10 +153,7 @@ def _backward(
     model: Any, g: Floats, at: int, rows: int, s: Floats, product: int, unit: int, back: int,
     first: bool,
 ) -> None:  # fmt: skip
-    """Turn the gradient s[back:] of what is normalised into that of its products.
-
-    Those of bias and scale are written to g[at:]; the others are as in `_normalise`.
-    """
+    """Turn the gradient s[back:] of what is normalised into that of its products."""
     width = model.width
     n = _U(width)
     inverse, gain, p, b = _U(unit), _U(unit + width), _U(product), _U(back)

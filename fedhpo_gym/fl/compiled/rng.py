@@ -193,10 +193,7 @@ def _fill(words: Words, names: Words, out: NDArray[np.float32]) -> None:
 
 @compiled
 def quantile(p: float) -> Any:
-    """Return the standard normal quantile of a multiple of 2^-53 in [0, 1).
-
-    Wichura's PPND16 (1988, Algorithm AS 241, Applied Statistics 37), right to about 1e-16.
-    """
+    """Return the normal quantile of a number in [0, 1): PPND16 (Wichura, 1988, AS 241)."""
     q = p - 0.5
     if -0.425 <= q <= 0.425:
         r = 0.180625 - q * q

@@ -37,7 +37,6 @@ class CompiledTrainer(Trainer):
     longest_first: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, model: CompiledModel, algorithm: Algorithm) -> None:
-        """Lay the data out as compiled code reads them."""
         self._layout = layout = model.layout
         super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
         self._shape = model
@@ -264,7 +263,6 @@ class CompiledTrainers(Trainers):
     def __init__(
         self, model: type[CompiledModel], algorithm: Algorithm, device: str, precision: str
     ) -> None:
-        """Train a model by an algorithm."""
         model.refuse_precision(precision)
         if device != "cpu":
             raise InvalidArgumentError(

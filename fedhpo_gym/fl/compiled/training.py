@@ -1,8 +1,4 @@
-"""Local training and its sums, for any model: one call trains the clients of many courses.
-
-A course's numbers depend on nothing beside it: every client is a loop of its own, and sums over
-clients run in the order of the clients.
-"""
+"""Local training and its sums, for any model: one call trains the clients of many courses."""
 
 from __future__ import annotations
 
@@ -22,23 +18,14 @@ _MOST_ORDERED = 1 << 22
 
 
 class Settings(NamedTuple):
-    """Hyperparameters of local training, (items,) each.
+    """Hyperparameters of local training, (items,) each."""
 
-    Attributes:
-        rate: learning rates.
-        decay: factors of the parameters, 1 - learning rate x weight decay.
-        pull: strength of the pull towards what was received.
-        momentum: share of a step that the next one takes again.
-        batch_size: samples per minibatch.
-        epochs: local epochs.
-    """
-
-    rate: Floats
-    decay: Floats
-    pull: Floats
-    momentum: Floats
-    batch_size: Integers
-    epochs: Integers
+    rate: Floats  # learning rates
+    decay: Floats  # factors of the parameters, 1 - learning rate x weight decay
+    pull: Floats  # strength of the pull towards what was received
+    momentum: Floats  # share of a step that the next one takes again
+    batch_size: Integers  # samples per minibatch
+    epochs: Integers  # local epochs
 
 
 class Rows(NamedTuple):
@@ -59,10 +46,9 @@ class Items(NamedTuple):
 def gradient(
     model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
-    """Set g to rate x the gradient of the mean loss on rows[begin:end] by the trained parameters.
+    """Set g to rate x the gradient of the mean loss on rows[begin:end].
 
-    Every kind of model has its own. It may move running statistics in w; s
-    is memory that it may use.
+    It may move running statistics in w; s is memory that it may use.
     """
     raise NotImplementedError
 
@@ -79,10 +65,7 @@ def _step(
     share: Any,
     last: Floats,
 ) -> None:
-    """Take a step, and note in `last` how w moved.
-
-    w <- decay w - g + pull anchor - rate shift + share last.
-    """
+    """Take a step, and note in `last` how w moved."""
     for p in range(len(g)):
         old = w[p]
         new = old * decay - g[p]
@@ -232,17 +215,9 @@ def compare(
     limit: float,
     out: Floats,
 ) -> None:
-    """Write (items, 2): norms of updates, and their cosines with the mean update of the course.
+    """Write (items, 2) norms of updates, and cosines with their course's mean update.
 
     Items of a course stand side by side.
-
-    Args:
-        courses: (items,) courses of those who trained.
-        received: (items, numbers) parameters before training.
-        local: likewise, after it.
-        mean: (courses, trained) mean updates of what is compared, the first of the numbers.
-        limit: norms are reported up to this.
-        out: what is written.
     """
     length = 0.0
     for item in range(len(out)):

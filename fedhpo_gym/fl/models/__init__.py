@@ -79,11 +79,7 @@ COMPILED = frozenset({"LR", "LeafLR", "MLP", "PlainMLP"})
 
 @checked_types
 def get_model(name: str) -> type[Model]:
-    """Return a model by name.
-
-    Raises:
-        UnknownNameError: no such model.
-    """
+    """Return a model by name."""
     if name not in [*MODELS]:
         raise unknown_name("model", name, MODELS)
     return MODELS[name]

@@ -65,10 +65,10 @@ class Size:
 class BertTiny(TorchModel):
     """Pretrained BERT-Tiny with a linear classifier on its pooled first token, all of it trained.
 
-    A course has millions of parameters, so items take their steps one after the other.
-    Parameters have shape (1, items, ..) and the names of the published checkpoint.
-    Sentences are as long as the longest beside them; of the last layer only the first token is
-    computed, the only one that is read. The setting `pretrained` is 1, or 0 for random weights.
+    A course has millions of parameters, so items take their steps one after the other. Parameters
+    have shape (1, items, ..) and the names of the published checkpoint. Sentences are as long as
+    the longest beside them; of the last layer only the first token is computed, the only one that
+    is read. The setting `pretrained` is 1, or 0 for random weights.
     """
 
     architecture: ClassVar[tuple[str, ...]] = ("pretrained",)
@@ -82,14 +82,6 @@ class BertTiny(TorchModel):
         weights: Mapping[str, NDArray[np.float32]] | None = None,
         size: Size | None = None,
     ) -> None:
-        """Create the model.
-
-        Args:
-            num_classes: number of classes.
-            device: torch device.
-            weights: pretrained parameters by name, without the classifier; None for random ones.
-            size: shape of the network.
-        """
         self.device = device
         self._size = Size() if size is None else size
         self._weights = weights or {}
@@ -99,12 +91,7 @@ class BertTiny(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> BertTiny:
-        """Create the model that fits a federation's data.
-
-        Raises:
-            InvalidArgumentError: the setting `pretrained` is neither 0 nor 1.
-            MissingDataError: pretrained weights are asked for and cannot be had.
-        """
+        """Create the model that fits a federation's data."""
         if shape["pretrained"] not in (0, 1):
             raise InvalidArgumentError(f"`pretrained` must be 0 or 1, got {shape['pretrained']!r}")
         weights = None
@@ -195,10 +182,7 @@ class BertTiny(TorchModel):
 
 
 def _attend(heads: Sequence[Tensor], hidden: Tensor, drop: Dropout) -> Tensor:
-    """Return what queries read; queries, keys and values are (n, heads, length, d).
-
-    `hidden` is added to the scores of keys.
-    """
+    """Return what (n, heads, length, d) queries read; `hidden` is added to the scores of keys."""
     query, key, value = heads
     scores = query @ key.transpose(2, 3) / math.sqrt(query.shape[3]) + hidden
     return drop(torch.softmax(scores, -1)) @ value

@@ -53,11 +53,6 @@ class ConvNet(TorchModel):
         hidden_width: int,
         device: torch.device,
     ) -> None:
-        """Create the model for images of (height, width, channels).
-
-        Raises:
-            InvalidArgumentError: the images are too small for two layers that each halve them.
-        """
         height, width, channels = image
         if min(height, width) < 4:
             raise InvalidArgumentError(
@@ -158,11 +153,7 @@ class ConvNet(TorchModel):
         return _moved(kept, self.device).float() / _moved(keep, self.device)
 
     def _keep(self, rates: Tensor) -> Tensor | None:
-        """Return the (items, 1, 1) shares of units that are kept, or None if all are.
-
-        They are asked of the device once per round: a step that waits for it to answer would wait
-        for the step before, too.
-        """
+        """Return (items, 1, 1) shares of units kept, asked of the device once a round."""
         if self._known[0] is not rates:
             found = rates.cpu()[:, None, None]
             self._known = rates, 1.0 - found if float(found.max()) > 0.0 else None

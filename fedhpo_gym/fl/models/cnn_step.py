@@ -23,15 +23,11 @@ _aten: Any = torch.ops.aten
 
 
 class Layer:
-    """One convolutional layer of one item, forward and backward.
-
-    Feature maps are channels-last: (n, channels, height, width) in shape, places first in memory.
-    """
+    """One convolutional layer of one item, forward and backward, with channels last in memory."""
 
     NAMES: ClassVar[tuple[str, ...]] = ("kernel", "scale", "shift")
 
     def __init__(self, own: Parameters, number: str, further: bool) -> None:
-        """Read the parameters whose names end with a number."""
         self._own = own
         self._number = number
         self._further = further
@@ -121,29 +117,16 @@ MAX_NORM = 5.0
 
 @dataclass(eq=False)
 class Step:
-    """A step of one item on one minibatch, but for the products with the large layer.
+    """A step of one item on one minibatch, but for the products with the large layer."""
 
-    Everything backward is multiplied by `Minibatch.rates`, the learning rate.
-
-    Attributes:
-        own: parameters of the item, updated in place; those of the large layer are not read.
-        layers: the convolutional layers, reading the same parameters.
-        images: (n, channels, height, width).
-        targets: (n, classes) one-hot labels.
-        rates: (n, 1) learning rate / n.
-        decay: factor of the weights.
-        mask: (n, flat + hidden) factors of dropout; None for none.
-        clip_norm: length of the longest gradient that is not shortened to it.
-    """
-
-    own: Parameters
-    layers: tuple[Layer, Layer]
-    images: Tensor
-    targets: Tensor
-    rates: Tensor
-    decay: float
-    mask: Tensor | None
-    clip_norm: float
+    own: Parameters  # of the item, updated in place, but for the large layer's
+    layers: tuple[Layer, Layer]  # the convolutional layers, reading the same parameters
+    images: Tensor  # (n, channels, height, width)
+    targets: Tensor  # (n, classes) one-hot labels
+    rates: Tensor  # (n, 1) learning rate / n
+    decay: float  # factor of the weights
+    mask: Tensor | None  # (n, flat + hidden) factors of dropout; None for none
+    clip_norm: float  # length of the longest gradient that is not shortened to it
 
     def features(self) -> Tensor:
         """Return the (n, flat) inputs of the large layer."""
@@ -165,16 +148,7 @@ class Step:
         return gradient
 
     def finish(self, back: Tensor, inner: Tensor, flat: Tensor) -> float:
-        """Go back through the convolutional layers and update all but the large layer.
-
-        Args:
-            back: (n, flat) gradient of `features`.
-            inner: (n, hidden) what `head` returned.
-            flat: (n, flat) what `features` returned.
-
-        Returns:
-            What the gradient of the large layer must be multiplied by.
-        """
+        """Go back, update all but the large layer, and return its gradient's factor."""
         first, second = self.layers
         n, channels, height, width = self._maps.shape
         back = self._dropped(back, slice(self._split)).view(n, height, width, channels)

@@ -26,27 +26,16 @@ _aten: Any = torch.ops.aten
 
 @dataclass(eq=False)
 class StepTogether:
-    """A step of all items on one minibatch each.
+    """A step of all items on one minibatch each."""
 
-    Attributes:
-        own: (items, ..) parameters, updated in place; those of the large layer are not read.
-        images: (items, rows, height, width, channels).
-        sizes: (items, 1, 1) rows that are not padding.
-        targets: (items, rows, classes) one-hot labels.
-        rates: (items, rows, 1) learning rate / size; 0 for padded rows.
-        decay: (items, 1, 1) factor of the weights.
-        mask: (items, rows, flat + hidden) factors of dropout; None for none.
-        clip_norm: (items,) lengths of the longest gradients that are not shortened to them.
-    """
-
-    own: Parameters
-    images: Tensor
-    sizes: Tensor
-    targets: Tensor
-    rates: Tensor
-    decay: Tensor
-    mask: Tensor | None
-    clip_norm: Tensor
+    own: Parameters  # (items, ..), updated in place, but for the large layer's
+    images: Tensor  # (items, rows, height, width, channels)
+    sizes: Tensor  # (items, 1, 1) rows that are not padding
+    targets: Tensor  # (items, rows, classes) one-hot labels
+    rates: Tensor  # (items, rows, 1) learning rate / size; 0 for padded rows
+    decay: Tensor  # (items, 1, 1) factor of the weights
+    mask: Tensor | None  # (items, rows, flat + hidden) factors of dropout; None for none
+    clip_norm: Tensor  # (items,) lengths of the longest gradients that are not shortened to them
 
     def take(self, matrix: Matrices) -> None:
         """Update the parameters, those of the large layer among them."""

@@ -25,23 +25,13 @@ HIDDEN = 64
 
 @dataclass(frozen=True, eq=False)
 class _Subgraph:
-    """What training reads of one client: with m training nodes and their n neighbours.
+    """What training reads of one client: with m training nodes and their n neighbours."""
 
-    Nodes that are no neighbour of a training node have no influence on the loss.
-
-    Attributes:
-        first: (n, inputs + 1) propagated features of the neighbours, and ones.
-        first_t: its transpose.
-        second: (m, n) propagation from the neighbours to the training nodes.
-        second_t: its transpose.
-        targets: (classes, m) one-hot labels.
-    """
-
-    first: SparseMatrix
-    first_t: SparseMatrix
-    second: SparseMatrix
-    second_t: SparseMatrix
-    targets: Tensor
+    first: SparseMatrix  # (n, inputs + 1) propagated features of the neighbours, and ones
+    first_t: SparseMatrix  # its transpose
+    second: SparseMatrix  # (m, n) propagation from the neighbours to the training nodes
+    second_t: SparseMatrix  # its transpose
+    targets: Tensor  # (classes, m) one-hot labels
 
 
 class GCN(TorchModel):
@@ -52,14 +42,13 @@ class GCN(TorchModel):
 
     The propagated features of the first layer are constant and nearly all zero, so a step is bound
     by two sparse products; it is written out for one course, whose weights stay in the cache.
-    Parameters: `weight1` (1, items, inputs + 1, 64), its last row the bias, `weight2`
-    (1, items, 64, classes) and `bias2` (1, items, classes).
+    Parameters: `weight1` (1, items, inputs + 1, 64), its last row the bias, `weight2` (1, items,
+    64, classes) and `bias2` (1, items, classes).
     """
 
     hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0, "clip_norm": math.inf}
 
     def __init__(self, federation: GraphFederation, device: torch.device) -> None:
-        """Lay out the graph of every client."""
         labels = np.eye(federation.num_classes, dtype=np.float32)[federation.labels]
         self.device = device
         self._num_inputs = federation.features.shape[1]
@@ -80,11 +69,7 @@ class GCN(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> GCN:
-        """Create the model that fits a federation's data.
-
-        Raises:
-            InvalidArgumentError: the federation is not one of a graph.
-        """
+        """Create the model that fits a federation's data."""
         del shape
         if not isinstance(federation, GraphFederation):
             raise InvalidArgumentError(
@@ -169,12 +154,7 @@ def _step(
     dropout: float,
     clip_norm: float,
 ) -> None:
-    """Take one SGD step of one course on one client, in place.
-
-    Everything backward is multiplied by `Minibatch.rates`, the learning rate.
-
-    Shapes: `rates` (training nodes,); `drawn` (at least neighbours, 64).
-    """
+    """Take one SGD step of one course on one client in place; `rates` include the learning rate."""
     weight1, weight2, bias2 = own["weight1"], own["weight2"], own["bias2"]
     hidden = graph.first @ weight1
     if drawn is not None:

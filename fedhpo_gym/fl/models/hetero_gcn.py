@@ -28,15 +28,14 @@ class HeteroGCN(TorchModel):
     the convolutions are averaged. A row of a minibatch is the number of a graph.
 
     Parameters: `encoder` (1, items, features + 1, 64), its first row the bias, of which a client
-    with fewer features uses the first rows; `weight1`, `weight2` (1, items, 64, 64) with
-    `bias1`, `bias2`; `weight3` (1, items, 64, classes) with `bias3`, of which a client with
-    fewer classes uses the first columns.
+    with fewer features uses the first rows; `weight1`, `weight2` (1, items, 64, 64) with `bias1`,
+    `bias2`; `weight3` (1, items, 64, classes) with `bias3`, of which a client with fewer classes
+    uses the first columns.
     """
 
     personal = frozenset({"encoder", "weight3", "bias3"})
 
     def __init__(self, federation: HeteroFederation, device: torch.device) -> None:
-        """Lay out the graphs of every client."""
         self.device = device
         self._clients = [_Client(federation, i, device) for i in range(federation.num_clients)]
         self._num_inputs = max(federation.num_features)
@@ -50,11 +49,7 @@ class HeteroGCN(TorchModel):
     def for_federation(
         cls, federation: Federation, device: torch.device, **shape: Any
     ) -> HeteroGCN:
-        """Create the model that fits a federation's data.
-
-        Raises:
-            InvalidArgumentError: the clients do not have sets of graphs of their own.
-        """
+        """Create the model that fits a federation's data."""
         del shape
         if not isinstance(federation, HeteroFederation):
             raise InvalidArgumentError(
@@ -114,19 +109,12 @@ class HeteroGCN(TorchModel):
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """Some graphs of a client, end to end: g graphs with n nodes.
+    """Some graphs of a client, end to end: g graphs with n nodes."""
 
-    Attributes:
-        nodes: (n, features + 1) normalised adjacency times (ones, features).
-        pool: (n,) weight of a node in the mean of the second convolution over its graph.
-        graph: (n,) graph of each node.
-        bounds: (g + 1,) int32, graph i has the nodes bounds[i]..bounds[i + 1].
-    """
-
-    nodes: Tensor
-    pool: Tensor
-    graph: Tensor
-    bounds: Tensor
+    nodes: Tensor  # (n, features + 1) normalised adjacency times (ones, features)
+    pool: Tensor  # (n,) weight of a node in the mean of the second convolution over its graph
+    graph: Tensor  # (n,) graph of each node
+    bounds: Tensor  # (g + 1,) int32, graph i has the nodes bounds[i]..bounds[i + 1]
 
     def mean(self, values: Tensor) -> Tensor:
         """Return the (g, k) means over each graph of adjacency times (n, k) values."""
@@ -182,12 +170,7 @@ def _forward(own: Parameters, graphs: _Joined) -> tuple[Tensor, Tensor, Tensor, 
 
 
 def _step(own: Parameters, graphs: _Joined, targets: Tensor, rates: Tensor, decay: float) -> None:
-    """Take one SGD step of one course on one client, in place.
-
-    Everything backward is multiplied by `Minibatch.rates`, the learning rate.
-
-    Shapes: `targets` (g, classes); `rates` (g, 1).
-    """
+    """Take one SGD step of one course on one client in place; `rates` include the learning rate."""
     hidden, mean, pooled, logits = _forward(own, graphs)
     residual = torch.softmax(logits, 1).sub_(targets).mul_(rates)
     back = where_above(residual @ own["weight3"].t(), pooled, 0.0)

@@ -25,7 +25,6 @@ class LogisticRegression(CompiledModel):
     squashed: ClassVar[bool] = False
 
     def __init__(self, num_inputs: int, num_classes: int) -> None:
-        """Create the model for `num_inputs` features."""
         self.num_inputs = num_inputs
         self.num_classes = num_classes
         self.num_parameters = (num_inputs + 1) * num_classes
@@ -88,11 +87,7 @@ class LeafLogisticRegression(LogisticRegression):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
-        """Create the model that fits a federation's data.
-
-        Raises:
-            InvalidArgumentError: the features are sparse.
-        """
+        """Create the model that fits a federation's data."""
         del shape
         if isinstance(federation.features, SparseRows):
             raise InvalidArgumentError(

@@ -28,9 +28,9 @@ class MatrixFactorisation(TorchModel):
     """Stars of item i by user u: 3 + b_i + <p_u, (v_i, 1)>, trained on squared errors.
 
     The server holds the items' factors v and biases b. A user's p_u is the ridge regression on the
-    training ratings of the user, solved whenever it is needed (federated reconstruction, Singhal
-    et al., 2021): users are stateless, and memory does not grow with their number. Where p_u is at
-    its minimum, the gradient of the regularised loss by v and b is that with p_u fixed.
+    training ratings of the user, solved whenever it is needed (federated reconstruction, Singhal et
+    al., 2021): users are stateless, and memory does not grow with their number. Where p_u is at its
+    minimum, the gradient of the regularised loss by v and b is that with p_u fixed.
 
     Parameters: `factors` (1, items, rated items, rank), `bias` (1, items, rated items). An input is
     (item, user).
@@ -40,7 +40,6 @@ class MatrixFactorisation(TorchModel):
     """
 
     def __init__(self, federation: Federation, device: torch.device) -> None:
-        """Note who rated what in the training data, and who owns each row."""
         self.device = device
         self._stars = torch.arange(1.0, federation.num_classes + 1, device=device)
         ids = federation.features[np.arange(len(federation.labels))][:, 0]

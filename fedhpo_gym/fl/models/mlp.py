@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.models.model import CompiledModel, padded
+
+Size = Annotated[int, Range(1)]
 
 
 class Perceptron(CompiledModel):
     """`model_depth` hidden layers of `model_width` units with batch normalisation before ReLU.
 
     Training normalises by the statistics of the minibatch; running statistics, `mean` and
-    `variance`, serve evaluation, and the server averages them as it does everything else.
-    A minibatch of one row has no variance and is left out. Weight decay applies to all trained
+    `variance`, serve evaluation, and the server averages them as it does everything else. A
+    minibatch of one row has no variance and is left out. Weight decay applies to all trained
     parameters, as in `torch.optim.SGD`.
 
     Parameters: `weight` (1, inputs, width) and, for the last layer, (1, classes, width); all others
@@ -30,18 +32,12 @@ class Perceptron(CompiledModel):
     normalised: ClassVar[bool] = True
     revision = 1
 
-    def __init__(self, num_inputs: int, num_classes: int, depth: int, width: int) -> None:
-        """Create the model for `num_inputs` features.
-
-        Raises:
-            InvalidArgumentError: there is no hidden layer or no unit in it.
-        """
-        for name, value in (("model_depth", depth), ("model_width", width)):
-            if value < 1:
-                raise InvalidArgumentError(f"`{name}` must be at least 1, got {value!r}")
+    @checked_types
+    def __init__(
+        self, num_inputs: int, num_classes: int, model_depth: Size, model_width: Size
+    ) -> None:
         self.num_classes = num_classes
-        self.depth = depth
-        self.width = width
+        self.depth, self.width = depth, width = model_depth, model_width
         self.inputs_of = (num_inputs, *[width] * depth)
         if self.normalised:
             self.buffers = frozenset(_names(depth, "mean", "variance"))

@@ -17,38 +17,25 @@ from fedhpo_gym.data.federation import Federation
 
 
 class Model(ABC):
-    """A model that courses train.
+    """A model that courses train."""
 
-    Attributes:
-        compiled: whether compiled code trains it; else torch does.
-        architecture: settings of a configuration that decide the shape of the model.
-        hyperparameters: further settings that a step reads, with the value for configurations that
-            lack them.
-        num_parameters: numbers that are trained.
-        buffers: names of the parameters that are averaged but not trained, as running statistics.
-        norms: names of the parameters of normalisation layers.
-        personal: names of the parameters that stay with each client, whatever the algorithm.
-        revision: raised when numbers change of its courses alone.
-        precisions: the types of numbers that it can compute in.
-    """
-
-    compiled: ClassVar[bool] = False
+    compiled: ClassVar[bool] = False  # whether compiled code trains it; else torch does
+    # settings of a configuration that decide the shape of the model.
     architecture: ClassVar[tuple[str, ...]] = ()
+    # further settings that a step reads, with defaults.
     hyperparameters: ClassVar[Mapping[str, float]] = {}
+    # names of the parameters that are averaged but not trained, as running statistics.
     buffers: frozenset[str] = frozenset()
-    norms: frozenset[str] = frozenset()
-    personal: frozenset[str] = frozenset()
-    revision: ClassVar[int] = 0
+    norms: frozenset[str] = frozenset()  # names of the parameters of normalisation layers
+    personal: frozenset[str] = frozenset()  # parameters that stay with each client
+    revision: ClassVar[int] = 0  # raised when numbers change of its courses alone
+    # the types of numbers that it can compute in.
     precisions: ClassVar[tuple[str, ...]] = ("float32",)
-    num_parameters: int
+    num_parameters: int  # numbers that are trained
 
     @classmethod
     def refuse_precision(cls, precision: str) -> None:
-        """Refuse a precision that the model cannot compute in.
-
-        Raises:
-            InvalidArgumentError: it cannot.
-        """
+        """Refuse a precision that the model cannot compute in."""
         if precision not in cls.precisions:
             raise InvalidArgumentError(
                 f"`precision` must be one that {cls.__name__} computes in, "
@@ -68,17 +55,11 @@ Values = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Part:
-    """Where a parameter stands among the numbers of a course.
+    """Where a parameter stands among the numbers of a course."""
 
-    Attributes:
-        name: of the parameter.
-        shape: (model's own, ...), two or three axes; the first of three is 1.
-        offset: where it begins.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    offset: int
+    name: str  # of the parameter
+    shape: tuple[int, ...]  # (model's own, ...), two or three axes; the first of three is 1
+    offset: int  # where it begins
 
     @property
     def columns(self) -> int:
@@ -114,15 +95,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """The numbers of a course, one parameter after the other; those that are trained come first.
+    """The numbers of a course, one parameter after the other; those that are trained come first."""
 
-    Attributes:
-        parts: the parameters.
-        trained: numbers that are trained, padding included.
-    """
-
-    parts: tuple[Part, ...]
-    trained: int
+    parts: tuple[Part, ...]  # the parameters
+    trained: int  # numbers that are trained, padding included
 
     @cached_property
     def size(self) -> int:
@@ -157,14 +133,10 @@ def padded(number: int) -> int:
 
 
 class CompiledModel(Model):
-    """A model that compiled code trains, one course after the other.
-
-    Attributes:
-        min_rows: rows of the smallest minibatch it can train on; smaller ones are left out.
-    """
+    """A model that compiled code trains, one course after the other."""
 
     compiled: ClassVar[bool] = True
-    min_rows: ClassVar[int] = 1
+    min_rows: ClassVar[int] = 1  # of a minibatch; smaller ones are left out
 
     @classmethod
     @abstractmethod
@@ -177,10 +149,7 @@ class CompiledModel(Model):
 
     @abstractmethod
     def data(self, federation: Federation) -> tuple[Any, ...]:
-        """Return what compiled code reads: a named tuple, whose type says which code it is.
-
-        It has `classes`, `trained` and `min_rows`.
-        """
+        """Return a named tuple whose type chooses the code: `classes`, `trained`, `min_rows`."""
 
     @abstractmethod
     def memory(self, rows: int) -> int:

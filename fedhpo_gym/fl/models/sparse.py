@@ -11,15 +11,9 @@ from fedhpo_gym.data.records import SparseRows
 
 
 class SparseMatrix:
-    """A constant sparse matrix that multiplies dense ones from the left.
-
-    A row of the product is a weighted sum of rows of the dense matrix: torch's `embedding_bag`,
-    which keeps such a sum in vector registers. Every row is summed in the order of its columns,
-    so a product has the same bits whatever else is computed beside it.
-    """
+    """A constant sparse matrix that multiplies from the left, summed in order of columns."""
 
     def __init__(self, rows: SparseRows, device: torch.device) -> None:
-        """Put the matrix on a device."""
         self.shape = rows.shape
         self._columns = torch.from_numpy(rows.indices.astype(np.int32)).to(device)
         self._offsets = torch.from_numpy(rows.indptr.astype(np.int32)).to(device)

@@ -34,20 +34,13 @@ class Inputs(Protocol):
 
 
 class TorchModel(Model):
-    """A model that torch trains: an item is a course on one client.
+    """A model that torch trains: an item is a course on one client."""
 
-    Attributes:
-        rows_at_once: rows that are evaluated together; None for all.
-        shareable: names of the matrices (1, items, out, in) that `sgd_step` also takes as
-            `Minibatch.shared`, with all clients of one course side by side.
-        precision: the type of numbers it computes in; parameters are float32 in any.
-        together: whether `sgd_step` takes the step of all items by the same operations, as graphics
-            processors need it; `Minibatch.shared` then holds `Matrices`, else `Matrix`.
-    """
-
-    rows_at_once: ClassVar[int | None] = None
+    rows_at_once: ClassVar[int | None] = None  # rows that are evaluated together; None for all
+    # (1, items, out, in) matrices that `Minibatch.shared` may hold.
     shareable: frozenset[str] = frozenset()
-    precision: str = "float32"
+    precision: str = "float32"  # the type of numbers it computes in; parameters are float32 in any
+    # a step is of all items, `shared` holds `Matrices`, as on graphics cards.
     together: bool = False
 
     @property
@@ -80,11 +73,6 @@ class TorchModel(Model):
 
         Logits far below the largest are clamped: their exponentials are denormal, ten times as
         slow, and vanish in the sum anyway.
-
-        Args:
-            logits: (classes, items, n); may be overwritten.
-            top: (items, n) the largest logits.
-            own: (items, n) the logits of the true labels.
         """
         total = sum_classes(logits.sub_(top).clamp_(min=-60.0).exp_())
         return total.log_().add_(top).sub_(own)
@@ -92,28 +80,17 @@ class TorchModel(Model):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Minibatch:
-    """One minibatch per item.
+    """One minibatch per item."""
 
-    Attributes:
-        x: (items, rows, ...) inputs.
-        targets: (classes, items, rows) one-hot labels.
-        rates: (items, rows) learning rate / minibatch size; 0 for padded rows.
-        decay: (items,) factor 1 - learning rate x weight decay.
-        sizes: (items,) rows that are not padding; they come first.
-        settings: (items,) values of the model's `hyperparameters`, by name.
-        uniform: draws (items, *shape) numbers from U[0, 1) that are the same for every course of
-            a seed in this step on this client; they are not on the model's device.
-        shared: the matrices that the clients share, by name; they are not among the parameters.
-    """
-
-    x: Tensor
-    targets: Tensor
-    rates: Tensor
-    decay: Tensor
-    sizes: NDArray[np.int64]
-    settings: Mapping[str, Tensor]
+    x: Tensor  # (items, rows, ...) inputs
+    targets: Tensor  # (classes, items, rows) one-hot labels
+    rates: Tensor  # (items, rows) learning rate / minibatch size; 0 for padded rows
+    decay: Tensor  # (items,) factor 1 - learning rate x weight decay
+    sizes: NDArray[np.int64]  # (items,) rows that are not padding; they come first
+    settings: Mapping[str, Tensor]  # (items,) values of the model's `hyperparameters`, by name
+    # (items, *shape) from U[0, 1) by the seed, on the processor.
     uniform: Callable[[tuple[int, ...]], Tensor]
-    shared: Mapping[str, Matrix | Matrices]
+    shared: Mapping[str, Matrix | Matrices]  # matrices that clients share, not among the parameters
 
 
 def sum_classes(values: Tensor) -> Tensor:

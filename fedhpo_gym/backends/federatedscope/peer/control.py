@@ -45,10 +45,7 @@ def cohorts(server: Any, rounds: int) -> list[list[int]]:
 
 
 def configure(runner: Any, request: dict[str, Any]) -> None:
-    """Change hyperparameters of clients and server.
-
-    The clients' way is that of FederatedScope's own FedEx: a new configuration for their trainers.
-    """
+    """Change hyperparameters of clients and server, as FederatedScope's own FedEx does."""
     for number, client in runner.client.items():
         own = request["clients"].get(str(number), {})
         _reconfigure(client, {**request["entries"], **own})
@@ -71,10 +68,7 @@ def _reconfigure(client: Any, wanted: dict[str, Any]) -> None:
 
 
 def leave_out_lone_rows(runner: Any) -> None:
-    """Let clients take no step on a minibatch of one row, which has no variance.
-
-    Batch normalisation refuses it, and FederatedScope would end with that error.
-    """
+    """Let clients take no step on a minibatch of one row, which batch normalisation refuses."""
     torch = importlib.import_module("torch")
     rates: dict[int, list[float]] = {}
 

@@ -30,7 +30,6 @@ class Course:
     def __init__(
         self, number: int, request: dict[str, Any], federations: Any, folder: Path, say: Say
     ) -> None:
-        """Build nothing yet: the first command does."""
         self.number = number
         self._request, self._federations, self._say = request, federations, say
         self._folder = folder / f"course{number}"
@@ -124,10 +123,7 @@ class Course:
             self._updates.add(sender, content)
 
     def measure(self, sender: int, when: str, metrics: Callable[[], dict[str, Any]]) -> None:
-        """Take note of what a client's model is like before or after it trains, if that is asked.
-
-        Measuring draws nothing.
-        """
+        """Note what a client's model is like before or after training; this draws nothing."""
         if self._updates is not None and self._request["measured"]:
             kept = control.save_state()
             self._updates.measure(sender, when, control.plain(metrics()))
@@ -162,7 +158,6 @@ class Building:
     """What was made for a course, to be taken down with it."""
 
     def __init__(self, request: dict[str, Any], federations: Any, folder: Path) -> None:
-        """Build nothing yet."""
         self._request, self._federations, self._folder = request, federations, folder
         self._monitors: list[Any] = []
 
@@ -268,7 +263,6 @@ class Updates:
     """Updates of the clients of a round: norms, and cosines with their mean."""
 
     def __init__(self, server: Any) -> None:
-        """Watch what clients send to a server."""
         self._model = server.models[0]
         self._names = [name for name, _ in self._model.named_parameters()]
         self._heard: list[tuple[int, float, Any]] = []

@@ -42,7 +42,6 @@ class Desk:
     """The courses that stand still, and what is asked of them."""
 
     def __init__(self, wire: Wire) -> None:
-        """Have no course yet."""
         self._wire = wire
         self._federations = Federations()
         self._courses: dict[int, Course] = {}
@@ -117,7 +116,6 @@ class Wire:
     """The connection to the process that asks; its end ends this process and all it started."""
 
     def __init__(self) -> None:
-        """Take the standard output for answers."""
         sys.stdout.flush()
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
@@ -172,7 +170,6 @@ class Federations:
     """The federations that were handed over, by the file they came in."""
 
     def __init__(self) -> None:
-        """Register the data set with FederatedScope."""
         self._known: dict[str, Any] = {}
         self._current: Any = None
         importlib.import_module("federatedscope.register").register_data(KIND, self._load)
