@@ -62,7 +62,6 @@ class Pair:
     """One agent beside another, the one of better mean rank first.
 
     Attributes:
-        agents: their names.
         problems: wins, ties and losses by means over seeds, a block per problem.
         p_means: Wilcoxon with Holm's correction, on means over seeds.
         p_runs: the same on all runs, a block per problem and seed; None without common seeds.
@@ -85,8 +84,8 @@ class AgentNumbers:
     """What sums one agent up; normalised regret is 0 at the best known, 1 at a first trial.
 
     Attributes:
-        rank: mean rank over problems, by means over seeds.
-        rank_runs: mean rank over all runs; None without common seeds.
+        rank: mean over problems, by means over seeds.
+        rank_runs: mean over all runs; None without common seeds.
         iqm: interquartile mean of final normalised regret.
         iqm_interval: its 95 % bootstrap interval over seeds; None of one run a problem.
         anytime: mean normalised regret over the logarithm of the budget.
@@ -108,22 +107,17 @@ class Comparison:
     """A study in numbers.
 
     Attributes:
-        study: the runs.
-        by_runs: whether only the test on all runs can decide anything: then ranks that are
-            shown, and the order, are over runs, else over problems.
+        by_runs: whether only all runs can decide anything, so that ranks and order are over runs.
         order: agents, the best shown rank first; of equals, the lower IQM.
         fractions: (T,) shares of the budget.
         ranks: mean rank over problems of each agent, (T,) each, by means over seeds.
-        regret: mean normalised regret over problems of each agent, with bootstrap bands.
+        regret: mean normalised regret over problems of each agent.
         finals: final normalised regret of each agent, (S,) for each problem.
         curves: normalised regret of each agent over the budget, (S, T) for each problem.
-        means: critical differences on means over seeds.
-        runs: critical differences on all runs; None without common seeds.
-        means_at: critical differences at each of `BUDGETS`, on means over seeds.
-        numbers: what sums each agent up.
-        pairs: all pairs.
-        alike: of each agent and problem, whether no test tells its runs from those of the best
-            agent there.
+        means: on means over seeds.
+        runs: on all runs; None without common seeds.
+        means_at: at each of `BUDGETS`, on means over seeds.
+        alike: per agent and problem, whether no test tells its runs from the best agent's.
         measure: what the values are, as a sentence begins.
     """
 
@@ -176,10 +170,9 @@ STATED = (REGRET, VOLUME)
 def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     """Compute everything that is said of a study; `measure` says what its values are.
 
-    Final values are those of the last incumbents. On means over seeds, a block is a problem, as in
-    the paper; on all runs, a problem and a seed that every agent has. Runs of one problem are no
-    independent problems, so p-values on all runs speak for these problems only. Wilcoxon's test
-    ranks differences of several problems, so each is in units of the problem's normalised regret.
+    On means over seeds, a block is a problem, as in the paper; on all runs, a problem and a seed
+    that every agent has. Wilcoxon's test ranks differences of several problems, so each is in units
+    of the problem's normalised regret.
     """
     sides = [_ends(study, problem, measure) for problem in study.problems]
     spans = np.array([worst - best or 1.0 for best, worst in sides])[:, None]
@@ -244,11 +237,7 @@ def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
 
 
 def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool]:
-    """Return which agents cannot be told from the one of lowest mean, on one problem.
-
-    Its runs are compared with those of each other agent by the rank-sum test, with Holm's
-    correction.
-    """
+    """Return which agents no rank-sum test (by Holm) tells from the one of lowest mean."""
     best = min(runs, key=lambda agent: float(runs[agent].mean()))
     others = [agent for agent in runs if agent != best]
     p_values = holm([rank_sum(runs[best], runs[agent]) for agent in others])
@@ -332,11 +321,7 @@ def answer(found: Comparison) -> list[str]:
 
 @checked_types
 def verdict(found: Comparison) -> str:
-    """Return who is best, or between whom nothing decides, and who is worse.
-
-    Problems are the blocks of the test, and where there are too few of them for any result, runs
-    are; the sentence says so. Another one says so where each agent has one run a problem.
-    """
+    """Return who is best, or between whom nothing decides, and who is worse; and by what blocks."""
     return f"{_decided(found)}{'' if found.has_seeds else LUCK}"
 
 

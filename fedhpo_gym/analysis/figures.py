@@ -65,15 +65,7 @@ File: TypeAlias = str | Callable[[], bytes]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a page.
-
-    Attributes:
-        name: of its files.
-        title: what it is called.
-        caption: what it shows.
-        drawn: as it is drawn.
-        numbers: what is drawn.
-    """
+    """A figure of a page."""
 
     name: str
     title: str

@@ -39,7 +39,6 @@ class AgentFacts:
 
     Attributes:
         costs: mean of each of `COSTS` over its runs; None where a record is missing.
-        warnings: what a reader should know before trusting its numbers.
         fidelity: how fidelities of its trials come about, a key of `FIDELITIES`.
     """
 

@@ -60,17 +60,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class FinalIncumbent:
-    """The final incumbent of a run.
-
-    Attributes:
-        word: "trial" or "step".
-        number: of the step that brought it, from 1.
-        steps: how many the run has.
-        configuration: its hyperparameters.
-        fidelity: its rounds and client sample rate.
-        objectives: what they truly are.
-        test_accuracy: its accuracy on the test split.
-    """
+    """The final incumbent of a run: step `number` of `steps`, from 1, and its true objectives."""
 
     word: str
     number: int
@@ -237,11 +227,7 @@ class Problem:
         return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
-        """Return the curve of every agent, on one time grid.
-
-        The curve of an agent begins when every one of its runs has an incumbent that keeps the
-        constraints; an agent has none where that never comes.
-        """
+        """Return each agent's curve, from when every run has a feasible incumbent."""
         grid = self._grid()
         curves = {agent: _curve(runs, grid) for agent, runs in self.runs.items()}
         return {agent: curve for agent, curve in curves.items() if len(curve.time_s)}
@@ -249,11 +235,9 @@ class Problem:
     def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
         """Return times and mean regret of every agent, with bootstrap bands.
 
-        It is that of what the runs recommend (docs/regret.md), and of many objectives that of the
-        hypervolume. Where nobody knows it, validation loss above the lowest that any final
-        incumbent here has stands in its place, and the figure says so. What is above `rim` counts
-        as this: one course that diverged would else be all that a mean says. Times when a run of
-        the agent has none are left out.
+        It is that of what the runs recommend, and of many objectives that of the hypervolume. Where
+        nobody knows it, validation loss above the lowest here stands in its place. What is above
+        `rim` counts as this: one course that diverged would else be all that a mean says.
         """
         best, rim = self._scale()
         grid, found = self._grid(), {}
@@ -297,10 +281,7 @@ class Problem:
         return best, max(first - best, 1e-12)
 
     def scored(self) -> Mapping[str, tuple[ScoredTrials, ...]]:
-        """Return the trials of every agent that its front is of; none where rewards are numbers.
-
-        They are those of full fidelity, and all where a cost is among the objectives.
-        """
+        """Return each agent's trials of full fidelity, or all where a cost is an objective."""
         runs = [(agent, run.scored) for agent, of in self.runs.items() for run in of if run.scored]
         found: dict[str, tuple[ScoredTrials, ...]] = {}
         scored = [one for _, one in runs if one is not None]
@@ -312,13 +293,7 @@ class Problem:
         return found
 
     def volumes(self) -> tuple[Trajectory, ...]:
-        """Return the hypervolume regret of every run over time; none where rewards are numbers.
-
-        It is of the true front where that is known, else of the trials of all runs here.
-
-        Raises:
-            MissingDependencyError: the extra `fronts` is not installed.
-        """
+        """Return the hypervolume regret of every run over time, of the true front if known."""
         runs = [run for run in self._all_runs() if run.scored is not None]
         known = self.known and self.known.volume_regret
         full = [one for of in self.scored().values() for one in of]

@@ -229,10 +229,7 @@ def _measured(problem: Problem, run: Run) -> Iterator[tuple[str, Trajectory]]:
 
 
 def _rules(problem: Problem) -> dict[str, str]:
-    """Return a name of the problem for each agent, where they must not be in one ranking.
-
-    Trials of agents that choose fidelities are shorter; as many of them are not as much.
-    """
+    """Return a name of the problem for each agent, where they must not be in one ranking."""
     varies = {agent: any(run.varies for run in of) for agent, of in problem.runs.items()}
     if "budget_trials" not in problem.kwargs or len({*varies.values()}) < 2:
         return {}

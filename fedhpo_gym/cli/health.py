@@ -186,10 +186,7 @@ def _cells(stored: StoredNumbers) -> Iterator[str]:
 
 
 def _trained(task: Task, number: int) -> Iterator[str]:
-    """Yield the cells of a problem of which so many random configurations are trained.
-
-    Whole numbers come from their grid: courses of equal minibatches share work.
-    """
+    """Yield the cells of a problem of which so many random configurations are trained."""
     if number < TRIALS[0]:
         raise InvalidArgumentError(f"`--train` must be at least {TRIALS[0]}, got {number}")
     full, grid = task.space, task.space.discretized()

@@ -266,10 +266,7 @@ LIMIT_HEADS: Final = (
 
 
 def limits_of(task: Task, backend: str) -> dict[str, Any]:
-    """Return limits of each objective that varies, as JSON data.
-
-    Objectives on the test split are left out, by which none tunes.
-    """
+    """Return limits of each objective that varies, as JSON data; none tunes by the test split."""
     opened = make_backend(backend, task)
     asked = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
     names = tuple(name for name in asked if not opened.why_refused(name))

@@ -59,13 +59,7 @@ class _Message:
 
 @dataclass(frozen=True)
 class JobResult(Generic[J]):
-    """How a job ended.
-
-    Attributes:
-        job: what was to be done.
-        result: what it returned.
-        error: what it raised, or what became of its worker; None where it returned.
-    """
+    """How a job ended: what it returned, or what it raised or became of its worker."""
 
     job: J
     result: Any = None
@@ -223,8 +217,7 @@ class WorkerPool(Generic[J]):
 def terminated_as_interrupted() -> Iterator[None]:
     """Let SIGTERM do in the body what an interrupt from the keyboard does, in the main thread.
 
-    The first of either is the last: later ones are ignored while the process cleans up and ends, so
-    two quick ones cannot end it halfway.
+    The first of either is the last: two quick ones cannot end the cleaning up halfway.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

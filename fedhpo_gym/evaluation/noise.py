@@ -1,8 +1,7 @@
 """Noise of evaluation: few clients, biased participation, other clients' samples, and privacy.
 
 Kuo, Thaker, Khodak, Nguyen, Jiang, Talwalkar, Smith, "On Noisy Evaluation in Federated
-Hyperparameter Tuning", MLSys 2023. What a server hears of a trial are the metrics of those clients
-that happen to be evaluated, and perhaps only with noise added to them.
+Hyperparameter Tuning", MLSys 2023.
 """
 
 from __future__ import annotations
@@ -41,15 +40,11 @@ class Noise:
     """What evaluations lack; the defaults lack nothing.
 
     Attributes:
-        clients: share of the clients that evaluate a trial, drawn anew for each trial and seed
-            without replacement: the whole part of the share, at least one.
-        bias: b, the probability of a client is proportional to (1.0001 - error)^b of its own
-            validation error.
+        clients: share of the clients that evaluate a trial, drawn anew without replacement.
+        bias: b of a client's probability, proportional to (1.0001 - its validation error)^b.
         iid: share of its validation samples that a client exchanges for samples of all clients.
-        epsilon: privacy of all evaluations of an episode together, for each client; infinite for
-            none.
-        evaluations: trials that share it, after which an episode ends; by default as many as the
-            budget of trials allows, or 16.
+        epsilon: privacy of all evaluations of an episode together, for each client.
+        evaluations: trials that share it; by default the budget of trials, or 16.
     """
 
     clients: float = 1.0
@@ -100,10 +95,7 @@ class Noise:
 
     @property
     def withholds(self) -> bool:
-        """Whether only the objectives are told, and no other number that clients evaluate.
-
-        Each further number would cost a share of epsilon, and under `iid` it is not known.
-        """
+        """Whether only the objectives are told: each number more costs a share of epsilon."""
         return self.private or self.iid > 0
 
     def describe(self) -> dict[str, float]:
@@ -117,13 +109,11 @@ class Noise:
     def apply(
         self, evaluations: Evaluations, rngs: Generators, bounds: NDArray[np.float64]
     ) -> Evaluations:
-        """Return what the server hears of B evaluations.
+        """Return what the server hears of B evaluations, of metrics with (metrics, 2) bounds.
 
         Who is not heard has no samples in it, and NaN in place of metrics. Under privacy all
         clients that are heard count the same, and their metrics are clipped to their bounds: one
         client then changes a mean of n by at most the width of the bounds over n.
-
-        Shapes: `bounds` (metrics, 2).
         """
         if not (self.private or self.iid or self.clients < 1):
             return evaluations
@@ -148,13 +138,11 @@ class Noise:
     def cohorts(
         self, accuracy: NDArray[np.floating], samples: NDArray[np.integer], rngs: Generators
     ) -> NDArray[np.bool_]:
-        """Return the (B, S, N) marks of the clients that evaluate.
+        """Return the (B, S, N) marks of the clients that evaluate, of as many accuracies.
 
         Clients are drawn one after the other, each time in proportion to (1.0001 - error)^b among
         those that are left. That is the order in which exponential waiting times of these rates end
         (Efraimidis and Spirakis, 2006). Who has no samples to train or to validate on is not drawn.
-
-        Shapes: `accuracy` (B, S, N); `samples` (B, S, N, splits).
         """
         able = (samples[..., TRAIN] > 0) & (samples[..., VAL] > 0)
         waits = np.array([rng.standard_exponential(able.shape[1:]) for rng in rngs])
@@ -175,14 +163,11 @@ class Noise:
     def laplace(
         self, sensitivities: NDArray[np.float64], evaluations: int, rngs: Generators
     ) -> NDArray[np.float64]:
-        """Return the noise of B trials that tell R numbers each, of S seeds: (B, R).
+        """Return the (B, R) noise of B trials that tell R numbers of (B, R, S) sensitivities.
 
         A trial has epsilon / M of the privacy of M trials, and each of its R numbers an equal share
         of that (basic composition; Dwork et al., 2006). So the scale of a number of sensitivity s
-        is b = R M s / epsilon, its variance 2 b^2. Seeds are federations of their own, and the
-        noise of a mean over them is the mean of theirs.
-
-        Shapes: `sensitivities` (B, R, S).
+        is R M s / epsilon. The noise of a mean over seeds is the mean of theirs.
         """
         drawn = np.stack([rng.laplace(size=sensitivities.shape[1:]) for rng in rngs])
         scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)
@@ -202,13 +187,10 @@ def exchanged(
     share: float,
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Return the accuracies of N clients that exchange a share of their samples, of S seeds each.
+    """Return the (S, N) accuracies of clients that exchange a share of their (S, N) samples.
 
     Every sample goes into a pool with this probability, and the pool is dealt out so that all
-    clients have as many as before. Which answers are right does not change, so counts decide all:
-    what is dealt is hypergeometric. With a share of 1, clients are random samples of all data.
-
-    Shapes: `accuracy` (S, N); `samples` (S, N).
+    clients have as many as before. Which answers are right does not change, so counts decide all.
     """
     has = samples > 0
     exact = np.where(has, accuracy, 0.0).astype(np.float64) * samples

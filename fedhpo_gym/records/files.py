@@ -1,8 +1,5 @@
 """Run records on disk: where they lie, and reading and writing them whole or not at all.
 
-A record is a JSONL file or, of a study with many, a Parquet file: the name's ending says which.
-Both hold the same, and reading gives the same record.
-
 While a run goes on, its file is named as the record with `.open` behind it, where no command looks
 for records. A run that was killed starts over, because optimizers remember what they did; what it
 does again is compared with the lines that are there, and only what is new is written.
@@ -244,11 +241,7 @@ OPEN: Final = ".open"
 
 
 class GrowingRecord:
-    """The file of one run that is not over.
-
-    Attributes:
-        kept: how many lines of a run before this one hold so far, the header's included.
-    """
+    """The file of one run that is not over; `kept` counts the lines of a former run that hold."""
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
         """Read the lines that are there."""

@@ -1,28 +1,13 @@
 """Which trial is the incumbent: one rule for agents with and without fidelities.
 
-The rule "recommended" takes the environment's, `info["incumbent"]`; docs/regret.md says which that
-is. Tables of other programs name none: there it is the rule below.
+The rule "recommended" takes the environment's, `info["incumbent"]` (docs/regret.md). The rule
+"highest_fidelity" is that of Wang et al. (2022, section 4.1), by "higher fidelity results are
+preferred over lower ones": a trial takes the incumbent's place if its level is higher, or if its
+level is equal and its value lower. Trials that keep constraints come before all others.
 
-Wang et al. (2022, section 4.1) compare black-box and multi-fidelity agents by their best-seen
-validation loss, where "higher fidelity results are preferred over lower ones". The rule
-"highest_fidelity" states it exactly:
-
-    After t trials, the incumbent is the trial of lowest value among those of the highest level
-    that was tried so far; of equals, the first. The level of a trial is the product of the numbers
-    of its fidelity: rounds times client sample rate.
-
-Where constraints are set, trials that keep them come before all others, whatever their level; of
-those that do not, the one of the least total violation comes first.
-
-So a trial takes the incumbent's place if its level is higher, or if its level is equal and its
-value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
-never falls back to a lower level. Where an agent has one level only, it is the lowest so far.
-The program of that paper also lets a lower value of a lower level win; its text does not.
-
-Losses of different levels are not losses of one thing. The stricter rule "full_fidelity" counts
-trials of full fidelity alone: the highest level of any run on the problem. An agent has no
-incumbent before its first such trial. It needs all runs of a problem, so it is that rule here, and
-`fedhpo_gym.analysis.group` leaves out what came before.
+The rule "full_fidelity" counts trials of the highest level of any run on the problem alone. It
+needs all runs of a problem, so it is "highest_fidelity" here, and `fedhpo_gym.analysis.group`
+leaves out what came before.
 """
 
 from __future__ import annotations
@@ -65,25 +50,17 @@ RULE: Final = "recommended"
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """What a run tried, in the order in which it was paid for.
+    """What a run tried, in the order in which it was paid for, (N,) each.
 
     Attributes:
-        time_s: (N,) simulated seconds when the trial was paid for, never falling.
-        value: (N,) what is minimised; never NaN.
-        level: (N,) how much of a course was trained: the higher, the more; None where all trials
-            have one fidelity.
-        test: (N,) the value's counterpart on the test split, or None.
-        told: (N,) the noisy values by which incumbents are chosen; None where they are `value`.
-        is_course: whether these are steps of one course: then the last model is what counts, and
-            each step is the incumbent until the next.
-        violation: (N,) total violation of constraints; None where there are none. Feasible trials
-            come before all others, and an incumbent that is not feasible has the value infinity.
-        recommended: (N,) number, from 0, of the environment's incumbent after each trial; None
-            where nothing names it.
-
-    Raises:
-        InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
-            backwards.
+        time_s: simulated seconds when the trial was paid for, never falling.
+        value: what is minimised; never NaN.
+        level: how much of a course was trained; None where all trials have one fidelity.
+        test: the value's counterpart on the test split, or None.
+        told: the noisy values by which incumbents are chosen; None where they are `value`.
+        is_course: whether these are steps of one course, each the incumbent until the next.
+        violation: total violation of constraints, which comes first; None where there are none.
+        recommended: number, from 0, of the environment's incumbent; None where nothing names it.
     """
 
     time_s: Numbers
@@ -125,15 +102,7 @@ class Trials:
 
 @checked_types
 def incumbents(trials: Trials, rule: str = RULE) -> Places:
-    """Return the number of the incumbent, from 0, after each trial: (N,).
-
-    Args:
-        trials: what a run tried.
-        rule: a name in `RULES`.
-
-    Raises:
-        UnknownNameError: there is no such rule.
-    """
+    """Return the number of the incumbent, from 0, after each trial: (N,)."""
     require_known("rule of incumbents", rule, RULES)
     if trials.is_course:
         return np.arange(len(trials.time_s))
@@ -185,8 +154,6 @@ class Trajectory:
     """The incumbent of one run over simulated time: a step function, kept where it changes.
 
     Attributes:
-        problem: name of what was solved.
-        agent: who solved it.
         seed: which run of the agent this is.
         time_s: (T,) simulated seconds at which the incumbent changed, rising strictly.
         value: (T,) its value from then on; lower is better.
@@ -212,13 +179,7 @@ class Trajectory:
     def of(
         cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = RULE
     ) -> Trajectory:
-        """Follow the incumbent of some trials.
-
-        Where several trials were paid for at one moment, the incumbent after the last one holds.
-
-        Raises:
-            UnknownNameError: there is no such rule.
-        """
+        """Follow the incumbent of some trials; of equal moments, the one after the last holds."""
         places = incumbents(trials, rule)
         is_last = np.append(trials.time_s[1:] > trials.time_s[:-1], True)
         kept, found = np.flatnonzero(is_last), places[is_last]
@@ -253,10 +214,7 @@ class Trajectory:
         return [(self.problem, self.agent, self.seed, *moment) for moment in moments]
 
     def at(self, time_s: Numbers) -> Numbers:
-        """Return the incumbent's value at some times; NaN before there is one.
-
-        A trial counts from the moment it is paid for; the last value holds after the end.
-        """
+        """Return the incumbent's value at some times, from when it is paid for; NaN before."""
         values = np.concatenate([[np.nan], self.value])
         return np.asarray(values[np.searchsorted(self.time_s, time_s, side="right")])
 
@@ -267,14 +225,10 @@ FRACTIONS = np.logspace(-3, 0, 200)
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Runs of some agents on some problems.
+    """Runs of some agents on some problems, in the order of names and seeds.
 
     Attributes:
-        problems: names of the problems, sorted.
-        agents: names of the agents, sorted.
-        runs: trajectories of every problem and agent, in the order of their seeds.
-        horizons_s: simulated seconds that a problem has: its stated budget, whoever has run; else
-            the longest run here.
+        horizons_s: the stated budget of each problem, whoever has run; else its longest run here.
     """
 
     problems: tuple[str, ...]
@@ -300,11 +254,7 @@ class Study:
     def whole(cls, trajectories: Iterable[Trajectory]) -> tuple[Study, ...]:
         """Sort runs into studies in which every agent has solved every problem; largest first.
 
-        Ranks of agents mean something only over the same problems, so problems are put together by
-        the agents that solved them. A problem with one agent is in no study.
-
-        Raises:
-            InvalidArgumentError: two runs have the same problem, agent and seed.
+        A problem with one agent is in no study.
         """
         found: dict[str, dict[str, dict[int, Trajectory]]] = {}
         for run in trajectories:
@@ -343,8 +293,7 @@ class Study:
     def values(self, problem: str, agent: str, fractions: Numbers = FRACTIONS) -> Numbers:
         """Return incumbents at shares of the problem's budget: (S, T); infinity before the first.
 
-        Infinity ranks an agent that has nothing yet behind all that have something, and level with
-        the others that have nothing. The trial that crosses the budget counts in full, at its end.
+        The trial that crosses the budget counts in full, at its end.
         """
         times = np.where(fractions < 1, fractions * self.horizons_s[problem], np.inf)
         values = np.stack([run.at(times) for run in self.of(problem, agent)])
@@ -372,11 +321,7 @@ class Study:
 
 
 def ends(lines: Sequence[Trajectory]) -> tuple[float, float]:
-    """Return the lowest final value of any run, and the median of the first ones.
-
-    A value is infinite while no incumbent keeps the constraints, and does not count; where none
-    ever does, both are 0, and all are as bad as any.
-    """
+    """Return the lowest final value of any run, and the median of the first ones; or zeros."""
     kept = [line.value[np.isfinite(line.value)] for line in lines]
     firsts = [float(values[0]) for values in kept if len(values)]
     finals = [line.final for line in lines if len(line.value) and np.isfinite(line.final)]
@@ -407,16 +352,7 @@ _Lines = dict[tuple[str, str, int], list[tuple[float, ...]]]
 def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
     """Read a CSV file with a header line and one line per trial, in any order of the runs.
 
-    Lines of one run that have equal times keep their order.
-
-    Args:
-        path: a file with the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
-        rule: which trial is the incumbent.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: a column is missing or unknown, or a field is no finite number.
-        UnknownNameError: there is no such rule.
+    It has the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
     """
     if not path.is_file():
         raise MissingDataError(f"there is no table {path}; give a CSV file with {COLUMNS}")

@@ -1,10 +1,8 @@
 """Run records as Parquet files: what judges read is read at once, what replays is read whole.
 
-A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.records.parquet`), and
-the environment's id, the agent and the seed, so that pandas, polars and duckdb read many files as
-one table. Its metadata hold the header, what the columns are, and two digests: one of all steps,
-which is that of other forms of the record, and one of the bytes of the file, which is quick to
-check.
+A file has a row per step. Its columns are the leaves of a step, and the environment's id, the agent
+and the seed. Its metadata hold the header, what the columns are, and two digests: one of all steps,
+which is that of other forms of the record, and a quick one of the bytes of the file.
 """
 
 from __future__ import annotations
@@ -32,13 +30,7 @@ _LARGEST: Final = 2**63
 
 @dataclass(frozen=True)
 class Column:
-    """One leaf of all rows.
-
-    Attributes:
-        path: names that lead to it.
-        kind: one of `KINDS`.
-        values: an entry per row, None where a row does not have it.
-    """
+    """One leaf of all rows: the names that lead to it, one of `KINDS`, and its values or None."""
 
     path: tuple[str, ...]
     kind: str

@@ -1,9 +1,8 @@
 """Run records: everything one episode returned, enough to replay it.
 
-A record is a JSONL file: a header line, then one line per step. Floats are written so that reading
-them back gives the same bits; NaN and infinity are refused. Every line ends with a digest of itself
-and of all lines before it: a changed, lost, doubled or moved line is noticed when it is read. It
-guards against damage, not against forgers: whoever writes a line can write its digest, too.
+A record is a header line, then one line per step. Floats are written so that reading them back
+gives the same bits. Every line ends with a digest of itself and of all lines before it: a changed,
+lost, doubled or moved line is noticed when it is read. It guards against damage, not forgers.
 """
 
 from __future__ import annotations
@@ -146,11 +145,7 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: object) -> Header:
-        """Build a header from a parsed JSON line.
-
-        Raises:
-            InvalidArgumentError: a field is missing or of the wrong type.
-        """
+        """Build a header from a parsed JSON line."""
         return _from_dict(cls, content)
 
 
@@ -244,11 +239,7 @@ class StepRecord:
 
     @classmethod
     def from_dict(cls, content: object) -> StepRecord:
-        """Build a step from a parsed JSON line.
-
-        Raises:
-            InvalidArgumentError: a field is missing or of the wrong type.
-        """
+        """Build a step from a parsed JSON line."""
         return _from_dict(cls, content)
 
     @classmethod
@@ -261,11 +252,7 @@ class StepRecord:
         info: Mapping[str, Any],
         worker: int | None = None,
     ) -> StepRecord:
-        """Build a record of what `env.step(action)` returned, or a worker's trial.
-
-        Raises:
-            InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
-        """
+        """Build a record of what `env.step(action)` returned, or a worker's trial."""
         reported = _reported()
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")

@@ -41,18 +41,12 @@ class Dimension:
     """One hyperparameter or fidelity: a finite ordered grid, an interval, or categories.
 
     Attributes:
-        name: Key in a configuration.
-        low: Smallest legal value; with ``values``, their first.
-        high: Largest legal value; with ``values``, their last.
-        kind: ``"float"`` or ``"int"``, the type of a decoded value, or ``"category"``: its values
-            are words without an order (`of_categories`).
+        kind: ``"float"``, ``"int"``, or ``"category"``: words without an order.
         log: Whether the scale is logarithmic (needs ``low > 0``).
         bins: Number of grid points an interval has once discretized.
         values: The legal values in increasing order; None for an interval. Categories in any.
-        unit: Unit of the values, for people.
         scope: Who uses it: every client, the server, or the evaluation itself.
-        active: Name of another dimension, and those of its values under which this one means
-            anything; None for always. Under others, configurations have no value of it.
+        active: Another dimension, and its values under which this one has one; None for always.
     """
 
     name: str

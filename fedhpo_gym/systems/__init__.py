@@ -33,16 +33,7 @@ SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
 def changed_system(base: System, changes: Mapping[str, Any]) -> System:
     """Return a system model with some parameters replaced.
 
-    Args:
-        base: the model.
-        changes: parameters by name. `model` chooses another kind, of `SYSTEM_MODELS`: it takes over
-            the parameters that all kinds have.
-
-    Raises:
-        UnknownNameError: there is no such kind.
-        InvalidArgumentError: a parameter is unknown or out of its range.
-        MissingDataError: a file that a parameter names does not exist.
-        DamagedDataError: it is not of the form that it should have.
+    `model` chooses another kind, which takes over the parameters that all kinds have.
     """
     given = dict(changes)
     kind = type(base)

@@ -31,21 +31,7 @@ NEEDS_SAMPLES: Final = ("steps", "samples")
 
 @dataclass(frozen=True, kw_only=True)
 class System(ABC):
-    """Turns work into simulated seconds and bytes.
-
-    Attributes:
-        bytes_per_parameter: size of one model parameter in a message.
-        upload_compression: bytes of a message to the server, as a share of the model's.
-        download_compression: likewise, of a message to a client.
-        compute: what a client's time is counted in. "constant": rounds, whatever is trained (the
-            paper). "epochs", "steps", "samples": local epochs, minibatch steps, or samples read.
-        samples_per_client: training samples of a client where nobody counts them, as in trials;
-            the rules "steps" and "samples" need it there. 0: unknown.
-        server_compute_s: computation time of the server in a round, in seconds.
-
-    Raises:
-        InvalidArgumentError: a field is out of its range.
-    """
+    """Turns work into simulated seconds and bytes; docs/cost_model.md says what its fields mean."""
 
     bytes_per_parameter: float = 4
     upload_compression: float = 1.0
@@ -63,20 +49,11 @@ class System(ABC):
         self._whole("samples_per_client")
 
     def cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs.
-
-        Raises:
-            InvalidArgumentError: `compute` follows what the work does not say, or asynchronous
-                work is asked of a system that does not know single clients.
-        """
+        """Return what the work of some rounds costs."""
         return self._cost(work) if not work.reports else asynchronous.cost(self, work)
 
     def ample_s(self, work: Work) -> float:
-        """Return seconds that courses of planned work hardly ever exceed, for default budgets.
-
-        Raises:
-            InvalidArgumentError: as in `cost`.
-        """
+        """Return seconds that courses of planned work hardly ever exceed, for default budgets."""
         return self.cost(work).time_s if not work.reports else asynchronous.ample_s(self, work)
 
     @abstractmethod
@@ -102,19 +79,11 @@ class System(ABC):
         return False
 
     def energy_j(self, work: Work) -> float:
-        """Return the joules that clients need for some synchronous rounds; the server's are not in.
-
-        Raises:
-            InvalidArgumentError: this system does not know them.
-        """
+        """Return the joules that clients need for some synchronous rounds."""
         raise self._no_energy()
 
     def require_energy(self, *, asynchronous: bool = False) -> None:
-        """Refuse to tell energies that this system does not know.
-
-        Raises:
-            InvalidArgumentError: it does not, or rounds are asynchronous.
-        """
+        """Refuse to tell energies that this system does not know."""
         if not self.knows_energy:
             raise self._no_energy()
         if asynchronous:
@@ -131,12 +100,7 @@ class System(ABC):
         )
 
     def job_means(self, work: Work) -> asynchronous.JobDurations:
-        """Return how long clients are expected to take for a job of asynchronous training.
-
-        Raises:
-            InvalidArgumentError: this system does not know single clients, or is set up for what
-                asynchronous training does not have.
-        """
+        """Return how long clients are expected to take for a job of asynchronous training."""
         raise self._no_clients()
 
     def _no_clients(self) -> InvalidArgumentError:
@@ -146,25 +110,11 @@ class System(ABC):
         )
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """Return the seconds of one job of a client, and whether it then reports.
-
-        Args:
-            work: as in `job_means`.
-            client: who does it.
-            start_s: when it is begun.
-            draw: names what is random.
-
-        Raises:
-            InvalidArgumentError: this system does not know single clients.
-        """
+        """Return the seconds of one job of a client, and whether it then reports."""
         raise self._no_clients()
 
     def client_units(self, work: Work, number: int) -> Floats:
-        """Return in how many units of `compute` each of the clients counts its round.
-
-        Raises:
-            InvalidArgumentError: the work does not say it.
-        """
+        """Return in how many units of `compute` each of the clients counts its round."""
         each = _each(work.clients, self.compute)
         return np.full(number, self.units(work)) if each is None else each
 
@@ -173,14 +123,7 @@ class System(ABC):
     ) -> Floats:
         """Return the (B,) `time_s` that `cost` has for many planned works, bit for bit.
 
-        Args:
-            works: what configurations ask for, whatever their rounds and cohorts.
-            which: (B,) each one's place in `works`.
-            rounds: (B,) communication rounds.
-            rates: (B,) client sample rates.
-
-        Raises:
-            InvalidArgumentError: as in `cost`.
+        The (B,) rounds and rates take the place of those of `works[which]`.
         """
         asked = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
         times = {
@@ -195,11 +138,7 @@ class System(ABC):
         return whole * self.upload_compression, whole * self.download_compression
 
     def units(self, work: Work) -> float:
-        """Return in how many units of `compute` the client with most work counts its round.
-
-        Raises:
-            InvalidArgumentError: the work does not say it.
-        """
+        """Return in how many units of `compute` the client with most work counts its round."""
         return self._known(
             {
                 "constant": 1.0,

@@ -47,10 +47,7 @@ _MOST_W = 1e9
 
 
 class _Total(NamedTuple):
-    """Sums over rounds. `other_s` is all time but the computation.
-
-    `busy_s` is the computation of all that were invited, and `sent` counts their messages.
-    """
+    """Sums over rounds, of which `other_s` is all time but the computation."""
 
     other_s: float
     computation_s: float
@@ -110,63 +107,12 @@ class _LivedCourses:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(System):
-    """A clock that knows every client's device; see also `System`.
+    """A clock that knows every client's device; docs/devices.md says what its fields mean.
 
-    **A round.** The server invites a cohort, and with `over_selection` some more clients. Each
-    begins when it is next available, receives the model, computes, and sends its update; what it
-    has begun it finishes. The round ends as `rounds.ending` says, and the server computes. Client i
-    of a federation always has the same device and the same hours.
-
-    **What happened, and what is planned.** A round environment knows who trained and when
-    (`Work.happened`): it pays for just these rounds. What is random in them, such as dropout, is
-    drawn by the system's seed, the course's seed and the round, so that the same course costs the
-    same. A trial is priced before anybody is sampled, and its stored numbers come from cohorts that
-    nobody recorded. It pays what living through it costs in *expectation*, as Proposition 1 of
-    FedHPO-Bench does. Where clients are always available, that is the mean of `PLANNED_ROUNDS`
-    simulated rounds with cohorts of its size, times its rounds. Where they have hours, a slow round
-    shifts those after it to other hours: then it is the mean over simulated courses, whose rounds
-    follow each other from second 0 of the system's first day, as those of a round environment do.
-    In the simulated rounds all clients take part equally often, and cohorts are the same for all
-    configurations. So a trial costs the same whenever it is asked, more rounds or more work never
-    cost less (freeze-thaw pays differences), and configurations differ by their work and never by
-    luck.
-
-    **What it does not do.** It charges time and bytes, and changes no training: the cohort that the
-    engine drew is the one that is aggregated. Over-selection and deadlines would favour fast
-    devices, which the learning curves then do not show.
-
-    Attributes:
-        client_compute_s: seconds per unit of `compute` on a device with factor 1; a factor on the
-            time that was measured for "fedscale".
-        devices: "lognormal": drawn; "flash": of FLASH's 19 phones (with `devices_path`: of a file
-            of that form); "fedscale": of a file of FedScale's capacities; "alike": all the same.
-        devices_path: file of devices.
-        compute_sigma: standard deviation of the logarithm of computation times between devices,
-            whose median is `client_compute_s` (0.6: FedScale's skew). "lognormal" and "flash".
-        upload_median_bytes_per_s: median speed from a device. "lognormal" and "alike".
-        download_median_bytes_per_s: median speed to it, likewise.
-        upload_sigma: standard deviation of its logarithm between devices. "lognormal".
-        download_sigma: likewise. These and their correlation are our fit of FLASH's 19 phones.
-        bandwidth_correlation: of the logarithms of both speeds. "lognormal".
-        bandwidth_variation: standard deviation of the speed of a transfer between rounds, as a
-            share of the device's mean. "lognormal"; measured devices bring their own.
-        availability: "always"; "lognormal" or "sine": drawn; "fedscale"
-            or "flash": of a file.
-        availability_path: file of availability.
-        availability_beta: how much clients differ in it, in [0, 1).
-        over_selection: clients invited beyond the cohort, as a share of it (FedScale: 0.3).
-        dropout: probability that an invited client drops out of a round, in [0, 1).
-        deadline_s: seconds after which a round ends; 0 for none.
-        client_compute_w: watts of a device while it computes.
-        upload_j_per_byte: joules of a device for a byte that it sends.
-        download_j_per_byte: joules of a device for a byte that it receives. Energy is known where
-            one of these three is not 0.
-        seed: what is drawn.
-
-    Raises:
-        InvalidArgumentError: a field is out of its range, or a file is asked for and not named.
-        MissingDataError: a file does not exist.
-        DamagedDataError: a file is not of the form that it should have.
+    A round that happened is paid as it was; a planned one costs what living through it costs in
+    expectation. In simulated rounds all clients take part equally often, and cohorts are the same
+    for all configurations: a trial costs the same whenever it is asked, more work never costs less,
+    and configurations differ by their work and never by luck.
     """
 
     client_compute_s: float = 1.0
@@ -269,8 +215,7 @@ class DeviceModel(System):
         """Return what the work of some rounds costs.
 
         The computation is that of the client whose report was the last that counted, and of the
-        server. All other time is communication: transfers, and waiting for clients. Bytes are those
-        of the models that the server sent and of the reports that counted.
+        server. All other time is communication: transfers, and waiting for clients.
         """
         up_bytes, down_bytes = self.message_bytes(work)
         total = self._sums(work)
@@ -291,8 +236,7 @@ class DeviceModel(System):
     def energy_j(self, work: Work) -> float:
         """Return the joules that clients need for some synchronous rounds.
 
-        All that are invited receive the model and compute, and what they have begun they finish.
-        All that do not drop out send, whether or not their report counts.
+        All that are invited compute, and all that do not drop out send, in time or not.
         """
         self.require_energy(asynchronous=bool(work.reports))
         up_bytes, down_bytes = self.message_bytes(work)

@@ -1,8 +1,7 @@
 """System metrics as LEAF counts them, and the two CSV files that it writes.
 
-Caldas et al. (2018), LEAF, section 2: bytes that devices read and write, and floating point
-operations that they compute; `models/metrics/writer.py` of TalwalkarLab/leaf (BSD-2-Clause) for the
-columns.
+Caldas et al. (2018), LEAF, section 2; `models/metrics/writer.py` of TalwalkarLab/leaf
+(BSD-2-Clause) for the columns.
 """
 
 from __future__ import annotations
@@ -25,17 +24,7 @@ SYS_COLUMNS: Final = (*_COMMON, "bytes_written", "bytes_read", "local_computatio
 
 @dataclass(frozen=True, kw_only=True)
 class StatRow:
-    """How the model of a round does on a client's data.
-
-    Attributes:
-        client_id: the client.
-        round_number: rounds that the model has had.
-        hierarchy: the client's group; empty where there is none.
-        num_samples: samples of the client in this part of its data.
-        set: "train" or "test".
-        accuracy: share of samples that are right.
-        loss: mean loss of a sample.
-    """
+    """How the model of a round does on a client's data: a line of LEAF's file of statistics."""
 
     client_id: str
     round_number: int
@@ -48,18 +37,7 @@ class StatRow:
 
 @dataclass(frozen=True, kw_only=True)
 class SysRow:
-    """What a client spent in a round in which it trained.
-
-    Attributes:
-        client_id: the client.
-        round_number: the round.
-        hierarchy: the client's group; empty where there is none.
-        num_samples: training samples of the client.
-        set: always "train".
-        bytes_written: bytes of the model that the client sent.
-        bytes_read: bytes of the model that it received.
-        local_computations: floating point operations.
-    """
+    """What a client spent in a round in which it trained: a line of LEAF's file of systems."""
 
     client_id: str
     round_number: int
@@ -74,11 +52,7 @@ class SysRow:
 def local_computations(
     epochs: int, num_samples: int, batch_size: int, flops_per_sample: float
 ) -> float:
-    """Return a client's floating point operations in a round: whole minibatches only, as in LEAF.
-
-    epochs * floor(samples / batch size) * batch size * operations per sample: the rest of an epoch,
-    smaller than a minibatch, is trained on but not counted.
-    """
+    """Return a client's floating point operations in a round, of whole minibatches as in LEAF."""
     for name, value in (
         ("epochs", epochs),
         ("num_samples", num_samples),
@@ -127,12 +101,7 @@ def sys_rows(
     message_bytes: tuple[float, float],
     rounds: int = 1,
 ) -> list[SysRow]:
-    """Return the rows of some rounds of which each had the same cohort.
-
-    A round environment with `rounds_per_step=1` says all that is needed in `info`.
-
-    Shapes: `num_samples` (clients,).
-    """
+    """Return the rows of some rounds of which each had the same cohort, of (clients,) samples."""
     return [
         SysRow(
             client_id=str(client),

@@ -1,9 +1,4 @@
-"""Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run.
-
-FedScale (Apache-2.0) has dictionaries by client, as pickles: its device capacities and its client
-behaviours. FLASH (BSD-2-Clause) has JSON: network speeds, logs of phone states, and the intervals
-that it derives of these. Each may be JSON here, and FedScale's also a pickle of plain data.
-"""
+"""Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run."""
 
 from __future__ import annotations
 
@@ -45,8 +40,7 @@ Floats = NDArray[np.float64]
 def read_fedscale_devices(path: str) -> Devices:
     """Read FedScale's capacities: {client: {"computation": ms, "communication": kbit/s}}.
 
-    `computation` is the time of inference of one sample, tripled for training; `communication` is
-    the speed in both directions.
+    `computation` is the time of inference of one sample, tripled for training.
     """
 
     def parse(clients: dict[str, Any]) -> Devices:
@@ -94,8 +88,7 @@ def read_flash_availability(path: str) -> Availability:
     """Read FLASH's intervals, {phone: {"ready_time": [[s, s]]}}, or the logs they come from.
 
     A log is {phone: {"messages": text}} with lines of time, tab and state. A phone is available
-    while it is locked, charged, and on a wireless network, as FLASH defines it. All repeats after
-    the last whole day. Phones that are never available are left out, as FLASH leaves them out.
+    while it is locked, charged, and on a wireless network. Phones that never are are left out.
     """
 
     def one(phone: Any) -> Floats:
@@ -245,11 +238,7 @@ _SKIPPED: Final = frozenset({"PROTO", "FRAME"})
 
 
 def load_plain(content: bytes) -> Any:
-    """Return what a pickle holds.
-
-    Memory is bounded by the length of the text: every instruction makes at most one object, and
-    shared ones stay shared.
-    """
+    """Return what a pickle holds: one object at most per instruction, so memory is bounded."""
     machine = _Machine()
     try:
         for operation, argument, _ in pickletools.genops(content):
