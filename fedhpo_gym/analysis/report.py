@@ -39,7 +39,7 @@ from fedhpo_gym.analysis.figures import (
     regret_figure,
     schedule_figures,
 )
-from fedhpo_gym.analysis.grouping import group
+from fedhpo_gym.analysis.grouping import flat, group
 from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
@@ -337,18 +337,8 @@ def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
 
 def _settings(problem: Problem) -> str:
     # The id says what the task is.
-    pairs = [(name, value) for name, value in _flat(problem.kwargs) if name != "task"]
+    pairs = [(name, value) for name, value in flat(problem.kwargs).items() if name != "task"]
     return ", ".join(f"{escape(name)} = {escape(value)}" for name, value in pairs) or "defaults"
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    pairs = []
-    for name, value in mapping.items():
-        if isinstance(value, Mapping):
-            pairs += _flat(value, f"{prefix}{name}.")
-        else:
-            pairs.append((f"{prefix}{name}", str(value)))
-    return pairs
 
 
 def _results(problem: Problem) -> Table:

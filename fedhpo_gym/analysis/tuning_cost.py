@@ -7,8 +7,6 @@ budget finds is computed without another run. Losses throughout: lower is better
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +15,10 @@ from typing import Annotated, Final, Literal
 import numpy as np
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Rows, Vector
-from fedhpo_gym.core.checks import Axes, checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.records.incumbents import finite, read_lines
 
 __all__ = [
     "WEIGHTS",
@@ -43,6 +42,7 @@ __all__ = [
 
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
 """Of a table of runs; `test` and `cost` may be missing."""
+Count = Annotated[int, Range(1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,6 @@ class Runs:
     cost: Numbers
 
     def __post_init__(self) -> None:
-        """Check the arrays."""
         for name in ("validation", "test", "cost"):
             array = getattr(self, name)
             if array.ndim != 1 or not len(array) or len(array) != len(self.validation):
@@ -90,7 +89,6 @@ class RunLibrary:
     runs: Mapping[tuple[str, str], Runs]
 
     def __post_init__(self) -> None:
-        """Check that nothing is missing."""
         for algorithm in self.algorithms:
             for problem in self.problems:
                 if (algorithm, problem) not in self.runs:
@@ -108,7 +106,8 @@ class RunLibrary:
         if not found:
             raise InvalidArgumentError("`rows` must hold at least one run")
         runs = {key: Runs(*np.array(lines, dtype=np.float64).T) for key, lines in found.items()}
-        return cls(tuple(dict.fromkeys(a for a, _ in runs)), _sorted(p for _, p in runs), runs)
+        problems = tuple(sorted({problem for _, problem in runs}))
+        return cls(tuple(dict.fromkeys(a for a, _ in runs)), problems, runs)
 
     def of(self, algorithm: str, problem: str) -> Runs:
         """Return the runs of an algorithm on a problem."""
@@ -121,60 +120,27 @@ def read_library(path: Path) -> RunLibrary:
 
     Without `test`, validation is reported; without `cost`, each run costs 1.
     """
-    if not path.is_file():
-        raise MissingDataError(f"there is no run library {path}; give a CSV file with {COLUMNS}")
-    with path.open(encoding="utf-8", newline="") as handle:
-        reader = csv.DictReader(handle, strict=True)
-        try:
-            _check_columns(path, reader.fieldnames or ())
-            rows = [_row(path, reader.line_num, line) for line in reader]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DamagedDataError(f"{path} is no CSV file: {error}") from error
+    rows = read_lines(path, "run library", (COLUMNS[:3], COLUMNS[3:]), _row)
     try:
         return RunLibrary.from_rows(rows)
     except InvalidArgumentError as error:
         raise DamagedDataError(f"{path}: {error}") from error
 
 
-def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(names)))
-
-
-def _check_columns(path: Path, names: Sequence[str]) -> None:
-    if not {*COLUMNS[:3]} <= {*names} <= {*COLUMNS} or len(set(names)) < len(names):
-        raise DamagedDataError(
-            f"{path} must have the columns {COLUMNS[:3]} and may have {COLUMNS[3:]}, once each, "
-            f"got {tuple(names)}"
-        )
-
-
-def _row(
-    path: Path, number: int, line: Mapping[str, str | None]
-) -> tuple[str, str, float, float, float]:
-    try:
-        validation = _finite(line["validation"])
-        test = _finite(line["test"]) if "test" in line else validation
-        cost = _finite(line["cost"]) if "cost" in line else 1.0
-    except (TypeError, ValueError) as error:
-        raise DamagedDataError(f"{path}, line {number}: {error}") from error
+def _row(line: Mapping[str, str | None]) -> tuple[str, str, float, float, float]:
+    validation = finite(line["validation"])
+    test = finite(line["test"]) if "test" in line else validation
+    cost = finite(line["cost"]) if "cost" in line else 1.0
     return str(line["algorithm"]), str(line["problem"]), validation, test, cost
 
 
-def _finite(text: str | None) -> float:
-    number = float(text or "")
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
-
-
 @checked_types
-def selection(validation: Vector, budget: int) -> Numbers:
+def selection(validation: Vector, budget: Count) -> Numbers:
     """Return how likely each of (N,) runs is the one that a search of k trials selects: (N,).
 
     With values in rising order, that is the i-th of n with probability ((n - i + 1) / n)^k -
     ((n - i) / n)^k: equation 2, turned for losses. Equal runs share what they have together.
     """
-    _check_budget(budget)
     count = len(validation)
     _, group, sizes = np.unique(validation, return_inverse=True, return_counts=True)
     at_least = np.append(count - np.cumsum(sizes) + sizes, 0) / count
@@ -184,7 +150,7 @@ def selection(validation: Vector, budget: int) -> Numbers:
 
 
 @checked_types
-def expected_best(runs: Runs, budget: int) -> tuple[float, float]:
+def expected_best(runs: Runs, budget: Count) -> tuple[float, float]:
     """Return mean and variance of what is reported after k trials: equations 2 and 3.
 
     The paper's program also selects by test values, as `Runs.of(test)` does.
@@ -204,26 +170,25 @@ def expected_curve(runs: Runs, budgets: Sequence[int]) -> Numbers:
 
 
 @checked_types
-def simulate(runs: Runs, budget: int, repetitions: int = 1000, seed: int = 0) -> Numbers:
+def simulate(runs: Runs, budget: Count, repetitions: Count = 1000, seed: int = 0) -> Numbers:
     """Return what searches of k trials report: procedure 1 itself, (repetitions,)."""
-    _check_budget(budget)
-    drawn = _drawn(len(runs), (repetitions, budget), seed, "procedure_1")
+    drawn = stream(seed, "procedure_1").integers(len(runs), size=(repetitions, budget))
     best = np.argmin(runs.validation[drawn], axis=1)
     result: Numbers = runs.test[drawn[np.arange(repetitions), best]]
     return result
 
 
 @checked_types
-def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: int = 1000) -> Numbers:
+def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> Numbers:
     """Return the mean of what searches report within (K,) budgets of cost: (K,), appendix F.
 
     A run that does not end within a budget does not count for it; before the first ends there is
     nothing: infinity.
     """
-    if not np.isfinite(budgets).all() or not len(budgets):
-        raise InvalidArgumentError(f"`budgets` must be finite, and at least one, got {budgets!r}")
+    if not np.isfinite(budgets).all():
+        raise InvalidArgumentError(f"`budgets` must be finite, got {budgets!r}")
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
-    drawn = _drawn(len(runs), (repetitions, most), 0, "procedure_1_by_cost")
+    drawn = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
     ends = np.cumsum(runs.cost[drawn], axis=1)
     lowest = np.minimum.accumulate(runs.validation[drawn], axis=1)
     is_new = np.ones_like(drawn, dtype=bool)
@@ -239,7 +204,7 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: int = 1000) -> Nu
 
 
 @checked_types
-def probability_of_best(libraries: Mapping[str, Runs], budget: int) -> dict[str, float]:
+def probability_of_best(libraries: Mapping[str, Runs], budget: Count) -> dict[str, float]:
     """Return how likely each algorithm reports the lowest value after k trials: figures 1 and 10.
 
     Each reports value v with probability p(v), and a higher one with G(v); equals share by lot. So
@@ -263,17 +228,6 @@ def probability_of_best(libraries: Mapping[str, Runs], budget: int) -> dict[str,
     return dict(zip(libraries, found.tolist(), strict=True))
 
 
-def _drawn(count: int, shape: tuple[int, int], seed: int, name: str) -> np.ndarray:
-    if shape[0] < 1:
-        raise InvalidArgumentError(f"`repetitions` must be at least 1, got {shape[0]}")
-    return stream(seed, name).integers(count, size=shape)
-
-
-def _check_budget(budget: int) -> None:
-    if budget < 1:
-        raise InvalidArgumentError(f"`budget` must be at least one trial, got {budget}")
-
-
 MARGIN: Final = 0.2
 """How much worse than the best a run may be and still speak for its configuration."""
 
@@ -291,7 +245,6 @@ class Prior:
     transform: Transform = "none"
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         if not np.isfinite([self.a, self.b]).all() or self.b < (
             self.a if self.family == "uniform" else 0.0
         ):
@@ -364,13 +317,11 @@ Losses = Annotated[Numbers, Axes(1, 1, nan=True)]
 
 
 @checked_types
-def epochs_run(losses: Losses, patience: int = PATIENCE, min_delta: float = 0.0) -> int:
+def epochs_run(losses: Losses, patience: Count = PATIENCE, min_delta: float = 0.0) -> int:
     """Return how many of (E,) evaluations a run makes before it is stopped.
 
     It stops after the `patience`-th in a row that is not lower by more than `min_delta`.
     """
-    if not len(losses) or patience < 1:
-        raise InvalidArgumentError("`losses` must not be empty and `patience` at least 1")
     lowest, waited = np.inf, 0
     for number, loss in enumerate(losses, start=1):
         if loss < lowest - min_delta:
@@ -399,44 +350,19 @@ def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     return result
 
 
-def cpe(budget: int) -> Numbers:
-    """Return the weights of cumulative performance, early: proportional to T, T - 1, ..., 1."""
-    return _normalised(np.arange(budget, 0, -1.0))
-
-
-def cpl(budget: int) -> Numbers:
-    """Return the weights of cumulative performance, late: proportional to 1, 2, ..., T."""
-    return _normalised(np.arange(1.0, budget + 1))
-
-
-def cpu(budget: int) -> Numbers:
-    """Return the weights of cumulative performance, uniform."""
-    return _normalised(np.ones(budget))
-
-
 def exponential(budget: int, rate: float) -> Numbers:
     """Return weights that fall as exp(-rate t)."""
     return _normalised(np.exp(-rate * np.arange(budget)))
 
 
-def one_shot(budget: int) -> Numbers:
-    """Return the weights of performance with one trial."""
-    return _normalised(np.eye(1, budget)[0])
-
-
-def peak(budget: int) -> Numbers:
-    """Return the weights of performance with all trials."""
-    return _normalised(np.eye(1, budget, budget - 1)[0])
-
-
 WEIGHTS: Final[Mapping[str, Callable[[int], Numbers]]] = {
-    "cpe": cpe,
-    "cpl": cpl,
-    "cpu": cpu,
-    "one_shot": one_shot,
-    "peak": peak,
+    "cpe": lambda budget: _normalised(np.arange(budget, 0, -1.0)),
+    "cpl": lambda budget: _normalised(np.arange(1.0, budget + 1)),
+    "cpu": lambda budget: _normalised(np.ones(budget)),
+    "one_shot": lambda budget: _normalised(np.eye(1, budget)[0]),
+    "peak": lambda budget: _normalised(np.eye(1, budget, budget - 1)[0]),
 }
-"""Weights by name."""
+"""Weights by name: cumulative performance, early, late and uniform, and of one or all trials."""
 
 
 @checked_types
@@ -452,13 +378,11 @@ def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
 
 
 @checked_types
-def alpha_tunability(expected: Matrix, alpha: float) -> Numbers:
+def alpha_tunability(expected: Matrix, alpha: Annotated[float, Range(0, 1, "(]")]) -> Numbers:
     """Return how many trials bring an algorithm to a share of the best that any one reaches.
 
     Of (A, T) losses, the first k with L_k <= L_best / alpha; infinity where none is enough.
     """
-    if not 0 < alpha <= 1:
-        raise InvalidArgumentError(f"`alpha` must lie in (0, 1], got {alpha!r}")
     if not np.all(expected > 0):
         raise InvalidArgumentError("`expected` must be positive: ratios of losses are taken")
     reached = expected <= expected.min() / alpha

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.checks import FAULTS, as_typed
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -82,22 +82,12 @@ _LOOKS = 20
 _PIECE = 1 << 24
 MODEL_GROWTH = 16
 """How many times its stored bytes a model may take: small integers become large ones."""
-_MEANINGLESS = (
-    LookupError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    RecursionError,
-)
-"""What reading the entries of a card raises where they do not say what they must."""
 
 
 class StoredArrays:
     """The npz file that a card names, open since the card was read: it may be replaced."""
 
     def __init__(self, path: Path, descriptor: int | None, size: int) -> None:
-        """Take the file."""
         self.path = path
         self._size = size
         self._descriptor = descriptor
@@ -263,7 +253,7 @@ def reading_card(
         yield _read_pair(card, number)
     except TooLargeError:
         raise
-    except _MEANINGLESS as error:
+    except FAULTS as error:
         raise DamagedDataError(
             f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
         ) from error

@@ -138,11 +138,13 @@ class Range:
         return above and (number < self.high if self.ends[1] == ")" else number <= self.high)
 
     def __str__(self) -> str:
+        low, high = (str(x) if isinstance(x, int) else f"{x:g}" for x in (self.low, self.high))
         if math.isinf(self.high):
-            return f"{'above' if self.ends[0] == '(' else 'at least'} {self.low:g}"
+            finite = " and finite" * (self.ends[1] == ")")
+            return f"{'above' if self.ends[0] == '(' else 'at least'} {low}{finite}"
         if math.isinf(self.low):
-            return f"{'below' if self.ends[1] == ')' else 'at most'} {self.high:g}"
-        return f"in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
+            return f"{'below' if self.ends[1] == ')' else 'at most'} {high}"
+        return f"in {self.ends[0]}{low}, {high}{self.ends[1]}"
 
 
 def shown(value: object) -> str:
@@ -162,11 +164,11 @@ def as_typed(name: str, value: object, hint: Any) -> Any:
         raise InvalidArgumentError(f"`{name}` must be {words}, got {shown(value)}") from None
 
 
-def check_fields(record: Any) -> None:
-    """Give every field of a frozen dataclass the type of its annotation."""
+def check_fields(record: Any, form: str = "{}") -> None:
+    """Give every field of a frozen dataclass the type of its annotation, or name it in a form."""
     hints = _hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     for field in fields(record):
-        value = as_typed(field.name, getattr(record, field.name), hints[field.name])
+        value = as_typed(form.format(field.name), getattr(record, field.name), hints[field.name])
         object.__setattr__(record, field.name, value)
 
 

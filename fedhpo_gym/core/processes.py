@@ -82,14 +82,12 @@ class WorkerPool(Generic[J]):
     """Worker processes, from the first job to the end of the `with` statement."""
 
     def __init__(self, size: int, work: Work[J]) -> None:
-        """Start nothing yet."""
         self._size = size
         self._work = work
         self._workers: list[_Worker] = []
         self._began = False
 
     def __enter__(self) -> Self:
-        """Return the crew."""
         return self
 
     def __exit__(
@@ -98,7 +96,6 @@ class WorkerPool(Generic[J]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """End all workers, whatever they are doing."""
         workers, self._workers = self._workers, []
         processes = [worker.process for worker in workers]
         try:

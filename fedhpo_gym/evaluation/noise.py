@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, shown
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 
@@ -47,35 +47,21 @@ class Noise:
         evaluations: trials that share it; by default the budget of trials, or 16.
     """
 
-    clients: float = 1.0
-    bias: float = 0.0
-    iid: float = 0.0
-    epsilon: float = math.inf
-    evaluations: int | None = None
+    clients: Annotated[float, Range(0, 1, "(]")] = 1.0
+    bias: Annotated[float, Range(0, 1e3)] = 0.0
+    iid: Annotated[float, Range(0, 1)] = 0.0
+    epsilon: Annotated[float, Range(1e-9)] = math.inf
+    evaluations: Annotated[int, Range(1)] | None = None
 
     def __post_init__(self) -> None:
-        """Check every number."""
-        self._check("clients", "in (0, 1]", 0.0, 1.0, above=True)
-        self._check("bias", "finite and not negative", 0.0, 1e3)
-        self._check("iid", "in [0, 1]", 0.0, 1.0)
-        self._check("epsilon", "positive, at least 1e-9", 1e-9, math.inf)
-        if self.evaluations is None:
-            return
-        number = as_integer(self.evaluations)
-        if number is None or number < 1:
-            raise _refused("evaluations", "a positive whole number", self.evaluations)
-        if not self.private:
+        check_fields(self, "noise['{}']")
+        for name in ("clients", "bias", "iid", "epsilon"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.evaluations is not None and not self.private:
             raise InvalidArgumentError(
                 "`noise['evaluations']` counts the trials that share an epsilon, got "
-                f"{shown(self.evaluations)} without 'epsilon'; leave it out"
+                f"{self.evaluations} without 'epsilon'; leave it out"
             )
-        object.__setattr__(self, "evaluations", number)
-
-    def _check(self, name: str, rule: str, low: float, high: float, above: bool = False) -> None:
-        number = as_number(value := getattr(self, name))
-        if number is None or not low <= number <= high or (above and number == low):
-            raise _refused(name, rule, value)
-        object.__setattr__(self, name, float(number))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Noise:
@@ -240,7 +226,3 @@ def _of_counts(name: str) -> bool:
 def _whole(number: object) -> object:
     """Return a whole number that a mapping of floats made one of them, as it was written."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-def _refused(name: str, rule: str, value: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"`noise[{name!r}]` must be {rule}, got {shown(value)}")

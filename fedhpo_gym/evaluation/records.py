@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, as_integer, as_number, checked_types
+from fedhpo_gym.core.checks import Axes, Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
 
@@ -37,22 +37,12 @@ class Fidelity:
         client_sample_rate: Share of the clients drawn in each round, in (0, 1].
     """
 
-    round: int
-    client_sample_rate: float
+    round: Annotated[int, Range(0)]
+    client_sample_rate: Annotated[float, Range(0, 1, "(]")]
 
     def __post_init__(self) -> None:
-        """Check both fields and turn numpy scalars into built-in ones."""
-        rounds, rate = as_integer(self.round), as_number(self.client_sample_rate)
-        if rounds is None or rounds < 0:
-            raise InvalidArgumentError(
-                f"`round` must be a non-negative integer, got {self.round!r}."
-            )
-        if rate is None or not 0.0 < rate <= 1.0:
-            raise InvalidArgumentError(
-                f"`client_sample_rate` must be in (0, 1], got {self.client_sample_rate!r}."
-            )
-        object.__setattr__(self, "round", rounds)
-        object.__setattr__(self, "client_sample_rate", float(rate))
+        check_fields(self)
+        object.__setattr__(self, "client_sample_rate", float(self.client_sample_rate))
 
     def sampled_clients(self, num_clients: int) -> int:
         """Return how many of ``num_clients`` take part in a round: at least one."""
@@ -144,7 +134,6 @@ class Evaluation(_Metrics):
     fidelity: Fidelity
 
     def __post_init__(self) -> None:
-        """Check that every array agrees with the shape of ``best`` and the seeds."""
         if self.best.ndim != 4 or self.best.shape[2:] != (len(SPLITS), len(METRICS)):
             raise InvalidArgumentError(
                 f"`best` must have shape (seeds, clients, 3, 3), got {self.best.shape}."
@@ -196,7 +185,6 @@ class Evaluations(_Metrics):
     find_current: Callable[[], NDArray[np.floating]] | None = None
 
     def __post_init__(self) -> None:
-        """Check the shapes."""
         samples = self.num_samples.shape
         expected = (*samples[-3:-1], len(SPLITS), len(METRICS))
         own = samples[:-3] in ((), self.best.shape[:1])
@@ -232,15 +220,12 @@ class Evaluations(_Metrics):
         )
 
     def __len__(self) -> int:
-        """Return B."""
         return len(self.best)
 
     def __iter__(self) -> Iterator[Evaluation]:
-        """Yield the answers one by one."""
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> Evaluation:
-        """Return one of the answers: its arrays are views."""
 
         def own(array: NDArray[Any], axes: int) -> NDArray[Any]:
             return array if array.ndim == axes else array[index]
@@ -349,7 +334,6 @@ class MetricSpec:
     open_ended: bool = False
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
         low, high = self.bounds
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InvalidArgumentError(

@@ -244,7 +244,6 @@ class GrowingRecord:
     """The file of one run that is not over; `kept` counts the lines of a former run that hold."""
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
-        """Read the lines that are there."""
         self._path, self._descriptor, self._warn = path, descriptor, warn
         self._former = _whole_lines(path.read_bytes())
         self._digest, self._end = START, 0

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,6 @@ class Trials:
     recommended: Places | None = None
 
     def __post_init__(self) -> None:
-        """Check the arrays."""
         if self.time_s.ndim != 1 or not len(self.time_s):
             raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
         for name in ("value", "level", "test", "told", "violation"):
@@ -242,7 +241,6 @@ class Study:
         return all(any(run.budget_s for run in of) for of in self.runs.values())
 
     def __post_init__(self) -> None:
-        """Find how long the runs of each problem are."""
         horizons = {}
         for problem in self.problems:
             runs = [run for agent in self.agents for run in self.of(problem, agent)]
@@ -345,7 +343,9 @@ COLUMNS: Final = ("problem", "agent", "seed", "time", "value")
 OPTIONAL: Final = ("level", "test")
 """What it may have: how much of a course was trained, and the value on the test split."""
 
-_Lines = dict[tuple[str, str, int], list[tuple[float, ...]]]
+_Key = tuple[str, str, int]
+_Runs = dict[_Key, list[dict[str, float]]]
+T = TypeVar("T")
 
 
 @checked_types
@@ -354,60 +354,62 @@ def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
 
     It has the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
     """
+    found: _Runs = {}
+    for key, numbers in read_lines(path, "table", (COLUMNS, OPTIONAL), _row):
+        found.setdefault(key, []).append(numbers)
+    if not found:
+        raise DamagedDataError(f"{path} has no line after its header")
+    return tuple(_trajectory(path, key, rows, rule) for key, rows in found.items())
+
+
+def read_lines(
+    path: Path,
+    what: str,
+    columns: tuple[Sequence[str], Sequence[str]],
+    parse: Callable[[Mapping[str, str | None]], T],
+) -> list[T]:
+    """Return what the lines of a CSV file say, which has some columns and may have others."""
     if not path.is_file():
-        raise MissingDataError(f"there is no table {path}; give a CSV file with {COLUMNS}")
+        raise MissingDataError(f"there is no {what} {path}; give a CSV file with {columns[0]}")
+    found = []
     with path.open(encoding="utf-8-sig", newline="") as handle:
         reader = csv.DictReader(handle, strict=True)
         try:
-            names = _checked_columns(path, reader.fieldnames or ())
-            found = _rows(path, reader, names)
+            names = reader.fieldnames or ()
+            legal = {*columns[0]} <= {*names} <= {*columns[0], *columns[1]}
+            if not legal or len(set(names)) < len(names):
+                raise DamagedDataError(
+                    f"{path} must have the columns {columns[0]} and may have {columns[1]}, once "
+                    f"each, got {tuple(names)}"
+                )
+            for line in reader:
+                try:
+                    found.append(parse(line))
+                except (TypeError, ValueError) as error:
+                    raise DamagedDataError(f"{path}, line {reader.line_num}: {error}") from error
         except (csv.Error, UnicodeDecodeError) as error:
             raise DamagedDataError(f"{path} is no CSV file: {error}") from error
-    if not found:
-        raise DamagedDataError(f"{path} has no line after its header")
-    return tuple(_trajectory(path, key, rows, names, rule) for key, rows in found.items())
-
-
-def _checked_columns(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    lacking = [name for name in COLUMNS if name not in names]
-    unknown = [name for name in names if name not in (*COLUMNS, *OPTIONAL)]
-    if lacking or unknown or len(set(names)) < len(names):
-        raise DamagedDataError(
-            f"{path} must have the columns {COLUMNS} and may have {OPTIONAL}, once each, "
-            f"got {tuple(names)}"
-        )
-    return tuple(name for name in ("time", "value", *OPTIONAL) if name in names)
-
-
-def _rows(path: Path, lines: csv.DictReader[str], names: Sequence[str]) -> _Lines:
-    found: _Lines = {}
-    for line in lines:
-        try:
-            numbers = tuple(_finite(line[name]) for name in names)
-            seed = int(line["seed"])
-        except (TypeError, ValueError) as error:
-            raise DamagedDataError(f"{path}, line {lines.line_num}: {error}") from error
-        found.setdefault((line["problem"], line["agent"], seed), []).append(numbers)
     return found
 
 
-def _finite(text: str) -> float:
-    number = float(text)
+def _row(line: Mapping[str, str | None]) -> tuple[_Key, dict[str, float]]:
+    numbers = {name: finite(line[name]) for name in ("time", "value", *OPTIONAL) if name in line}
+    return (str(line["problem"]), str(line["agent"]), int(line["seed"] or "")), numbers
+
+
+def finite(text: str | None) -> float:
+    """Return the finite number that a field of a table says."""
+    number = float(text or "")
     if not math.isfinite(number):
         raise ValueError(f"{text} is no finite number")
     return number
 
 
 def _trajectory(
-    path: Path,
-    key: tuple[str, str, int],
-    rows: Sequence[tuple[float, ...]],
-    names: Sequence[str],
-    rule: str,
+    path: Path, key: _Key, rows: Sequence[Mapping[str, float]], rule: str
 ) -> Trajectory:
-    array = np.array(rows, dtype=np.float64)
-    array = array[np.argsort(array[:, 0], kind="stable")]
-    columns: Mapping[str, np.ndarray] = dict(zip(names, array.T, strict=True))
+    ordered = sorted(rows, key=lambda row: row["time"])
+    columns = {name: np.array([row[name] for row in ordered]) for name in rows[0]}
     try:
         trials = Trials(
             columns["time"], columns["value"], columns.get("level"), columns.get("test")

@@ -109,7 +109,6 @@ class Header:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every field."""
         if self.kind != KIND:
             raise InvalidArgumentError(f"`kind` must be {KIND!r}, got {self.kind!r}")
         if self.format != FORMAT:
@@ -119,15 +118,10 @@ class Header:
             )
         for name in ("package_version", "id", "agent", "fingerprint"):
             _require(name, "a string", isinstance(getattr(self, name), str), getattr(self, name))
-        _require("seed", "a non-negative integer", _is_int(self.seed) and self.seed >= 0, self.seed)
-        _require(
-            "workers",
-            "a positive integer",
-            _is_int(self.workers) and self.workers > 0,
-            self.workers,
-        )
-        starts = _is_int(self.shared_start) and self.shared_start >= 0
-        _require("shared_start", "a non-negative integer", starts, self.shared_start)
+        for name, least in (("seed", 0), ("workers", 1), ("shared_start", 0)):
+            value = getattr(self, name)
+            rule = "a positive integer" if least else "a non-negative integer"
+            _require(name, rule, _is_int(value) and value >= least, value)
         _require(
             "platform",
             "an object of strings",
@@ -192,7 +186,6 @@ class StepRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every field."""
         reward_is_legal = _is_number(self.reward) or _is_numbers(self.reward)
         _require("action", "a list of numbers", _is_numbers(self.action), self.action)
         _require("reward", "a finite number or a list of them", reward_is_legal, self.reward)
@@ -283,7 +276,6 @@ class RunRecord:
     steps: tuple[StepRecord, ...]
 
     def __post_init__(self) -> None:
-        """Check what no single line shows."""
         if fault := first_fault(self.steps):
             raise InvalidArgumentError(f"`steps`: step {fault[0]} {fault[1]}")
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.checks import INT_END, as_integer, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 
 Number = int | float
@@ -27,9 +27,6 @@ MAX_INT_SPAN: Final = 2**20
 
 MAX_BINS: Final = 100_000
 """Most points of a grid that is computed: a file may name any number."""
-
-INT_END: Final = 2**63
-"""Integers of this size and beyond fit into no int64."""
 
 _REL_TOL: Final = 1e-9
 ACTION_SLACK: Final = 1e-6
@@ -74,7 +71,6 @@ class Dimension:
         return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
     def __post_init__(self) -> None:
-        """Check the fields and give every number the type named by ``kind``."""
         for field in ("name", "kind", "unit", "scope"):
             as_typed(field, getattr(self, field), str)
         as_typed("log", self.log, bool)

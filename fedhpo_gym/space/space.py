@@ -32,7 +32,6 @@ class SearchSpace:
     dimensions: tuple[Dimension, ...]
 
     def __post_init__(self) -> None:
-        """Check that all are dimensions, and that no name repeats."""
         given: object = self.dimensions
         if not isinstance(given, list | tuple) or not all(isinstance(d, Dimension) for d in given):
             raise InvalidArgumentError(
@@ -73,19 +72,15 @@ class SearchSpace:
         return math.prod(self.grid_shape)
 
     def __len__(self) -> int:
-        """Return the number of dimensions."""
         return len(self.dimensions)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, as a mapping does."""
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a dimension has this name."""
         return name in self.names
 
     def __getitem__(self, name: str) -> Dimension:
-        """Return the dimension of this name."""
         require_known("dimension", name, self.names)
         return self.dimensions[self.names.index(name)]
 

@@ -54,7 +54,6 @@ class JobClock:
     work: Work
 
     def __post_init__(self) -> None:
-        """Refuse a system that does not know single clients."""
         self.system.job_means(self.work)
 
     @property

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import asynchronous
@@ -25,6 +24,10 @@ COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "sam
 SLOWEST, MOST = 1e-6, 1e18
 """The lowest speed, in bytes/s, and the most seconds and bytes of one thing: every cost is then a
 finite number."""
+Positive: TypeAlias = Annotated[float, Range(0, MOST, "(]")]
+Amount: TypeAlias = Annotated[float, Range(0, MOST)]
+Share: TypeAlias = Annotated[float, Range(0, 1, "(]")]
+Whole: TypeAlias = Annotated[int, Range(0, 2**32, "[)")]
 NEEDS_SAMPLES: Final = ("steps", "samples")
 """Rules that need to know how many samples clients have."""
 
@@ -33,20 +36,15 @@ NEEDS_SAMPLES: Final = ("steps", "samples")
 class System(ABC):
     """Turns work into simulated seconds and bytes; docs/cost_model.md says what its fields mean."""
 
-    bytes_per_parameter: float = 4
-    upload_compression: float = 1.0
-    download_compression: float = 1.0
+    bytes_per_parameter: Positive = 4
+    upload_compression: Share = 1.0
+    download_compression: Share = 1.0
     compute: Compute = "constant"
-    samples_per_client: int = 0
-    server_compute_s: float = 0.0
+    samples_per_client: Whole = 0
+    server_compute_s: Amount = 0.0
 
     def __post_init__(self) -> None:
-        """Check the shared fields; subclasses check their own, too."""
-        self._one_of("compute", COMPUTE_RULES)
-        self._positive("bytes_per_parameter", most=MOST)
-        self._positive("upload_compression", "download_compression", most=1.0)
-        self._non_negative("server_compute_s", most=MOST)
-        self._whole("samples_per_client")
+        check_fields(self)
 
     def cost(self, work: Work) -> Cost:
         """Return what the work of some rounds costs."""
@@ -155,41 +153,6 @@ class System(ABC):
                 f"client has, got {self.compute!r}."
             )
         return units
-
-    def _one_of(self, name: str, known: tuple[str, ...]) -> None:
-        as_typed(name, value := getattr(self, name), str)
-        if value not in known:
-            raise InvalidArgumentError(f"`{name}` must be one of {known}, got {shown(value)}.")
-
-    def _positive(self, *names: str, least: float = 0.0, most: float = math.inf) -> None:
-        lower = f" and at least {least:g}" if least else ""
-        upper = "finite" if most == math.inf else f"at most {most:g}"
-        for name in names:
-            number = as_number(value := getattr(self, name))
-            if number is None or not (0 < number < math.inf and least <= number <= most):
-                raise InvalidArgumentError(
-                    f"`{name}` must be positive{lower} and {upper}, got {shown(value)}."
-                )
-            object.__setattr__(self, name, number)
-
-    def _non_negative(self, *names: str, most: float = math.inf) -> None:
-        upper = "finite" if most == math.inf else f"at most {most:g}"
-        for name in names:
-            number = as_number(value := getattr(self, name))
-            if number is None or not 0 <= number < math.inf or number > most:
-                raise InvalidArgumentError(
-                    f"`{name}` must be non-negative and {upper}, got {shown(value)}."
-                )
-            object.__setattr__(self, name, number)
-
-    def _whole(self, *names: str, end: int = 2**32) -> None:
-        for name in names:
-            number = as_integer(value := getattr(self, name))
-            if number is None or not 0 <= number < end:
-                raise InvalidArgumentError(
-                    f"`{name}` must be an integer in [0, {end}), got {shown(value)}."
-                )
-            object.__setattr__(self, name, number)
 
 
 def _each(clients: ClientWork | None, compute: str) -> Floats | None:

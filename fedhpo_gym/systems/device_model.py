@@ -6,19 +6,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, System
+from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, System, Whole
 from fedhpo_gym.systems.cohorts import (
     Invitations,
     Rounds,
@@ -30,8 +30,6 @@ from fedhpo_gym.systems.cohorts import (
 from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
 from fedhpo_gym.systems.work import CourseHistory, Work
 
-DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
-AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
 PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""
 _LEAST_COURSES = 16
@@ -39,11 +37,12 @@ _AT_ONCE = 2**16  # invited clients of all courses that are lived through side b
 _MAX_MEANS = 4096
 _MAX_LIVED = 256  # kinds of work whose courses are kept: 256 of 1,000 rounds take 15 MB
 _MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
-_SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
-_SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
 _ENERGIES = ("client_compute_w", "upload_j_per_byte", "download_j_per_byte")
-_MOST_SPREAD = 10.0  # what is drawn stays a finite number
-_MOST_W = 1e9
+Speed: TypeAlias = Annotated[float, Range(SLOWEST, MOST)]
+Spread: TypeAlias = Annotated[float, Range(0, 10)]
+"""What is drawn stays a finite number."""
+Below1: TypeAlias = Annotated[float, Range(0, 0.999)]
+Energy: TypeAlias = Annotated[float, Range(0, 1e9)]
 
 
 class _Total(NamedTuple):
@@ -61,7 +60,6 @@ class _LivedCourses:
     """Courses whose rounds follow each other, side by side, and what they took on average."""
 
     def __init__(self, courses: int, seed: int) -> None:
-        """Begin all courses at second 0."""
         self._rng = stream(seed, "planned_courses")
         self._now_s = np.zeros(courses)
         self._sums = [np.zeros(len(_Total._fields))]
@@ -115,56 +113,35 @@ class DeviceModel(System):
     and configurations differ by their work and never by luck.
     """
 
-    client_compute_s: float = 1.0
+    client_compute_s: Amount = 1.0
     devices: Literal["lognormal", "flash", "fedscale", "alike"] = "lognormal"
     devices_path: str = ""
-    compute_sigma: float = 0.6
-    upload_median_bytes_per_s: float = 3102.6 * KILOBYTE
-    download_median_bytes_per_s: float = 5171.7 * KILOBYTE
-    upload_sigma: float = 0.701
-    download_sigma: float = 0.484
-    bandwidth_correlation: float = 0.448
-    bandwidth_variation: float = 0.0
+    compute_sigma: Spread = 0.6
+    upload_median_bytes_per_s: Speed = 3102.6 * KILOBYTE
+    download_median_bytes_per_s: Speed = 5171.7 * KILOBYTE
+    upload_sigma: Spread = 0.701
+    download_sigma: Spread = 0.484
+    bandwidth_correlation: Annotated[float, Range(-1, 1)] = 0.448
+    bandwidth_variation: Spread = 0.0
     availability: Literal["always", "lognormal", "sine", "fedscale", "flash"] = "always"
     availability_path: str = ""
-    availability_beta: float = 0.1
-    over_selection: float = 0.0
-    dropout: float = 0.0
-    deadline_s: float = 0.0
-    client_compute_w: float = 0.0
-    upload_j_per_byte: float = 0.0
-    download_j_per_byte: float = 0.0
-    seed: int = 0
+    availability_beta: Below1 = 0.1
+    over_selection: Annotated[float, Range(0, 1e6)] = 0.0
+    dropout: Below1 = 0.0
+    deadline_s: Amount = 0.0
+    client_compute_w: Energy = 0.0
+    upload_j_per_byte: Energy = 0.0
+    download_j_per_byte: Energy = 0.0
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
-        """Check every field, and read the files."""
         super().__post_init__()
-        self._one_of("devices", DEVICES)
-        self._one_of("availability", AVAILABILITY)
-        self._positive(*_SPEEDS, least=SLOWEST, most=MOST)
-        self._non_negative("client_compute_s", most=MOST)
-        self._non_negative(*_SPREADS, most=_MOST_SPREAD)
-        self._non_negative("over_selection", most=1e6)
-        self._non_negative("deadline_s", most=MOST)
-        self._non_negative(*_ENERGIES, most=_MOST_W)
-        self._whole("seed")
-        for name in ("dropout", "availability_beta"):
-            self._non_negative(name, most=0.999)
-        correlation = as_number(self.bandwidth_correlation)
-        if correlation is None or not -1 <= correlation <= 1:
-            raise InvalidArgumentError(
-                "`bandwidth_correlation` must be in [-1, 1], got "
-                f"{shown(self.bandwidth_correlation)}."
-            )
-        self._check_files()
-
-    def _check_files(self) -> None:
         for name, needing, may in (
             ("devices", ("fedscale",), ("flash", "fedscale")),
             ("availability", ("fedscale", "flash"), ("fedscale", "flash")),
         ):
             kind = getattr(self, name)
-            path = as_typed(f"{name}_path", getattr(self, f"{name}_path"), str)
+            path = getattr(self, f"{name}_path")
             if bool(path) != (kind in needing) and not (path and kind in may):
                 raise InvalidArgumentError(
                     f"`{name}_path` must name a file for `{name}` of {needing}, and none where "
@@ -289,8 +266,6 @@ class DeviceModel(System):
             courses = min(max(_AT_ONCE // invited, _LEAST_COURSES), PLANNED_ROUNDS)
             self._courses[key] = _LivedCourses(courses, self.seed)
         lived, hours = self._courses[key], self.hours(number)
-        units, sizes = self.client_units(work, number), self.message_bytes(work)
-        limit_s = self.deadline_s or math.inf
         while lived.rounds < work.rounds and hours is not None:
             lived.add(
                 lambda courses, rng: invite_uniformly(
@@ -301,7 +276,7 @@ class DeviceModel(System):
                     over_selection=self.over_selection,
                     dropout=self.dropout,
                 ),
-                lambda who: take_rounds(who, units, self.client_compute_s, sizes, limit_s),
+                lambda who: self._rounds(work, who),
                 hours,
                 self.server_compute_s,
             )
@@ -314,20 +289,18 @@ class DeviceModel(System):
         number, mean_s = _clients_of(work), self.cost(work).time_s
         if self.hours(number) is not None:
             return mean_s + 4.0 * self._lived(work).deviation_s(work.rounds)
-        units, sizes = self.client_units(work, number), self.message_bytes(work)
-        limit = self.deadline_s or math.inf
-        times = [
-            take_rounds(who, units, self.client_compute_s, sizes, limit).time_s
-            for who in self._plan(number, work.sampled_clients)
-        ]
+        plan = self._plan(number, work.sampled_clients)
+        times = [self._rounds(work, who).time_s for who in plan]
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
+
+    def _rounds(self, work: Work, who: Invitations) -> Rounds:
+        """Return what some rounds of the same work take."""
+        units, sizes = self.client_units(work, work.num_clients), self.message_bytes(work)
+        return take_rounds(who, units, self.client_compute_s, sizes, self.deadline_s or math.inf)
 
     def _total(self, work: Work, who: Invitations) -> _Total:
         """Return the sums over some rounds of the same work."""
-        units = self.client_units(work, work.num_clients)
-        sizes = self.message_bytes(work)
-        deadline_s = self.deadline_s or math.inf
-        rounds = take_rounds(who, units, self.client_compute_s, sizes, deadline_s)
+        rounds = self._rounds(work, who)
         return _Total(
             math.fsum((rounds.time_s - rounds.computation_s).tolist()),
             math.fsum(rounds.computation_s.tolist()),
@@ -400,8 +373,7 @@ class DeviceModel(System):
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
-        units = self.client_units(work, work.num_clients)
-        rounds = take_rounds(who, units, self.client_compute_s, self.message_bytes(work), math.inf)
+        rounds = self._rounds(work, who)  # jobs know no deadline: `job_means` refuses it
         return float(rounds.time_s[0]), bool(who.survives[0, 0])
 
     def _population(self, number: int) -> Devices:

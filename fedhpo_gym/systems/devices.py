@@ -75,7 +75,6 @@ class Devices:
     download_variation: Floats
 
     def __post_init__(self) -> None:
-        """Refuse speeds that are not positive and finite."""
         for name, values in vars(self).items():
             least = values >= 0 if name.endswith("variation") or name == "compute" else values > 0
             if not len(values) or len(values) != len(self.compute):
@@ -88,7 +87,6 @@ class Devices:
                 )
 
     def __len__(self) -> int:
-        """Return the number of devices."""
         return len(self.compute)
 
     def take(self, rows: NDArray[np.integer]) -> Devices:
@@ -194,7 +192,6 @@ class Availability:
         )
 
     def __len__(self) -> int:
-        """Return the number of clients."""
         return len(self.period_s)
 
     @cached_property

@@ -9,17 +9,16 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
 
-_COMMON = ("client_id", "round_number", "hierarchy", "num_samples", "set")
-STAT_COLUMNS: Final = (*_COMMON, "accuracy", "loss")
-SYS_COLUMNS: Final = (*_COMMON, "bytes_written", "bytes_read", "local_computations")
+Amount: TypeAlias = Annotated[float, Range(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +27,11 @@ class StatRow:
 
     client_id: str
     round_number: int
+    hierarchy: str = ""
     num_samples: int
     set: Literal["train", "test"]
     accuracy: float
     loss: float
-    hierarchy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,27 +40,22 @@ class SysRow:
 
     client_id: str
     round_number: int
+    hierarchy: str = ""
     num_samples: int
+    set: Literal["train"] = "train"
     bytes_written: float
     bytes_read: float
     local_computations: float
-    set: Literal["train"] = "train"
-    hierarchy: str = ""
 
 
+@checked_types
 def local_computations(
-    epochs: int, num_samples: int, batch_size: int, flops_per_sample: float
+    epochs: Amount,
+    num_samples: Amount,
+    batch_size: Annotated[int, Range(1)],
+    flops_per_sample: Amount,
 ) -> float:
     """Return a client's floating point operations in a round, of whole minibatches as in LEAF."""
-    for name, value in (
-        ("epochs", epochs),
-        ("num_samples", num_samples),
-        ("flops_per_sample", flops_per_sample),
-    ):
-        if not value >= 0:
-            raise InvalidArgumentError(f"`{name}` must be non-negative, got {value!r}.")
-    if not batch_size >= 1:
-        raise InvalidArgumentError(f"`batch_size` must be at least 1, got {batch_size!r}.")
     return epochs * (num_samples // batch_size) * batch_size * flops_per_sample
 
 
@@ -79,15 +73,12 @@ def stat_rows(evaluation: Evaluation, seed: int) -> list[StatRow]:
         for client, row in enumerate(metrics[:, SPLITS.index(part)]):
             samples = int(evaluation.num_samples[at, client, SPLITS.index(part)])
             loss, accuracy = (float(row[METRICS.index(name)]) for name in ("loss", "accuracy"))
-            found = StatRow(
-                client_id=str(client),
-                round_number=number,
-                num_samples=samples,
-                set=part,
-                accuracy=accuracy,
-                loss=loss,
-            )
-            rows.append(found)
+            rows.append(
+                StatRow(
+                    client_id=str(client), round_number=number, num_samples=samples, set=part,
+                    accuracy=accuracy, loss=loss,
+                )
+            )  # fmt: skip
     return rows
 
 
@@ -123,9 +114,12 @@ def write_metrics(
     """Write `<name>_stat.csv` and `<name>_sys.csv`; each replaces an older one as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
-    for part, columns, rows in (("stat", STAT_COLUMNS, stat), ("sys", SYS_COLUMNS, system)):
+    parts: tuple[tuple[str, Any, Iterable[Any]], ...] = (
+        ("stat", StatRow, stat), ("sys", SysRow, system)
+    )  # fmt: skip
+    for part, kind, rows in parts:
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer = csv.DictWriter(text, [one.name for one in fields(kind)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
         found.append(folder / f"{name}_{part}.csv")

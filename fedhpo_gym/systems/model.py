@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 import numpy as np
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, Indices, System
+from fedhpo_gym.systems.base import SLOWEST, Amount, Indices, System
 from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.systems.recorded import RoundRecord
 from fedhpo_gym.systems.work import Floats, Work
@@ -29,13 +29,7 @@ MODES: Final[tuple[Mode, ...]] = ("cross_silo", "cross_device", "point_to_point"
 MEBIBYTE: Final = 1024.0 * 1024.0
 """Bytes in what the paper calls a megabyte."""
 
-_POSITIVE: Final = (
-    "client_upload_bytes_per_s",
-    "client_download_bytes_per_s",
-    "server_upload_bytes_per_s",
-    "server_download_bytes_per_s",
-    "max_connections",
-)
+Speed: TypeAlias = Annotated[float, Range(SLOWEST, math.inf, "[)")]
 _MAX_EXPONENT: Final = 690.0  # exp(690) = 1e299 s leaves room to multiply by the rounds
 _EULER_GAMMA: Final = 0.5772156649015329
 _EXACT_HARMONIC: Final = 100_000
@@ -48,19 +42,12 @@ class SystemModel(System):
     """The analytic clock, Eq. 1; docs/cost_model.md says what its fields mean."""
 
     mode: Mode = "cross_silo"
-    client_upload_bytes_per_s: float = 0.25 * MEBIBYTE
-    client_download_bytes_per_s: float = 0.75 * MEBIBYTE
-    server_upload_bytes_per_s: float = 0.25 * MEBIBYTE
-    server_download_bytes_per_s: float = 0.75 * MEBIBYTE
-    client_compute_mean_s: float = 1.0
-    max_connections: int = 65535
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        self._one_of("mode", MODES)
-        self._positive(*_POSITIVE, least=SLOWEST)
-        self._non_negative("client_compute_mean_s", most=MOST)
+    client_upload_bytes_per_s: Speed = 0.25 * MEBIBYTE
+    client_download_bytes_per_s: Speed = 0.75 * MEBIBYTE
+    server_upload_bytes_per_s: Speed = 0.25 * MEBIBYTE
+    server_download_bytes_per_s: Speed = 0.75 * MEBIBYTE
+    client_compute_mean_s: Amount = 1.0
+    max_connections: Speed = 65535
 
     def _cost(self, work: Work) -> Cost:
         """Return the cost by Eq. 1 with the expected straggler of Proposition 1.
@@ -125,10 +112,8 @@ class SystemModel(System):
 
 @checked_types
 @lru_cache(maxsize=4096)
-def harmonic(n: int) -> float:
+def harmonic(n: Annotated[int, Range(1)]) -> float:
     """Return H_n = 1 + 1/2 + ... + 1/n: the expected largest of n unit exponentials."""
-    if n < 1:
-        raise InvalidArgumentError(f"`n` must be at least 1, got {n!r}.")
     if n > _EXACT_HARMONIC:
         return math.log(n) + _EULER_GAMMA + 1 / (2 * n) - 1 / (12 * n**2)
     return math.fsum((1.0 / np.arange(1, n + 1)).tolist())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedhpo_gym.core import files
-from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.base import MOST, System
@@ -53,9 +53,8 @@ class RecordedModel(System):
     path: str = ""
 
     def __post_init__(self) -> None:
-        """Check every field, and read the file."""
         super().__post_init__()
-        if not as_typed("path", self.path, str):
+        if not self.path:
             raise InvalidArgumentError("`path` must name a file of recorded rounds, got none.")
         derived = self._table
         del derived  # it stays read

@@ -212,26 +212,11 @@ def _checked(value: object) -> float:
 
 
 _MARK: Final = object()
-_VALUES: Final = frozenset(
-    {
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-    }
-)
+_VALUES: Final = frozenset({
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+    "STRING", "BINSTRING", "SHORT_BINSTRING",
+    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+})  # fmt: skip
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _SKIPPED: Final = frozenset({"PROTO", "FRAME"})
@@ -256,10 +241,10 @@ class _Machine:
     def __init__(self) -> None:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._moves: dict[str, Callable[[Any], None]] = {
+        self._moves: dict[str, Callable[[Any], object]] = {
             "MARK": lambda _: self._stack.append(_MARK),
-            "POP": lambda _: self._drop(),
-            "POP_MARK": lambda _: self._forget(),
+            "POP": lambda _: self._stack.pop(),
+            "POP_MARK": lambda _: self._since_mark(),
             "DUP": lambda _: self._stack.append(self._stack[-1]),
             "EMPTY_LIST": lambda _: self._stack.append([]),
             "EMPTY_DICT": lambda _: self._stack.append({}),
@@ -299,12 +284,6 @@ class _Machine:
         if found is _MARK:
             raise ValueError("its instructions do not fit together (a mark where data should be)")
         return found
-
-    def _drop(self) -> None:
-        self._stack.pop()
-
-    def _forget(self) -> None:
-        self._since_mark()
 
     def _since_mark(self) -> list[Any]:
         found = []

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Vector, mean_ranks, ranks
-from fedhpo_gym.core.checks import Axes, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 _NODES = 200
 _REACH = 9.0
@@ -25,10 +25,9 @@ def normal_tail(z: float) -> float:
     return 0.5 * erfc(z / sqrt(2.0))
 
 
-def chi2_tail(x: float, freedom: int) -> float:
+@checked_types
+def chi2_tail(x: float, freedom: Annotated[int, Range(1)]) -> float:
     """Return P(X > x) of chi-squared (Abramowitz and Stegun, 1964, 26.4.4 and 26.4.5)."""
-    if freedom < 1:
-        raise InvalidArgumentError(f"`freedom` must be at least 1, got {freedom}")
     if x <= 0:
         return 1.0
     half, odd = x / 2.0, freedom % 2
@@ -43,13 +42,12 @@ def binomial_tail(wins: int, trials: int) -> float:
     return float(ways / 2**trials)
 
 
-def range_tail(q: float, groups: int) -> float:
+@checked_types
+def range_tail(q: float, groups: Annotated[int, Range(2)]) -> float:
     """Return P(Q > q) of the studentised range of some groups with infinite degrees of freedom.
 
     P(Q <= q) = k integral phi(z) [Phi(z) - Phi(z - q)]^(k-1) dz (Tukey, 1953).
     """
-    if groups < 2:
-        raise InvalidArgumentError(f"`groups` must be at least 2, got {groups}")
     if q <= 0:
         return 1.0
     z, weights, tails = _quadrature()
@@ -65,18 +63,6 @@ def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
     z = _REACH * nodes
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     return z, _REACH * weights * density, np.array([normal_tail(value) for value in z.tolist()])
-
-
-@cache
-def range_quantile(alpha: float, groups: int) -> float:
-    """Return the q for which P(Q > q) = alpha."""
-    if not 0 < alpha < 1:
-        raise InvalidArgumentError(f"`alpha` must lie in (0, 1), got {alpha}")
-    low, high = 0.0, 20.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if range_tail(middle, groups) > alpha else (low, middle)
-    return (low + high) / 2
 
 
 EXACT: Final = 50
@@ -122,14 +108,6 @@ def friedman(values: Matrix) -> Friedman:
     between = float(np.sum((ranked.sum(axis=0) - blocks * (agents + 1) / 2) ** 2))
     statistic = (agents - 1) * between / spread if spread > 0 else 0.0
     return Friedman(statistic, chi2_tail(statistic, agents - 1), ranked.mean(axis=0))
-
-
-@checked_types
-def nemenyi_distance(agents: int, blocks: int, alpha: float = 0.05) -> float:
-    """Return the critical difference of mean ranks (Nemenyi, 1963; Demsar, 2006, 3.2.2)."""
-    if blocks < 1:
-        raise InvalidArgumentError(f"`blocks` must be at least 1, got {blocks}")
-    return range_quantile(alpha, agents) / sqrt(2) * sqrt(agents * (agents + 1) / (6 * blocks))
 
 
 @checked_types
@@ -264,7 +242,6 @@ class CriticalDifference:
         ranks: (A,) their mean ranks.
         p_values: (A, A) of pairs, adjusted for being several.
         groups: longest runs of neighbours (first, last) that cannot be told apart.
-        distance: critical difference of Nemenyi's test; None for Wilcoxon's.
     """
 
     agents: tuple[str, ...]
@@ -273,30 +250,25 @@ class CriticalDifference:
     friedman: Friedman
     p_values: Numbers
     groups: tuple[tuple[int, int], ...]
-    distance: float | None
     alpha: float
 
 
 @checked_types
 def critical_difference(
-    values: Matrix, agents: Sequence[str], method: str = "wilcoxon", alpha: float = 0.05
+    values: Matrix, agents: Sequence[str], alpha: float = 0.05
 ) -> CriticalDifference:
     """Compare all agents over blocks, of (B, A) values.
 
-    A pair differs if Friedman's test rejects and the pair's own test does: Wilcoxon's with Holm's
-    correction (Benavoli et al., 2016), or Nemenyi's.
+    A pair differs if Friedman's test rejects and Wilcoxon's with Holm's correction does (Benavoli
+    et al., 2016).
     """
-    require_known("test of pairs", method, ("wilcoxon", "nemenyi"))
     if len(agents) != values.shape[1]:
         raise InvalidArgumentError(
             f"`agents` must name {values.shape[1]} columns, got {len(agents)} names"
         )
     found = friedman(values)
     order = np.argsort(found.mean_ranks, kind="stable")
-    p_values = (nemenyi if method == "nemenyi" else wilcoxon_holm)(values)[np.ix_(order, order)]
-    distance = None
-    if method == "nemenyi":
-        distance = nemenyi_distance(values.shape[1], len(values), alpha)
+    p_values = wilcoxon_holm(values)[np.ix_(order, order)]
     alike = (p_values >= alpha) | (found.p_value >= alpha)
     return CriticalDifference(
         agents=tuple(agents[place] for place in order),
@@ -305,7 +277,6 @@ def critical_difference(
         friedman=found,
         p_values=p_values,
         groups=_groups(alike),
-        distance=distance,
         alpha=alpha,
     )
 

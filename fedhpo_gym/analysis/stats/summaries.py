@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -59,13 +59,11 @@ def ecdf(values: Flat, at: Numbers) -> Numbers:
 
 
 @checked_types
-def data_profile(curves: Matrix, tolerance: float) -> Numbers:
+def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Numbers:
     """Return the share of (R, T) regret curves that were at most `tolerance` by each time: (T,).
 
     These are the data profiles of More and Wild (2009); what was solved once stays solved.
     """
-    if not 0 <= tolerance <= 1:
-        raise InvalidArgumentError(f"`tolerance` must lie in [0, 1], got {tolerance!r}")
     result: Numbers = np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0)
     return result
 
@@ -76,12 +74,16 @@ def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> floa
 
     It is the Mann-Whitney statistic, averaged over problems (Agarwal et al., 2021, section 4.3).
     """
-    if not len(x) or len(x) != len(y):
+    _check_problems(x, y)
+    shares = [np.mean((a[:, None] < b) + (a[:, None] == b) / 2) for a, b in zip(x, y, strict=True)]
+    return float(np.mean(shares))
+
+
+def _check_problems(x: Sequence[Numbers], y: Sequence[Numbers]) -> None:
+    if not x or len(x) != len(y):
         raise InvalidArgumentError(
             f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
         )
-    shares = [np.mean((a[:, None] < b) + (a[:, None] == b) / 2) for a, b in zip(x, y, strict=True)]
-    return float(np.mean(shares))
 
 
 RESAMPLES = 1000
@@ -106,8 +108,8 @@ class Band:
 def bootstrap_band(
     curves: Matrix | Sequence[Matrix],
     seed: int = 0,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
+    level: Annotated[float, Range(0, 1, "()")] = 0.95,
+    resamples: Annotated[int, Range(1)] = RESAMPLES,
 ) -> Band:
     """Return the mean of (S, T) curves with bands, by drawing whole curves again with replacement.
 
@@ -116,7 +118,6 @@ def bootstrap_band(
     quantile of max_t |m*(t) - m(t)| / s(t) (sup-t band: Montiel Olea and Plagborg-Moller, 2019,
     algorithm 2). Of several samples, a problem each, runs are drawn again within each sample.
     """
-    _check(level, resamples)
     samples = [curves] if isinstance(curves, np.ndarray) else list(curves)
     if not samples or any(not _is_finite_matrix(sample) for sample in samples):
         raise InvalidArgumentError("`curves` must be a matrix of finite values, a row per run")
@@ -143,10 +144,7 @@ def bootstrap_band(
 def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[float, float]:
     """Return the stratified 95 % bootstrap interval of the probability of improvement."""
     rng, found = stream(0, "improvement_interval"), np.zeros(RESAMPLES)
-    if not x or len(x) != len(y):
-        raise InvalidArgumentError(
-            f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
-        )
+    _check_problems(x, y)
     for a, b in zip(x, y, strict=True):
         wins = (a[:, None] < b) + (a[:, None] == b) / 2
         drawn = [rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) for n in wins.shape]
@@ -180,13 +178,6 @@ def _middle(found: Numbers | list[float]) -> tuple[float, float]:
 
 def _is_finite_matrix(sample: Numbers) -> bool:
     return sample.ndim == 2 and len(sample) > 0 and bool(np.isfinite(sample).all())
-
-
-def _check(level: float, resamples: int) -> None:
-    if not 0 < level < 1:
-        raise InvalidArgumentError(f"`level` must lie in (0, 1), got {level!r}")
-    if resamples < 1:
-        raise InvalidArgumentError(f"`resamples` must be at least 1, got {resamples!r}")
 
 
 @checked_types
