@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -102,12 +102,8 @@ class Report:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A section, and the files it brings."""
-
-    html: str
-    files: Mapping[str, File]
+_Part: TypeAlias = tuple[str, Mapping[str, File]]
+"""A section, and the files it brings."""
 
 
 @checked_types
@@ -155,15 +151,15 @@ def build_report(
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
     files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
-    for part in (*answers, *sections):
-        files |= part.files
+    for _, brought in (*answers, *sections):
+        files |= brought
     html = PAGE.substitute(
         title=escape(TITLE),
         style=STYLE,
         meta=_meta(problems, version, now or datetime.now(UTC)),
-        answers="\n".join(part.html for part in answers),
+        answers="\n".join(part for part, _ in answers),
         notes="".join(f"<p>{escape(note)}</p>" for note in notes),
-        sections="\n".join(part.html for part in sections),
+        sections="\n".join(part for part, _ in sections),
         unfinished=_unfinished(unfinished),
         rule=RULES_IN_WORDS[rule],
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
@@ -260,7 +256,7 @@ def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, Ag
     files = _files(figures)
     for table in tables:
         files |= _table_files(f"{prefix}-{table.name}", table)
-    return _Part(html, files)
+    return html, files
 
 
 def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
@@ -280,7 +276,7 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
         results=results.html(),
         best=_best(problem),
     )
-    return _Part(html, _table_files(f"{anchor}-results", results) | _files(figures))
+    return html, _table_files(f"{anchor}-results", results) | _files(figures)
 
 
 def _unfinished(rows: Sequence[Sequence[str]]) -> str:

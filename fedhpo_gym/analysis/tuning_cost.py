@@ -18,6 +18,7 @@ from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Rows, Vector
 from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import first_lowest
 from fedhpo_gym.records.incumbents import finite, read_lines
 
 __all__ = [
@@ -190,10 +191,7 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> 
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
     drawn = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
     ends = np.cumsum(runs.cost[drawn], axis=1)
-    lowest = np.minimum.accumulate(runs.validation[drawn], axis=1)
-    is_new = np.ones_like(drawn, dtype=bool)
-    is_new[:, 1:] = runs.validation[drawn[:, 1:]] < lowest[:, :-1]
-    best = np.maximum.accumulate(np.where(is_new, np.arange(most), 0), axis=1)
+    best = first_lowest(runs.validation[drawn])
     reported = np.take_along_axis(runs.test[drawn], best, axis=1)
     found = []
     for budget in budgets:

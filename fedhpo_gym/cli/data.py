@@ -131,11 +131,12 @@ def download(
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
     from fedhpo_gym.data import SOURCES
     from fedhpo_gym.data.bert import NAME as WEIGHTS
+    from fedhpo_gym.data.bert import fetch_weights
 
     failed = 0
     for name in SOURCES if "all" in names else names:
         try:
-            say(_fetch_weights() if name == WEIGHTS else _fetch_data(name))
+            say(f"{name}: {fetch_weights()}" if name == WEIGHTS else _fetch_data(name))
         except FedHPOError as error:
             complain("download", error)
             failed += 1
@@ -152,12 +153,6 @@ def _fetch_data(name: str) -> str:
     if SOURCES[name].open_licence:
         return found
     return f"{found}; no open licence ({SOURCES[name].licence})"
-
-
-def _fetch_weights() -> str:
-    from fedhpo_gym.data.bert import NAME, fetch_weights
-
-    return f"{NAME}: {fetch_weights()}"
 
 
 def leaf(

@@ -205,16 +205,12 @@ def _trained(task: Task, number: int) -> Iterator[str]:
 
 def _figures(found: Difficulty) -> Iterator[str]:
     yield from (_share(found.scaled(trials)[0]) for trials in TRIALS)
-    yield from map(_share, (found.scaled(25)[1],))
-    yield from _deviations(found)
+    yield _share(found.scaled(25)[1])
+    for value in (found.scaled(25)[2], found.gain):
+        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
     yield percent(found.near)
     yield percent(found.useless)
     yield "–" if math.isnan(found.left[25]) else "yes" if found.is_contest else "no"
-
-
-def _deviations(found: Difficulty) -> Iterator[str]:
-    for value in (found.scaled(25)[2], found.gain):
-        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
 
 
 def _share(value: float) -> str:

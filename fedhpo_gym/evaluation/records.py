@@ -375,11 +375,16 @@ def best_rounds(
     weights = num_samples[:, 1] / num_samples[:, 1].sum()
     # A sum in a fixed order: a matrix product may round differently for another number of courses.
     loss = sum(metrics[:, :, i, 1, 0].astype(np.float64) * w for i, w in enumerate(weights))
-    lowest = np.minimum.accumulate(loss, axis=1)
-    improved = np.ones(loss.shape, dtype=bool)
-    improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
-    rounds = np.arange(loss.shape[1])
-    return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)
+    return first_lowest(np.asarray(loss))
+
+
+def first_lowest(values: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return the place of the lowest value so far along the last axis, the first of equals."""
+    lowest = np.minimum.accumulate(values, axis=-1)
+    is_new = np.ones(values.shape, dtype=bool)
+    is_new[..., 1:] = values[..., 1:] < lowest[..., :-1]
+    places = np.where(is_new, np.arange(values.shape[-1]), 0)
+    return np.maximum.accumulate(places, axis=-1)
 
 
 def evaluation_of(

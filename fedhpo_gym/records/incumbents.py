@@ -30,6 +30,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     require_known,
 )
+from fedhpo_gym.evaluation.records import first_lowest
 
 __all__ = [
     "RULE",
@@ -116,7 +117,7 @@ def recommended(trials: Trials) -> Places:
 def highest_fidelity(trials: Trials) -> Places:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
-        return _first_lowest(trials.ranked)
+        return first_lowest(trials.ranked)
     level = trials.level
     if trials.violation is not None:
         level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
@@ -127,17 +128,8 @@ def highest_fidelity(trials: Trials) -> Places:
         counts = level[begin:end] == highest[begin]
         values = np.where(counts, trials.ranked[begin:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
-        found[begin:end] = begin + _first_lowest(values)
+        found[begin:end] = begin + first_lowest(values)
     return found
-
-
-def _first_lowest(values: Numbers) -> Places:
-    lowest = np.minimum.accumulate(values)
-    is_new = np.empty(len(values), dtype=bool)
-    is_new[0] = True
-    np.less(values[1:], lowest[:-1], out=is_new[1:])
-    # Only a new lowest value moves the incumbent: its place is the last of those so far.
-    return np.maximum.accumulate(np.where(is_new, np.arange(len(values)), 0))
 
 
 RULES: Final[Mapping[str, Callable[[Trials], Places]]] = {

@@ -298,14 +298,9 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
         if step.over and number < len(steps):
             return number, "ends the episode, but more steps follow"
         elapsed = step.elapsed_s
-    return (
-        None
-        if steps[-1].over
-        else (
-            len(steps),
-            "is the last but does not end the episode: the file is cut short",
-        )
-    )
+    if not steps[-1].over:
+        return len(steps), "is the last but does not end the episode: the file is cut short"
+    return None
 
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
@@ -336,15 +331,14 @@ def _from_dict(cls: type[_Record], content: object) -> _Record:
 def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
-    names = _taken("Header" if isinstance(record, Header) else "StepRecord")
+    names = _taken(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)
 
 
 @cache
-def _taken(name: str) -> frozenset[str]:
-    kinds: dict[str, Any] = {"Header": Header, "StepRecord": StepRecord}
-    return frozenset({one.name for one in fields(kinds[name])} | {"digest"})
+def _taken(kind: type[Header | StepRecord]) -> frozenset[str]:
+    return frozenset({one.name for one in fields(kind)} | {"digest"})
 
 
 def _is_plain(value: object) -> bool:

@@ -131,16 +131,6 @@ class SearchSpace:
         ]
         return np.array(coordinates, dtype=np.float32)
 
-    def grid_indices(self, actions: ArrayLike) -> NDArray[np.int64]:
-        """Return (..., n) grid indices of (..., n) actions; ``index(decode(a))`` for many."""
-        intervals = [d.name for d in self.dimensions if d.values is None]
-        if intervals:
-            raise InvalidArgumentError(
-                f"Only a grid has indices, but {intervals} are intervals; call discretized()."
-            )
-        array = self._actions(actions, (*np.shape(actions)[:-1], len(self)))
-        return self._cells(array).astype(np.int64)
-
     def flat_grid_indices(self, actions: NDArray[np.floating]) -> NDArray[np.intp]:
         """Return (...) positions on the flattened grid of (..., n) legal actions, unchecked."""
         # The product of floats is exact (whole numbers below 2^53) and faster than one of ints.

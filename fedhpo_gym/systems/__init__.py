@@ -10,7 +10,7 @@ from typing import Any, Final
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.asynchronous import JobClock
-from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System, shared_parameters
+from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import (
     CROSS_DEVICE,
@@ -47,7 +47,8 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
             raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
     if kind is type(base):
         return replace(base, **given)
-    return kind(**{**shared_parameters(base), **given})
+    shared = {field.name: getattr(base, field.name) for field in fields(System)}
+    return kind(**{**shared, **given})
 
 
 __all__ = [

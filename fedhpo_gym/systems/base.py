@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import asynchronous
 from fedhpo_gym.systems.devices import Draw
-from fedhpo_gym.systems.work import ClientWork, Floats, Work
+from fedhpo_gym.systems.work import Floats, Work
 
 Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]
@@ -113,7 +113,10 @@ class System(ABC):
 
     def client_units(self, work: Work, number: int) -> Floats:
         """Return in how many units of `compute` each of the clients counts its round."""
-        each = _each(work.clients, self.compute)
+        each, clients = None, work.clients
+        if clients is not None and self.compute != "constant":
+            of = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
+            each = of[self.compute]
         return np.full(number, self.units(work)) if each is None else each
 
     def times_s(
@@ -137,32 +140,15 @@ class System(ABC):
 
     def units(self, work: Work) -> float:
         """Return in how many units of `compute` the client with most work counts its round."""
-        return self._known(
-            {
-                "constant": 1.0,
-                "epochs": work.local_epochs,
-                "steps": work.minibatch_steps,
-                "samples": work.samples,
-            }[self.compute]
-        )
-
-    def _known(self, units: float | None) -> float:
+        units = {
+            "constant": 1.0,
+            "epochs": work.local_epochs,
+            "steps": work.minibatch_steps,
+            "samples": work.samples,
+        }[self.compute]
         if units is None:
             raise InvalidArgumentError(
                 f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
                 f"client has, got {self.compute!r}."
             )
         return units
-
-
-def _each(clients: ClientWork | None, compute: str) -> Floats | None:
-    """Return the units of each client, None where all are alike."""
-    if clients is None or compute == "constant":
-        return None
-    each = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
-    return each[compute]
-
-
-def shared_parameters(system: System) -> dict[str, Any]:
-    """Return the parameters that every system model has, by name."""
-    return {field.name: getattr(system, field.name) for field in fields(System)}

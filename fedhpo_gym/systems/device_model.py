@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
@@ -103,6 +103,17 @@ class _LivedCourses:
         self._deviations.append(float(np.std(self._now_s)))
 
 
+@dataclass
+class _Kept:
+    """What was drawn or computed before, by what it depends on."""
+
+    populations: dict[int, Devices] = field(default_factory=dict)
+    hours: dict[int, Availability] = field(default_factory=dict)
+    plans: dict[tuple[int, int], Invitations] = field(default_factory=dict)
+    courses: dict[tuple[object, ...], _LivedCourses] = field(default_factory=dict)
+    means: dict[tuple[object, ...], _Total] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(System):
     """A clock that knows every client's device; docs/devices.md says what its fields mean.
@@ -175,18 +186,18 @@ class DeviceModel(System):
 
     def population(self, number: int) -> Devices:
         """Return the devices of a federation's clients."""
-        if number not in self._populations:
-            self._populations[number] = self._population(number)
-        return self._populations[number]
+        if number not in self._kept.populations:
+            self._kept.populations[number] = self._population(number)
+        return self._kept.populations[number]
 
     def hours(self, number: int) -> Availability | None:
         """Return when clients are available; None: always. Client i has row i modulo the rows."""
         if self.availability == "always" or self.trace is not None:
             return self.trace
-        if number not in self._hours:
+        if number not in self._kept.hours:
             beta = self.availability_beta
-            self._hours[number] = drawn(self.availability, number, beta, self.seed)
-        return self._hours[number]
+            self._kept.hours[number] = drawn(self.availability, number, beta, self.seed)
+        return self._kept.hours[number]
 
     def _cost(self, work: Work) -> Cost:
         """Return what the work of some rounds costs.
@@ -243,13 +254,13 @@ class DeviceModel(System):
         if self.hours(number) is not None:
             return self._lived(work).mean(work.rounds)
         key = self._key(work)
-        if key not in self._means:
-            if len(self._means) >= _MAX_MEANS:
-                self._means.clear()
+        if key not in self._kept.means:
+            if len(self._kept.means) >= _MAX_MEANS:
+                self._kept.means.clear()
             parts = [self._total(work, who) for who in self._plan(number, work.sampled_clients)]
             sums = [math.fsum(column) for column in zip(*parts, strict=True)]
-            self._means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
-        return _Total(*[work.rounds * one for one in self._means[key]])
+            self._kept.means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
+        return _Total(*[work.rounds * one for one in self._kept.means[key]])
 
     def _key(self, work: Work) -> tuple[object, ...]:
         """Return what planned rounds depend on."""
@@ -260,12 +271,12 @@ class DeviceModel(System):
         """Return courses of such work, one round after the other, at least as far as asked."""
         key, number = self._key(work), work.num_clients
         invited = math.ceil(work.sampled_clients * (1.0 + self.over_selection))
-        if key not in self._courses:
-            if len(self._courses) >= _MAX_LIVED:
-                self._courses.clear()
+        if key not in self._kept.courses:
+            if len(self._kept.courses) >= _MAX_LIVED:
+                self._kept.courses.clear()
             courses = min(max(_AT_ONCE // invited, _LEAST_COURSES), PLANNED_ROUNDS)
-            self._courses[key] = _LivedCourses(courses, self.seed)
-        lived, hours = self._courses[key], self.hours(number)
+            self._kept.courses[key] = _LivedCourses(courses, self.seed)
+        lived, hours = self._kept.courses[key], self.hours(number)
         while lived.rounds < work.rounds and hours is not None:
             lived.add(
                 lambda courses, rng: invite_uniformly(
@@ -312,7 +323,7 @@ class DeviceModel(System):
 
     def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""
-        found = self._plans.get((number, cohort))
+        found = self._kept.plans.get((number, cohort))
         if found is not None:
             return [found]
         invited = (
@@ -321,8 +332,8 @@ class DeviceModel(System):
         )
         if cohort > _MAX_KEPT:
             return invited
-        self._plans[number, cohort] = Invitations.joined(list(invited))
-        return [self._plans[number, cohort]]
+        self._kept.plans[number, cohort] = Invitations.joined(list(invited))
+        return [self._kept.plans[number, cohort]]
 
     def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
         """Yield cohorts in which all clients take part equally often: few then tell the mean."""
@@ -394,24 +405,8 @@ class DeviceModel(System):
         )
 
     @cached_property
-    def _populations(self) -> dict[int, Devices]:
-        return {}
-
-    @cached_property
-    def _hours(self) -> dict[int, Availability]:
-        return {}
-
-    @cached_property
-    def _plans(self) -> dict[tuple[int, int], Invitations]:
-        return {}
-
-    @cached_property
-    def _courses(self) -> dict[tuple[object, ...], _LivedCourses]:
-        return {}
-
-    @cached_property
-    def _means(self) -> dict[tuple[object, ...], _Total]:
-        return {}
+    def _kept(self) -> _Kept:
+        return _Kept()
 
 
 def _clients_of(work: Work) -> int:

@@ -18,12 +18,8 @@ from fedhpo_gym.systems.base import MOST, System
 from fedhpo_gym.systems.work import Work
 
 WORK_COLUMNS: Final = (
-    "num_parameters",
-    "sampled_clients",
-    "local_epochs",
-    "minibatch_steps",
-    "samples",
-)
+    "num_parameters", "sampled_clients", "local_epochs", "minibatch_steps", "samples",
+)  # fmt: skip
 TIME_COLUMNS: Final = ("communication_s", "computation_s")
 
 

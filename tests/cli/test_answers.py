@@ -97,7 +97,7 @@ def test_compare_says_what_it_will_do_and_who_won(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("fedhpo_gym.studies.comparison.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
     out = tmp_path / "runs"
     status, told, _ = said(["compare", *PAIR, "--out", str(out)], capsys)
     lines = told.splitlines()
@@ -119,7 +119,7 @@ def test_compare_says_who_won_where_nothing_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("fedhpo_gym.studies.comparison.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
     out = str(tmp_path / "runs")
     drawn = said(["compare", *PAIR, "--out", out], capsys)[1].splitlines()
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -31,7 +31,6 @@ from fedhpo_gym.analysis.stats.summaries import (
     overtuning,
     probability_of_improvement,
     ranks,
-    regret,
     relative_overtuning,
 )
 
@@ -57,7 +56,6 @@ __all__ = [
     "probability_of_improvement",
     "rank_sum",
     "ranks",
-    "regret",
     "relative_overtuning",
     "sign_test",
     "wilcoxon",

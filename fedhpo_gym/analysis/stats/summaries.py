@@ -181,12 +181,6 @@ def _is_finite_matrix(sample: Numbers) -> bool:
 
 
 @checked_types
-def regret(values: Numbers, best: float) -> Numbers:
-    """Return how far values lie above the best that is known: f - f_best."""
-    return np.asarray(values, dtype=np.float64) - best
-
-
-@checked_types
 def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
     """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1; 0 where both are equal.
 
@@ -197,7 +191,7 @@ def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
         raise InvalidArgumentError(
             f"`best` must be finite and at most `worst`, got {best!r} and {worst!r}"
         )
-    above = regret(values, best)
+    above = values - best
     if best == worst:
         return np.where(above > 0, 1.0, 0.0)
     result: Numbers = np.clip(above / (worst - best), 0.0, 1.0)
