@@ -23,12 +23,12 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import workers
-from fedhpo_gym.core.processes import Crew, terminated_as_interrupted
+from fedhpo_gym.core.processes import WorkerPool, terminated_as_interrupted
 
 if __name__ == "__main__":
     work, folder = getattr(workers, sys.argv[1]), Path(sys.argv[2])
     try:
-        with terminated_as_interrupted(), Crew(2, work) as crew:
+        with terminated_as_interrupted(), WorkerPool(2, work) as crew:
             crew.do([folder / f"job{i}" for i in range(9)], int)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -57,8 +57,8 @@ def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
 
 
 def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> None:
-    words = "import workers\nfrom fedhpo_gym.core.processes import Crew\n"
-    words += "with Crew(1, workers.square) as crew:\n    print(*crew.each(range(9), int))\n"
+    words = "import workers\nfrom fedhpo_gym.core.processes import WorkerPool\n"
+    words += "with WorkerPool(1, workers.square) as crew:\n    print(*crew.each(range(9), int))\n"
     script = tmp_path / "open.py"
     script.write_text(words, encoding="utf-8")
     ended = subprocess.run(
@@ -126,10 +126,10 @@ def test_an_interrupt_ends_all_workers_within_seconds(
 IDLE = """
 import os, signal
 import workers
-from fedhpo_gym.core.processes import Crew
+from fedhpo_gym.core.processes import WorkerPool
 
 if __name__ == "__main__":
-    crew = Crew(1, workers.process)
+    crew = WorkerPool(1, workers.process)
     print(*crew.do([None], int), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """

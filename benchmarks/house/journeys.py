@@ -101,7 +101,7 @@ def comparing() -> Journey:
     from fedhpo_gym.studies import comparison as module
     from workers import CrewHere
 
-    module.Crew = CrewHere  # type: ignore[misc,assignment]
+    module.WorkerPool = CrewHere  # type: ignore[misc,assignment]
     words = ["compare", TASK, "--agents", "random", "--seeds", "1", "--out"]
 
     def journey() -> None:

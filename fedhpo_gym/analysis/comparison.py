@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.analysis.page import Cell, Table
+from fedhpo_gym.analysis.page import Cell, Table, number_cell
+from fedhpo_gym.analysis.problems import Summary
 from fedhpo_gym.analysis.stats import (
     Band,
     CriticalDifference,
@@ -452,16 +453,21 @@ def short(problem: str) -> str:
     return problem.replace("FedHPO-", "", 1)
 
 
+def summary_cell(summary: Summary | None, digits: int, best: bool = False) -> Cell:
+    """Return a mean and a standard deviation as an entry."""
+    if summary is None:
+        return Cell("–")
+    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
+    return Cell(f"{summary.mean:.{digits}f}{spread}", summary.mean, best)
+
+
 def _finals(found: Comparison) -> Table:
     study, rows = found.study, []
     for problem in study.problems:
         cells, place = [], study.problems.index(problem)
         for agent in found.order:
-            value = study.final(problem, agent)
-            mean = float(value.mean())
-            several = len(value) > 1 and np.isfinite(value).all()
-            spread = f" ± {value.std(ddof=1):.4f}" if several else ""
-            cells.append(Cell(f"{mean:.4f}{spread}", mean, found.alike[agent][place]))
+            summary = Summary.of(study.final(problem, agent))
+            cells.append(summary_cell(summary, 4, found.alike[agent][place]))
         rows.append([Cell(short(problem)), *cells])
     return Table(
         "finals",
@@ -478,11 +484,14 @@ def _ranks(found: Comparison) -> Table:
         min(int(np.searchsorted(found.fractions, b)), len(found.fractions) - 1) for b in BUDGETS
     ]
     rows = [
-        [Cell(agent), *(_number(float(found.ranks[agent][place]), 2) for place in places)]
+        [Cell(agent), *(number_cell(float(found.ranks[agent][place]), ".2f") for place in places)]
         for agent in found.order
     ]
     rows.append(
-        [Cell("Friedman, p-value"), *(_number(one.friedman.p_value, 4) for one in found.means_at)]
+        [
+            Cell("Friedman, p-value"),
+            *(number_cell(one.friedman.p_value, ".4f") for one in found.means_at),
+        ]
     )
     return Table(
         "ranks",
@@ -501,11 +510,11 @@ def _pairs_table(found: Comparison) -> Table:
             [
                 Cell(" and ".join(pair.agents)),
                 Cell(str(pair.problems)),
-                _number(pair.problems.p_value, 4),
-                _number(pair.p_means, 4),
-                _optional(pair.p_runs, 4),
-                _number(pair.p_nemenyi, 4),
-                _number(pair.improvement, 3),
+                number_cell(pair.problems.p_value, ".4f"),
+                number_cell(pair.p_means, ".4f"),
+                number_cell(pair.p_runs, ".4f"),
+                number_cell(pair.p_nemenyi, ".4f"),
+                number_cell(pair.improvement, ".3f"),
                 Cell(between(pair.interval, ".3f") if pair.interval else "–"),
             ]
         )
@@ -522,11 +531,3 @@ def _pairs_table(found: Comparison) -> Table:
         ),
         rows,
     )  # fmt: skip
-
-
-def _number(value: float, digits: int) -> Cell:
-    return Cell(f"{value:.{digits}f}", value)
-
-
-def _optional(value: float | None, digits: int) -> Cell:
-    return Cell("–") if value is None else _number(value, digits)

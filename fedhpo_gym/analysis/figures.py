@@ -153,7 +153,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
 
 def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     """Draw the mean regret of every agent on one problem, with two bootstrap bands."""
-    curves = problem.regret()
+    curves, (best, most) = problem.regret(), problem.scale()
     what, axis = "validation loss above the best final value of any run here", "mean regret"
     title = "Regret"
     if problem.known is not None:
@@ -162,13 +162,12 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         what, axis = "the hypervolume that a run lacks", "hypervolume regret"
         title = "Hypervolume regret"
     beyond = {
-        agent: [line.end_s for line in lines if line.final > problem.rim + problem.best_known]
+        agent: [line.end_s for line in lines if line.final > most + best]
         for agent, lines in problem.regret_lines().items()
     }
     ends = [times[-1] for times, _ in curves.values()]
-    rim = min(
-        problem.rim, 1.05 * max((float(b.all_upper.max()) for _, b in curves.values()), default=1.0)
-    )
+    highest = max((float(band.all_upper.max()) for _, band in curves.values()), default=1.0)
+    rim = min(most, 1.05 * highest)
     unit, seconds = time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:
@@ -202,7 +201,7 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     caption = (
         f"Mean over seeds of {what}. Inner bands hold 95 % of bootstraps at each "
         "time, outer ones hold whole curves. Runs above "
-        f"{problem.rim:.3g} count as this, and a triangle at the rim marks one that ends there. "
+        f"{most:.3g} count as this, and a triangle at the rim marks one that ends there. "
         "The axis is linear near 0."
     )
     size = (SIZE[0], TALL)

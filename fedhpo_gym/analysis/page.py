@@ -184,6 +184,11 @@ class Cell:
     best: bool = False
 
 
+def number_cell(value: float | None, form: str) -> Cell:
+    """Return a number in a form as an entry, or a dash for none."""
+    return Cell("–") if value is None else Cell(format(value, form), value)
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under a header; the first column is text, the others are numbers."""

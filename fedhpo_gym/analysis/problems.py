@@ -237,9 +237,9 @@ class Problem:
 
         It is that of what the runs recommend, and of many objectives that of the hypervolume. Where
         nobody knows it, validation loss above the lowest here stands in its place. What is above
-        `rim` counts as this: one course that diverged would else be all that a mean says.
+        `scale` counts as its end: one course that diverged would else be all that a mean says.
         """
-        best, rim = self._scale()
+        best, rim = self.scale()
         grid, found = self._grid(), {}
         for agent, lines in self.regret_lines().items():
             values = np.minimum(np.stack([line.at(grid) for line in lines]) - best, rim)
@@ -247,16 +247,6 @@ class Problem:
             if known.any():
                 found[agent] = (grid[known], bootstrap_band(values[:, known]))
         return found
-
-    @property
-    def rim(self) -> float:
-        """The regret above which all are alike: of the median configuration, or first incumbent."""
-        return self._scale()[1]
-
-    @property
-    def best_known(self) -> float:
-        """The value of regret 0 in `regret_lines`."""
-        return self._scale()[0]
 
     def regret_lines(self) -> Mapping[str, tuple[Trajectory, ...]]:
         """Return what `regret` is the mean of, before anything is cut off."""
@@ -271,7 +261,7 @@ class Problem:
             for agent, runs in self.runs.items()
         }
 
-    def _scale(self) -> tuple[float, float]:
+    def scale(self) -> tuple[float, float]:
         """Return the value of regret 0, and the regret that is as bad as any."""
         if any(run.scored for run in self._all_runs()):
             return 0.0, 1.0

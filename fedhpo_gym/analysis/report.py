@@ -27,6 +27,7 @@ from fedhpo_gym.analysis.comparison import (
     compare,
     comparison_tables,
     counted,
+    summary_cell,
     verdict,
 )
 from fedhpo_gym.analysis.figures import (
@@ -351,9 +352,11 @@ def _results(problem: Problem) -> Table:
         bold[name] = alike_on(known) if len(known) > 1 else {}
     rows = []
     for agent, of in found.items():
-        cells = [_summary(Summary.of(of[name]), 4, bold[name].get(agent, False)) for name in picks]
+        cells = [
+            summary_cell(Summary.of(of[name]), 4, bold[name].get(agent, False)) for name in picks
+        ]
         count = len(problem.runs[agent])
-        trials = _summary(Summary.of(of["trials"]), 1)
+        trials = summary_cell(Summary.of(of["trials"]), 1)
         rows.append([Cell(agent), Cell(str(count), count), *cells, trials])
     names = {"val_loss": "validation loss", "returned": "return"}
     columns = [names.get(name, name.replace("_", " ")) for name in picks]
@@ -381,13 +384,6 @@ def _truth(problem: Problem) -> str:
         f"is the best {where}, {known.best:.4f}; relative regret of 1 is the median configuration, "
         f"{known.typical:.4g}, or worse{CONSTRAINED if problem.kwargs.get('constraints') else ''}"
     )
-
-
-def _summary(summary: Summary | None, digits: int, best: bool = False) -> Cell:
-    if summary is None:
-        return Cell("–")
-    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
-    return Cell(f"{summary.mean:.{digits}f}{spread}", summary.mean, best)
 
 
 def _pairs_table(pairs: Mapping[str, Any]) -> str:

@@ -72,7 +72,10 @@ class Noise:
                 raise InvalidArgumentError(
                     f"`noise` has no entry {name!r}, only {known}.{suggest(name, known)}"
                 )
-        return cls(**{**given, "evaluations": _whole(given.get("evaluations"))})
+        number = given.get("evaluations")  # one of them, a mapping of floats makes a float
+        if isinstance(number, float) and number.is_integer():
+            given = {**given, "evaluations": int(number)}
+        return cls(**given)
 
     @property
     def private(self) -> bool:
@@ -221,8 +224,3 @@ def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
 def _of_counts(name: str) -> bool:
     """Return whether an objective reads nothing of clients but their validation accuracy."""
     return name == "val_error" or name.startswith("fairness_")
-
-
-def _whole(number: object) -> object:
-    """Return a whole number that a mapping of floats made one of them, as it was written."""
-    return int(number) if isinstance(number, float) and number.is_integer() else number

@@ -167,18 +167,14 @@ class Course:
         if "step" not in run.final.incumbent:
             return None
         is_scalar = not isinstance(steps[0].reward, Sequence)
-        names = [n for n, v in steps[0].configuration.items() if is_scheduled(n, v)]
+        first = steps[0].configuration.items()
+        names = [n for n, v in first if "@" not in n and isinstance(v, int | float)]
         return cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
             np.cumsum([step.cost.get("rounds", 1.0) for step in steps]),
             np.cumsum([step.reward for step in steps]) if is_scalar else None,
             {n: np.array([step.configuration[n] for step in steps], np.float64) for n in names},
         )
-
-
-def is_scheduled(name: str, value: object) -> bool:
-    """Return whether a value of a configuration is drawn over the rounds of a course."""
-    return "@" not in name and isinstance(value, int | float)
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,7 +148,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(
     assert not (folder / f"{NAME}.table.json").exists(), "a table that is not finished is none"
     torn = parts_of(folder) / ".seed3-batch32.npz.0123.part"
     torn.write_bytes(b"killed while writing")
-    monkeypatch.setattr(workers, "Crew", CrewHere)
+    monkeypatch.setattr(workers, "WorkerPool", CrewHere)
     build_table(TASK, folder, workers=2)
     after = finished(folder)
     assert {name: after[name] for name in before} == before, "a finished unit was computed again"
@@ -224,7 +224,7 @@ def test_builds_that_share_a_folder_share_the_work(
     looking.start()
     try:
         wait_for_units(tmp_path, other, 1)
-        monkeypatch.setattr(workers, "Crew", CrewHere)
+        monkeypatch.setattr(workers, "WorkerPool", CrewHere)
         build_table(TASK, tmp_path, workers=1)
         assert other.wait(timeout=200) == 0
     finally:

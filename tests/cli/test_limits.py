@@ -42,7 +42,7 @@ def test_a_comparison_warns_of_constraints_that_leave_nothing_of_use(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fedhpo_gym.studies.comparison.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
     setting = f'constraints={{"fairness_std": {limit}}}'
     words = ["compare", ID, "--agents", "random", "--seeds", "1", "--no-report", "--set", setting]
     assert main([*words, "--set", "budget_trials=2", "--out", str(tmp_path)]) == 0

@@ -61,7 +61,7 @@ def test_optimizers_are_compared_part_by_part(
         "vectors-others": vectors("Digits-v1"),
         "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
     }
-    monkeypatch.setattr("fedhpo_gym.studies.comparison.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
     for module in (study, report):
         monkeypatch.setattr(module, "PARTS", parts)
         monkeypatch.setattr(module, "AGENTS", AGENTS)

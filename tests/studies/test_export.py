@@ -29,7 +29,7 @@ ID = "FedHPO-LR-CreditG-v1"
 
 @pytest.fixture(autouse=True)
 def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.studies.comparison.Crew", CrewHere)
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
 
 
 def studies(file: Path) -> dict[str, optuna.Study]:

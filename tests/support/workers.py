@@ -18,7 +18,7 @@ J = TypeVar("J")
 
 
 class CrewHere(Generic[J]):
-    """Does the jobs of a `Crew` in this process, where starting one would take seconds."""
+    """Does the jobs of a `WorkerPool` in this process, where starting one would take seconds."""
 
     def __init__(self, _size: int, work: Work[J]) -> None:
         self._work = work
