@@ -77,7 +77,7 @@ def _judged(
 
 def _at_full_fidelity(problem: Problem) -> Problem:
     """Leave out what lies below the highest level of any run on the problem."""
-    lines = [run.trajectory for runs in problem.runs.values() for run in runs]
+    lines = [run.trajectory for run in problem.all_runs()]
     levels = [float(line.level.max()) for line in lines if line.level is not None]
     full = max(levels, default=0.0)
     return replace(

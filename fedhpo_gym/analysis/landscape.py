@@ -91,9 +91,8 @@ def landscape_figure(found: Landscape, title: str) -> Figure:
         for across, loss, count in zip(found.ticks[0], losses, counts, strict=True)
     ]
     head = (*found.names, "median validation loss", "trials")
-    numbers = Table("landscape", title, caption, head, rows)
     drawn = draw("landscape", lambda axes: _fill_landscape(axes, found), (SIZE[0], TALL))
-    return Figure("landscape", title, caption, drawn, numbers)
+    return Figure(drawn, Table("landscape", title, caption, head, rows))
 
 
 def _fill_landscape(axes: Any, found: Landscape) -> None:

@@ -255,7 +255,7 @@ class Problem:
             volumes[line.agent] = (*volumes.get(line.agent, ()), line)
         if volumes:
             return volumes
-        is_known = all(run.regret for run in self._all_runs())
+        is_known = all(run.regret for run in self.all_runs())
         return {
             agent: tuple((is_known and run.regret) or run.trajectory for run in runs)
             for agent, runs in self.runs.items()
@@ -263,11 +263,11 @@ class Problem:
 
     def scale(self) -> tuple[float, float]:
         """Return the value of regret 0, and the regret that is as bad as any."""
-        if any(run.scored for run in self._all_runs()):
+        if any(run.scored for run in self.all_runs()):
             return 0.0, 1.0
-        if self.known is not None and all(run.regret for run in self._all_runs()):
+        if self.known is not None and all(run.regret for run in self.all_runs()):
             return 0.0, max(self.known.typical - self.known.best, 1e-12)
-        best, first = ends([run.trajectory for run in self._all_runs()])
+        best, first = ends([run.trajectory for run in self.all_runs()])
         return best, max(first - best, 1e-12)
 
     def scored(self) -> Mapping[str, tuple[ScoredTrials, ...]]:
@@ -284,7 +284,7 @@ class Problem:
 
     def volumes(self) -> tuple[Trajectory, ...]:
         """Return the hypervolume regret of every run over time, of the true front if known."""
-        runs = [run for run in self._all_runs() if run.scored is not None]
+        runs = [run for run in self.all_runs() if run.scored is not None]
         known = self.known and self.known.volume_regret
         full = [one for of in self.scored().values() for one in of]
         if known:
@@ -315,13 +315,19 @@ class Problem:
 
     def winner(self) -> Run | None:
         """Return the run whose final incumbent is known, keeps the constraints and is lowest."""
-        known = [run for run in self._all_runs() if run.best and np.isfinite(run.trajectory.final)]
+        known = [run for run in self.all_runs() if run.best and np.isfinite(run.trajectory.final)]
         return min(known, key=lambda run: run.trajectory.final, default=None)
 
     def _grid(self) -> NDArray[np.float64]:
-        return time_grid([run.trajectory for run in self._all_runs()])
+        return time_grid([run.trajectory for run in self.all_runs()])
 
-    def _all_runs(self) -> list[Run]:
+    @property
+    def is_course(self) -> bool:
+        """Whether runs are courses that were tuned while they were trained."""
+        return any(run.course for run in self.all_runs())
+
+    def all_runs(self) -> list[Run]:
+        """Return the runs of all contestants."""
         return [run for runs in self.runs.values() for run in runs]
 
 

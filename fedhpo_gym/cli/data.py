@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,12 @@ def build(
         "only_finished": only_finished,
     }  # fmt: skip
     if sample is None:
-        _refuse_without_sample(of_samples)
+        for name, value in of_samples.items():
+            if value:
+                raise InvalidArgumentError(
+                    f"`--{name.replace('_', '-')}` is for samples, got {value!r}; add "
+                    "`--sample N`: a table is whole"
+                )
         card = build_table(task, **where)
     else:
         card = build_sample(
@@ -103,15 +108,6 @@ def _announce(yes: bool, found: Estimate) -> None:
             f"`--yes` must be given for a build of more than {LONG_H:g} hour, and nothing was "
             "computed; `--sample N` computes N courses instead, enough to fit a surrogate on"
         )
-
-
-def _refuse_without_sample(given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if value:
-            word = f"--{name.replace('_', '-')}"
-            raise InvalidArgumentError(
-                f"`{word}` is for samples, got {value!r}; add `--sample N`: a table is whole"
-            )
 
 
 def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:

@@ -11,8 +11,8 @@ from typing import Annotated
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import Algorithm, Ids, Settings, Variant, asked_task, complain, say
-from fedhpo_gym.cli.listing import answering, arguments_of
-from fedhpo_gym.cli.problems import number, percent, survival_words
+from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.problems import name_of, number, percent, survival_words, variant_of
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
@@ -177,10 +177,8 @@ def difficulty(
 
 
 def _cells(stored: StoredNumbers) -> Iterator[str]:
-    versions = ", ".join(f"-v{task.version}" for task in answering(stored))
-    yield f"{stored.identity.task}{versions}"
-    words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
-    yield f"{words}, {'table' if isinstance(stored, Table) else 'surrogate'}"
+    yield name_of(stored)
+    yield f"{variant_of(stored)}, {'table' if isinstance(stored, Table) else 'surrogate'}"
     yield str(len(stored.space))
     yield from _figures(difficulty_of(stored))
 

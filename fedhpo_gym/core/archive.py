@@ -4,9 +4,7 @@ A card names its arrays by their checksum, so new arrays never take the place of
 Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
 opens the arrays when it reads the card, and looks again if they were deleted in between.
 
-Arrays of version 0's tables and of samples travel in a second distribution, `fedhpo-gym-data`. The
-card has a digest of its own over everything in it that decides what a number means, the checksum of
-the arrays included: it is the fingerprint of the pair.
+The digest of the card, over all in it that decides what a number means, is the fingerprint of both.
 """
 
 from __future__ import annotations

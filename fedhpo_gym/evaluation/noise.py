@@ -208,7 +208,9 @@ def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
                 f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
                 "or state the `sensitivity` of an objective of your own"
             )
-        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
+        name = objective.name
+        of_counts = name == "val_error" or name.startswith("fairness_")
+        if noise.iid and objective.reads_clients and not of_counts:
             raise InvalidArgumentError(
                 "`noise['iid']` deals out validation samples anew. Answers say of each client how "
                 "many of its samples are right, but not the loss or the class of a sample, so "
@@ -219,8 +221,3 @@ def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
             "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
             "number of right answers; use a table or backend='raw'"
         )
-
-
-def _of_counts(name: str) -> bool:
-    """Return whether an objective reads nothing of clients but their validation accuracy."""
-    return name == "val_error" or name.startswith("fairness_")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, Range, check_fields, checked_types
+from fedhpo_gym.core.checks import Axes, as_integer, as_number, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
 
@@ -37,12 +37,20 @@ class Fidelity:
         client_sample_rate: Share of the clients drawn in each round, in (0, 1].
     """
 
-    round: Annotated[int, Range(0)]
-    client_sample_rate: Annotated[float, Range(0, 1, "(]")]
+    round: int
+    client_sample_rate: float
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        object.__setattr__(self, "client_sample_rate", float(self.client_sample_rate))
+        # By hand, not by `check_fields`: one is made in every step.
+        rounds, rate = as_integer(self.round), as_number(self.client_sample_rate)
+        if rounds is None or rounds < 0:
+            raise InvalidArgumentError(f"`round` must be an integer >= 0, got {self.round!r}.")
+        if rate is None or not 0.0 < rate <= 1.0:
+            raise InvalidArgumentError(
+                f"`client_sample_rate` must be in (0, 1], got {self.client_sample_rate!r}."
+            )
+        object.__setattr__(self, "round", rounds)
+        object.__setattr__(self, "client_sample_rate", float(rate))
 
     def sampled_clients(self, num_clients: int) -> int:
         """Return how many of ``num_clients`` take part in a round: at least one."""

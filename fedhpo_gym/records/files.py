@@ -54,8 +54,7 @@ def record_path(folder: Path, header: Header) -> Path:
     The name holds a digest of the environment's spec, fingerprint and workers: runs under other
     settings, or on other data, never take each other's place.
     """
-    numbers = header.workers, header.shared_start
-    key = record_key(header.spec, header.fingerprint, *numbers)
+    key = record_key(header.spec, header.fingerprint, header.workers, header.shared_start)
     return keyed_path(folder, header.id, header.agent, header.seed, key)
 
 

@@ -125,10 +125,11 @@ class Header:
         _require(
             "platform",
             "an object of strings",
-            self.platform is None or _is_object(self.platform, _is_string),
+            self.platform is None or _is_object(self.platform, lambda one: isinstance(one, str)),
             self.platform,
         )
-        _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
+        is_spec = isinstance(self.spec, dict) and isinstance(self.spec.get("kwargs"), dict)
+        _require("spec", "an object with `kwargs`", is_spec, self.spec)
         _check_extra(self)
 
     @property
@@ -363,10 +364,6 @@ def _is_number(value: object) -> bool:
     return type(value) is int and as_number(value) is not None
 
 
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def _is_value(value: object) -> bool:
     return _is_number(value) or isinstance(value, str)
 
@@ -394,7 +391,3 @@ def _is_truth(value: object, objectives: Mapping[str, float]) -> bool:
         and all(_is_object(part, _is_number) for part in value.values())
         and set(value.get("objectives", ())) == set(objectives)
     )
-
-
-def _is_spec(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("kwargs"), dict)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.asynchronous import JobClock
-from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System
+from fedhpo_gym.systems.base import NEEDS_SAMPLES, System
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import (
     CROSS_DEVICE,
@@ -52,7 +52,6 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
 
 
 __all__ = [
-    "COMPUTE_RULES",
     "CROSS_DEVICE",
     "CROSS_SILO",
     "NEEDS_SAMPLES",

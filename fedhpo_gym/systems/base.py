@@ -20,7 +20,6 @@ from fedhpo_gym.systems.work import Floats, Work
 Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
-COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
 SLOWEST, MOST = 1e-6, 1e18
 """The lowest speed, in bytes/s, and the most seconds and bytes of one thing: every cost is then a
 finite number."""

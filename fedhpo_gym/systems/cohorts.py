@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,15 +206,8 @@ def client_seconds(
     return units * second_per_unit * compute_factor, transfer_s
 
 
-@dataclass(frozen=True, eq=False)
-class Endings:
-    """How some rounds ended, (rounds,) each.
-
-    Attributes:
-        after_s: seconds after their beginnings.
-        last: position, among the invited, of the client whose report was the last that counted.
-        reports: how many counted.
-    """
+class Endings(NamedTuple):
+    """After how long rounds ended, with whose report (its place), and how many counted."""
 
     after_s: Floats
     last: NDArray[np.intp]
@@ -225,12 +219,8 @@ def endings(
 ) -> Endings:
     """Return when rounds end, each on its own, of (rounds, invited) reports.
 
-    - A round ends with the report that makes `wanted`.
-    - With a deadline, the server cannot tell a client that dropped out from a slow one. A round
-      that lacks reports ends at the deadline, with those that are there.
-    - Without a deadline, the server knows who dropped out, and ends with the last survivor.
-    - A round always has one report. If there is none, the fastest of the invited is asked again
-      and reports after its time, but not before the deadline.
+    With a deadline, the server cannot tell a client that dropped out from a slow one. A round
+    without a report asks the fastest of the invited again.
     """
     rows = np.arange(len(report_s))
     times = np.where(survives, report_s, np.inf)

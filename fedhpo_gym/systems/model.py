@@ -25,7 +25,6 @@ from fedhpo_gym.systems.work import Floats, Work
 
 Mode = Literal["cross_silo", "cross_device", "point_to_point"]
 
-MODES: Final[tuple[Mode, ...]] = ("cross_silo", "cross_device", "point_to_point")
 MEBIBYTE: Final = 1024.0 * 1024.0
 """Bytes in what the paper calls a megabyte."""
 
