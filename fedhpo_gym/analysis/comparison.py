@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.analysis.page import Cell, Table
+from fedhpo_gym.analysis.page import Cell, Table, number_cell
+from fedhpo_gym.analysis.problems import Summary
 from fedhpo_gym.analysis.stats import (
     Band,
     CriticalDifference,
@@ -62,7 +63,6 @@ class Pair:
     """One agent beside another, the one of better mean rank first.
 
     Attributes:
-        agents: their names.
         problems: wins, ties and losses by means over seeds, a block per problem.
         p_means: Wilcoxon with Holm's correction, on means over seeds.
         p_runs: the same on all runs, a block per problem and seed; None without common seeds.
@@ -85,8 +85,8 @@ class AgentNumbers:
     """What sums one agent up; normalised regret is 0 at the best known, 1 at a first trial.
 
     Attributes:
-        rank: mean rank over problems, by means over seeds.
-        rank_runs: mean rank over all runs; None without common seeds.
+        rank: mean over problems, by means over seeds.
+        rank_runs: mean over all runs; None without common seeds.
         iqm: interquartile mean of final normalised regret.
         iqm_interval: its 95 % bootstrap interval over seeds; None of one run a problem.
         anytime: mean normalised regret over the logarithm of the budget.
@@ -108,22 +108,17 @@ class Comparison:
     """A study in numbers.
 
     Attributes:
-        study: the runs.
-        by_runs: whether only the test on all runs can decide anything: then ranks that are
-            shown, and the order, are over runs, else over problems.
+        by_runs: whether only all runs can decide anything, so that ranks and order are over runs.
         order: agents, the best shown rank first; of equals, the lower IQM.
         fractions: (T,) shares of the budget.
         ranks: mean rank over problems of each agent, (T,) each, by means over seeds.
-        regret: mean normalised regret over problems of each agent, with bootstrap bands.
+        regret: mean normalised regret over problems of each agent.
         finals: final normalised regret of each agent, (S,) for each problem.
         curves: normalised regret of each agent over the budget, (S, T) for each problem.
-        means: critical differences on means over seeds.
-        runs: critical differences on all runs; None without common seeds.
-        means_at: critical differences at each of `BUDGETS`, on means over seeds.
-        numbers: what sums each agent up.
-        pairs: all pairs.
-        alike: of each agent and problem, whether no test tells its runs from those of the best
-            agent there.
+        means: on means over seeds.
+        runs: on all runs; None without common seeds.
+        means_at: at each of `BUDGETS`, on means over seeds.
+        alike: per agent and problem, whether no test tells its runs from the best agent's.
         measure: what the values are, as a sentence begins.
     """
 
@@ -176,10 +171,9 @@ STATED = (REGRET, VOLUME)
 def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     """Compute everything that is said of a study; `measure` says what its values are.
 
-    Final values are those of the last incumbents. On means over seeds, a block is a problem, as in
-    the paper; on all runs, a problem and a seed that every agent has. Runs of one problem are no
-    independent problems, so p-values on all runs speak for these problems only. Wilcoxon's test
-    ranks differences of several problems, so each is in units of the problem's normalised regret.
+    On means over seeds, a block is a problem, as in the paper; on all runs, a problem and a seed
+    that every agent has. Wilcoxon's test ranks differences of several problems, so each is in units
+    of the problem's normalised regret.
     """
     sides = [_ends(study, problem, measure) for problem in study.problems]
     spans = np.array([worst - best or 1.0 for best, worst in sides])[:, None]
@@ -244,11 +238,7 @@ def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
 
 
 def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool]:
-    """Return which agents cannot be told from the one of lowest mean, on one problem.
-
-    Its runs are compared with those of each other agent by the rank-sum test, with Holm's
-    correction.
-    """
+    """Return which agents no rank-sum test (by Holm) tells from the one of lowest mean."""
     best = min(runs, key=lambda agent: float(runs[agent].mean()))
     others = [agent for agent in runs if agent != best]
     p_values = holm([rank_sum(runs[best], runs[agent]) for agent in others])
@@ -332,11 +322,7 @@ def answer(found: Comparison) -> list[str]:
 
 @checked_types
 def verdict(found: Comparison) -> str:
-    """Return who is best, or between whom nothing decides, and who is worse.
-
-    Problems are the blocks of the test, and where there are too few of them for any result, runs
-    are; the sentence says so. Another one says so where each agent has one run a problem.
-    """
+    """Return who is best, or between whom nothing decides, and who is worse; and by what blocks."""
     return f"{_decided(found)}{'' if found.has_seeds else LUCK}"
 
 
@@ -467,16 +453,21 @@ def short(problem: str) -> str:
     return problem.replace("FedHPO-", "", 1)
 
 
+def summary_cell(summary: Summary | None, digits: int, best: bool = False) -> Cell:
+    """Return a mean and a standard deviation as an entry."""
+    if summary is None:
+        return Cell("–")
+    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
+    return Cell(f"{summary.mean:.{digits}f}{spread}", summary.mean, best)
+
+
 def _finals(found: Comparison) -> Table:
     study, rows = found.study, []
     for problem in study.problems:
         cells, place = [], study.problems.index(problem)
         for agent in found.order:
-            value = study.final(problem, agent)
-            mean = float(value.mean())
-            several = len(value) > 1 and np.isfinite(value).all()
-            spread = f" ± {value.std(ddof=1):.4f}" if several else ""
-            cells.append(Cell(f"{mean:.4f}{spread}", mean, found.alike[agent][place]))
+            summary = Summary.of(study.final(problem, agent))
+            cells.append(summary_cell(summary, 4, found.alike[agent][place]))
         rows.append([Cell(short(problem)), *cells])
     return Table(
         "finals",
@@ -493,11 +484,14 @@ def _ranks(found: Comparison) -> Table:
         min(int(np.searchsorted(found.fractions, b)), len(found.fractions) - 1) for b in BUDGETS
     ]
     rows = [
-        [Cell(agent), *(_number(float(found.ranks[agent][place]), 2) for place in places)]
+        [Cell(agent), *(number_cell(float(found.ranks[agent][place]), ".2f") for place in places)]
         for agent in found.order
     ]
     rows.append(
-        [Cell("Friedman, p-value"), *(_number(one.friedman.p_value, 4) for one in found.means_at)]
+        [
+            Cell("Friedman, p-value"),
+            *(number_cell(one.friedman.p_value, ".4f") for one in found.means_at),
+        ]
     )
     return Table(
         "ranks",
@@ -516,11 +510,11 @@ def _pairs_table(found: Comparison) -> Table:
             [
                 Cell(" and ".join(pair.agents)),
                 Cell(str(pair.problems)),
-                _number(pair.problems.p_value, 4),
-                _number(pair.p_means, 4),
-                _optional(pair.p_runs, 4),
-                _number(pair.p_nemenyi, 4),
-                _number(pair.improvement, 3),
+                number_cell(pair.problems.p_value, ".4f"),
+                number_cell(pair.p_means, ".4f"),
+                number_cell(pair.p_runs, ".4f"),
+                number_cell(pair.p_nemenyi, ".4f"),
+                number_cell(pair.improvement, ".3f"),
                 Cell(between(pair.interval, ".3f") if pair.interval else "–"),
             ]
         )
@@ -537,11 +531,3 @@ def _pairs_table(found: Comparison) -> Table:
         ),
         rows,
     )  # fmt: skip
-
-
-def _number(value: float, digits: int) -> Cell:
-    return Cell(f"{value:.{digits}f}", value)
-
-
-def _optional(value: float | None, digits: int) -> Cell:
-    return Cell("–") if value is None else _number(value, digits)

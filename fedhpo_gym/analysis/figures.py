@@ -59,36 +59,26 @@ WORDS: Final[Mapping[str, str]] = {
 }
 """Objectives as people call them, with their units."""
 
+Numbers: TypeAlias = NDArray[np.float64]
+Curves: TypeAlias = Mapping[str, Numbers]
 File: TypeAlias = str | Callable[[], bytes]
 """What a file holds, or what makes it."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a page.
+    """A picture of a page, and the numbers behind it, whose name, title and note it has."""
 
-    Attributes:
-        name: of its files.
-        title: what it is called.
-        caption: what it shows.
-        drawn: as it is drawn.
-        numbers: what is drawn.
-    """
-
-    name: str
-    title: str
-    caption: str
     drawn: Picture
     numbers: Table
 
     def files(self) -> dict[str, File]:
         """Return its files: as SVG, as PDF, and the numbers behind it."""
         svg = f'<?xml version="1.0" encoding="utf-8"?>\n{self.drawn.svg}\n'
+        name = self.numbers.name
         return {
-            f"{self.name}.svg": svg,
-            f"{self.name}.pdf": self.drawn.pdf,
-            f"{self.name}.csv": self.numbers.csv(),
-        }
+            f"{name}.svg": svg, f"{name}.pdf": self.drawn.pdf, f"{name}.csv": self.numbers.csv(),
+        }  # fmt: skip
 
 
 def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
@@ -103,16 +93,16 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
         for agent in found.order
     }
 
-    def lines(
-        values: Mapping[str, NDArray[np.float64]], at: NDArray[np.float64], words: tuple[str, str]
-    ) -> Callable[[Any], None]:
+    def lines(values: Curves, at: Numbers, words: tuple[str, str]) -> Callable[[Any], None]:
         return lambda axes: _lines(axes, values, at, words, looks, found.order)
 
     def figure(
-        name: str, words: tuple[str, str], fill: Callable[[Any], None], numbers: Table
+        name: str, words: tuple[str, str], fill: Callable[[Any], None], at: Numbers, values: Curves
     ) -> Figure:
-        own = f"{prefix}-{name}"
-        return Figure(own, *words, draw(own, fill, size), numbers)
+        columns = [at.tolist(), *(value.tolist() for value in values.values())]
+        rows = [[Cell(repr(v), v) for v in row] for row in zip(*columns, strict=True)]
+        numbers = Table(f"{prefix}-{name}", *words, ("at", *values), rows)
+        return Figure(draw(numbers.name, fill, size), numbers)
 
     return (
         figure(
@@ -123,7 +113,8 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
                 "is better. Until an agent has an incumbent, it shares the last ranks.",
             ),
             lines(ranks, found.fractions, (BUDGET, "mean rank")),
-            _columns("rank", found.fractions, ranks),
+            found.fractions,
+            ranks,
         ),
         figure(
             "regret-over-time",
@@ -133,7 +124,8 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
                 + (BANDS if found.has_seeds else "One run each: there are no bands."),
             ),
             lambda axes: _regret(axes, found, looks),
-            _columns("regret", found.fractions, _band_columns(found)),
+            found.fractions,
+            _band_columns(found),
         ),
         *_differences(found, prefix),
         figure(
@@ -144,7 +136,8 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
                 "better. It is the performance profile of Agarwal et al. (2021).",
             ),
             lines(profile, THRESHOLDS, ("normalised regret", "share of runs")),
-            _columns("regret", THRESHOLDS, profile),
+            THRESHOLDS,
+            profile,
         ),
         figure(
             "data-profile",
@@ -154,29 +147,29 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
                 "share of the budget; higher is better (Moré and Wild, 2009).",
             ),
             lines(solved, found.fractions, (BUDGET, "share of runs")),
-            _columns("solved", found.fractions, solved),
+            found.fractions,
+            solved,
         ),
     )
 
 
 def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     """Draw the mean regret of every agent on one problem, with two bootstrap bands."""
-    curves = problem.regret()
+    curves, (best, most) = problem.regret(), problem.scale()
     what, axis = "validation loss above the best final value of any run here", "mean regret"
     title = "Regret"
     if problem.known is not None:
         what = "the regret of the recommended configuration at full fidelity"
-    if any(run.scored for runs in problem.runs.values() for run in runs):
+    if any(run.scored for run in problem.all_runs()):
         what, axis = "the hypervolume that a run lacks", "hypervolume regret"
         title = "Hypervolume regret"
     beyond = {
-        agent: [line.end_s for line in lines if line.final > problem.rim + problem.best_known]
+        agent: [line.end_s for line in lines if line.final > most + best]
         for agent, lines in problem.regret_lines().items()
     }
     ends = [times[-1] for times, _ in curves.values()]
-    rim = min(
-        problem.rim, 1.05 * max((float(b.all_upper.max()) for _, b in curves.values()), default=1.0)
-    )
+    highest = max((float(band.all_upper.max()) for _, band in curves.values()), default=1.0)
+    rim = min(most, 1.05 * highest)
     unit, seconds = time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:
@@ -210,12 +203,11 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     caption = (
         f"Mean over seeds of {what}. Inner bands hold 95 % of bootstraps at each "
         "time, outer ones hold whole curves. Runs above "
-        f"{problem.rim:.3g} count as this, and a triangle at the rim marks one that ends there. "
+        f"{most:.3g} count as this, and a triangle at the rim marks one that ends there. "
         "The axis is linear near 0."
     )
     size = (SIZE[0], TALL)
-    numbers = Table(name, title, caption, head, rows)
-    return Figure(name, title, caption, draw(name, fill, size), numbers)
+    return Figure(draw(name, fill, size), Table(name, title, caption, head, rows))
 
 
 def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
@@ -244,7 +236,7 @@ def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure
 def _attainment(
     scored: Mapping[str, Sequence[ScoredTrials]],
     pair: tuple[int, int],
-    ends: tuple[NDArray[np.float64], NDArray[np.float64]],
+    ends: tuple[Numbers, Numbers],
     name: str,
     looks: Looks,
 ) -> Figure:
@@ -289,7 +281,7 @@ def _attainment(
     )
     own = "-".join([name, *(str(column + 1) for column in pair)])
     numbers = Table(own, title, caption, ("agent", "share of runs", first, second), rows)
-    return Figure(own, title, caption, draw(own, fill, (SIZE[0], TALL)), numbers)
+    return Figure(draw(own, fill, (SIZE[0], TALL)), numbers)
 
 
 def in_words(objective: str) -> str:
@@ -319,7 +311,7 @@ def schedule_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
 def _schedule(
     name: str,
     what: str,
-    lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
+    lines: Mapping[str, tuple[Numbers, Numbers]],
     looks: Looks,
 ) -> Figure:
     def fill(axes: Any) -> None:
@@ -346,8 +338,7 @@ def _schedule(
         f"{in_words(what).capitalize()} over rounds",
         "Of the first seed of each agent.",
     )
-    numbers = Table(name, title, caption, ("agent", "round", what), rows)
-    return Figure(name, title, caption, draw(name, fill), numbers)
+    return Figure(draw(name, fill), Table(name, title, caption, ("agent", "round", what), rows))
 
 
 def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
@@ -366,16 +357,15 @@ def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         "first and worst incumbents may lie above the end of the axis."
     )
     head = ("agent", "time_s", "median", "lower", "upper")
-    is_course = any(run.course for runs in problem.runs.values() for run in runs)
-    title = f"Validation loss {'' if is_course else 'of the incumbent '}over simulated time"
-    numbers = Table(name, "Incumbents", caption, head, rows)
-    return Figure(name, title, caption, draw_curves(curves, name, looks), numbers)
+    what = "" if problem.is_course else "of the incumbent "
+    title = f"Validation loss {what}over simulated time"
+    return Figure(draw_curves(curves, name, looks), Table(name, title, caption, head, rows))
 
 
 def _lines(
     axes: Any,
-    values: Mapping[str, NDArray[np.float64]],
-    at: NDArray[np.float64],
+    values: Curves,
+    at: Numbers,
     words: tuple[str, str],
     looks: Looks,
     order: Sequence[str],
@@ -433,7 +423,7 @@ def _difference(kind: CriticalDifference, name: str, where: str, block: str) -> 
     head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
     size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
     drawn = draw(name, lambda axes: draw_difference(axes, kind), size)
-    return Figure(name, title, caption, drawn, Table(name, title, caption, head, rows))
+    return Figure(drawn, Table(name, title, caption, head, rows))
 
 
 def draw_difference(axes: Any, found: CriticalDifference) -> None:
@@ -464,21 +454,13 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
     axes.spines[["left", "right", "bottom"]].set_visible(False)
 
 
-def _threshold(means: list[NDArray[np.float64]]) -> float:
+def _threshold(means: list[Numbers]) -> float:
     """Return where an axis turns from linear to logarithmic: at the least final regret."""
     finals = [float(mean[-1]) for mean in means if len(mean) and mean[-1] > 0]
     return max(min(finals, default=1e-3), 1e-6)
 
 
-def _columns(
-    name: str, at: NDArray[np.float64], values: Mapping[str, NDArray[np.float64]]
-) -> Table:
-    columns = [at.tolist(), *(value.tolist() for value in values.values())]
-    rows = [[Cell(repr(v), v) for v in row] for row in zip(*columns, strict=True)]
-    return Table(name, name, "", ("at", *values), rows)
-
-
-def _band_columns(found: Comparison) -> dict[str, NDArray[np.float64]]:
+def _band_columns(found: Comparison) -> dict[str, Numbers]:
     columns = {}
     for agent in found.order:
         band = found.regret[agent]

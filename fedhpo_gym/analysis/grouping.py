@@ -77,7 +77,7 @@ def _judged(
 
 def _at_full_fidelity(problem: Problem) -> Problem:
     """Leave out what lies below the highest level of any run on the problem."""
-    lines = [run.trajectory for runs in problem.runs.values() for run in runs]
+    lines = [run.trajectory for run in problem.all_runs()]
     levels = [float(line.level.max()) for line in lines if line.level is not None]
     full = max(levels, default=0.0)
     return replace(
@@ -156,7 +156,7 @@ def _named(groups: Sequence[list[Run]]) -> list[tuple[str, list[Run]]]:
         by_id.setdefault(_header(runs[0]).id, []).append(runs)
     found = []
     for env_id, several in by_id.items():
-        arguments = [_flat(problem_of(_header(runs[0]))) for runs in several]
+        arguments = [flat(problem_of(_header(runs[0]))) for runs in several]
         words = [_differences(own, arguments) for own in arguments]
         for place, runs in enumerate(several):
             own = words[place]
@@ -176,8 +176,8 @@ def _problem(name: str, read: Sequence[Run]) -> Problem:
     for run, header, own in given:
         label = header.agent
         if len(ways[label]) > 1:
-            others = [_flat(json.loads(way)) for way in ways[label]]
-            label = f"{label} ({', '.join(_differences(_flat(own), others)) or 'defaults'})"
+            others = [flat(json.loads(way)) for way in ways[label]]
+            label = f"{label} ({', '.join(_differences(flat(own), others)) or 'defaults'})"
         line = replace(run.trajectory, problem=name, agent=label)
         _add(runs, replace(run, trajectory=line))
     header = given[0][1]
@@ -217,11 +217,12 @@ def _differences(own: Mapping[str, str], all_of_them: Iterable[Mapping[str, str]
     ]
 
 
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested arguments under names with dots, as words."""
     found: dict[str, str] = {}
     for name, value in mapping.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         else:
             found[f"{prefix}{name}"] = str(value)
     return found

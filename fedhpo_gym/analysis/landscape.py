@@ -28,12 +28,9 @@ class Landscape:
     """Median validation loss over two hyperparameters, of the trials of highest fidelity.
 
     Attributes:
-        names: of the two.
         ticks: what the rows and columns are called: (X,) and (Y,).
-        loss: (Y, X) medians; NaN where nothing was tried.
+        loss: (Y, X) medians over all other hyperparameters; NaN where nothing was tried.
         trials: (Y, X) how many trials each is of.
-        problem: id of the environment.
-        fidelity: of these trials, in words.
     """
 
     names: tuple[str, str]
@@ -45,10 +42,7 @@ class Landscape:
 
 
 def landscape(records: Sequence[RunRecord], names: tuple[str, str]) -> Landscape:
-    """Return the landscape of one problem, as figures 8 and 10 of Wang et al. (2022) show them.
-
-    All other hyperparameters vary as the agents chose them, so a cell is the median over them.
-    """
+    """Return the landscape of one problem, as figures 8 and 10 of Wang et al. (2022) show them."""
     if not records:
         raise MissingDataError("there is nothing to draw; make records with `fedhpo-gym run`")
     first = records[0].header
@@ -97,9 +91,8 @@ def landscape_figure(found: Landscape, title: str) -> Figure:
         for across, loss, count in zip(found.ticks[0], losses, counts, strict=True)
     ]
     head = (*found.names, "median validation loss", "trials")
-    numbers = Table("landscape", title, caption, head, rows)
     drawn = draw("landscape", lambda axes: _fill_landscape(axes, found), (SIZE[0], TALL))
-    return Figure("landscape", title, caption, drawn, numbers)
+    return Figure(drawn, Table("landscape", title, caption, head, rows))
 
 
 def _fill_landscape(axes: Any, found: Landscape) -> None:

@@ -16,7 +16,7 @@ from fedhpo_gym.analysis.comparison import (
     counted,
     short,
 )
-from fedhpo_gym.analysis.page import Cell, Table
+from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
 from fedhpo_gym.analysis.stats.summaries import Numbers
@@ -39,7 +39,6 @@ class AgentFacts:
 
     Attributes:
         costs: mean of each of `COSTS` over its runs; None where a record is missing.
-        warnings: what a reader should know before trusting its numbers.
         fidelity: how fidelities of its trials come about, a key of `FIDELITIES`.
     """
 
@@ -143,11 +142,11 @@ def summary_table(found: Comparison, known: Mapping[str, AgentFacts]) -> Table:
             (high, ".2g"), (better, ".2f"), (bounds and bounds[0], ".2f"),
             (bounds and bounds[1], ".2f"), (own.anytime, ".3g"), (own.worst[1], ".3g"),
         )  # fmt: skip
-        overtuned = _cell(own.overtuning, ".2f")
+        overtuned = number_cell(own.overtuning, ".2f")
         if own.overtuning == np.inf:
             overtuned = Cell("no gain")
-        spent = [_cell(cost, ".4g") for cost in costs or [None] * len(COSTS)]
-        numbers = [_cell(value, form) for value, form in values]
+        spent = [number_cell(cost, ".4g") for cost in costs or [None] * len(COSTS)]
+        numbers = [number_cell(value, form) for value, form in values]
         rows.append(
             [
                 Cell(agent), Cell(known[agent].fidelity), *numbers, Cell(short(own.worst[0])),
@@ -281,10 +280,6 @@ def _costs(runs: Sequence[Run]) -> tuple[float, ...] | None:
 
 def _trials(run: Run) -> int:
     return run.best.steps if run.best else 0
-
-
-def _cell(value: float | None, form: str) -> Cell:
-    return Cell("–") if value is None else Cell(format(value, form), value)
 
 
 def _across(values: Numbers, top: float) -> list[float]:

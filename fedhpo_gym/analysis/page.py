@@ -177,30 +177,21 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: what is shown, and the number behind it.
-
-    Attributes:
-        text: as it is shown.
-        value: as it is computed, for CSV; None where the text is all there is.
-        best: whether it is the best of those that it is compared with.
-    """
+    """One entry: what is shown, and the number behind it, for CSV."""
 
     text: str
     value: float | int | None = None
     best: bool = False
 
 
+def number_cell(value: float | None, form: str) -> Cell:
+    """Return a number in a form as an entry, or a dash for none."""
+    return Cell("–") if value is None else Cell(format(value, form), value)
+
+
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a header; the first column is text, the others are numbers.
-
-    Attributes:
-        name: of its files.
-        title: what it is called.
-        note: what its numbers are.
-        header: one word or some per column.
-        rows: as many cells each.
-    """
+    """Rows of cells under a header; the first column is text, the others are numbers."""
 
     name: str
     title: str

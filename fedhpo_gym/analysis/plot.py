@@ -48,12 +48,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 class Picture(NamedTuple):
-    """One figure.
-
-    Attributes:
-        svg: one `<svg>` element that scales with the page.
-        pdf: makes a file for a paper; its fonts cost more than all that is drawn.
-    """
+    """One `<svg>` element that scales with the page, and what makes a file for a paper."""
 
     svg: str
     pdf: Callable[[], bytes]
@@ -175,12 +170,7 @@ def _fill_curves(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
 
 
 def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
-    """Return the losses that the figure shows.
-
-    The first random trials can be thousands of times worse than the last ones; an axis with room
-    for them would hide every difference between agents. It therefore ends above the worst median
-    at a quarter of the time.
-    """
+    """Return the losses shown: up to above the worst median at a quarter of the time."""
     if not curves:
         return 0.0, 1.0
     low = min(float(curve.lower.min()) for curve in curves.values())
@@ -203,10 +193,7 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 
 def show_window(axes: Any, values: Numbers) -> None:
-    """End an axis where most values end, and mark at its rim that there are others beyond.
-
-    A course that diverged has a loss of 3.4e38, which would flatten everything else.
-    """
+    """End an axis where most values end, and mark at its rim that there are others beyond."""
     usual = values[values < 100 * max(float(np.median(values)), 1e-12)]
     if len(usual) and len(usual) < len(values):
         axes.set_ylim(0.95 * float(usual.min()), 1.05 * float(usual.max()))

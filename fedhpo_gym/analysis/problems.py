@@ -60,17 +60,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class FinalIncumbent:
-    """The final incumbent of a run.
-
-    Attributes:
-        word: "trial" or "step".
-        number: of the step that brought it, from 1.
-        steps: how many the run has.
-        configuration: its hyperparameters.
-        fidelity: its rounds and client sample rate.
-        objectives: what they truly are.
-        test_accuracy: its accuracy on the test split.
-    """
+    """The final incumbent of a run: step `number` of `steps`, from 1, and its true objectives."""
 
     word: str
     number: int
@@ -237,11 +227,7 @@ class Problem:
         return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
-        """Return the curve of every agent, on one time grid.
-
-        The curve of an agent begins when every one of its runs has an incumbent that keeps the
-        constraints; an agent has none where that never comes.
-        """
+        """Return each agent's curve, from when every run has a feasible incumbent."""
         grid = self._grid()
         curves = {agent: _curve(runs, grid) for agent, runs in self.runs.items()}
         return {agent: curve for agent, curve in curves.items() if len(curve.time_s)}
@@ -249,13 +235,11 @@ class Problem:
     def regret(self) -> Mapping[str, tuple[NDArray[np.float64], Band]]:
         """Return times and mean regret of every agent, with bootstrap bands.
 
-        It is that of what the runs recommend (docs/regret.md), and of many objectives that of the
-        hypervolume. Where nobody knows it, validation loss above the lowest that any final
-        incumbent here has stands in its place, and the figure says so. What is above `rim` counts
-        as this: one course that diverged would else be all that a mean says. Times when a run of
-        the agent has none are left out.
+        It is that of what the runs recommend, and of many objectives that of the hypervolume. Where
+        nobody knows it, validation loss above the lowest here stands in its place. What is above
+        `scale` counts as its end: one course that diverged would else be all that a mean says.
         """
-        best, rim = self._scale()
+        best, rim = self.scale()
         grid, found = self._grid(), {}
         for agent, lines in self.regret_lines().items():
             values = np.minimum(np.stack([line.at(grid) for line in lines]) - best, rim)
@@ -264,16 +248,6 @@ class Problem:
                 found[agent] = (grid[known], bootstrap_band(values[:, known]))
         return found
 
-    @property
-    def rim(self) -> float:
-        """The regret above which all are alike: of the median configuration, or first incumbent."""
-        return self._scale()[1]
-
-    @property
-    def best_known(self) -> float:
-        """The value of regret 0 in `regret_lines`."""
-        return self._scale()[0]
-
     def regret_lines(self) -> Mapping[str, tuple[Trajectory, ...]]:
         """Return what `regret` is the mean of, before anything is cut off."""
         volumes: dict[str, tuple[Trajectory, ...]] = {}
@@ -281,26 +255,23 @@ class Problem:
             volumes[line.agent] = (*volumes.get(line.agent, ()), line)
         if volumes:
             return volumes
-        is_known = all(run.regret for run in self._all_runs())
+        is_known = all(run.regret for run in self.all_runs())
         return {
             agent: tuple((is_known and run.regret) or run.trajectory for run in runs)
             for agent, runs in self.runs.items()
         }
 
-    def _scale(self) -> tuple[float, float]:
+    def scale(self) -> tuple[float, float]:
         """Return the value of regret 0, and the regret that is as bad as any."""
-        if any(run.scored for run in self._all_runs()):
+        if any(run.scored for run in self.all_runs()):
             return 0.0, 1.0
-        if self.known is not None and all(run.regret for run in self._all_runs()):
+        if self.known is not None and all(run.regret for run in self.all_runs()):
             return 0.0, max(self.known.typical - self.known.best, 1e-12)
-        best, first = ends([run.trajectory for run in self._all_runs()])
+        best, first = ends([run.trajectory for run in self.all_runs()])
         return best, max(first - best, 1e-12)
 
     def scored(self) -> Mapping[str, tuple[ScoredTrials, ...]]:
-        """Return the trials of every agent that its front is of; none where rewards are numbers.
-
-        They are those of full fidelity, and all where a cost is among the objectives.
-        """
+        """Return each agent's trials of full fidelity, or all where a cost is an objective."""
         runs = [(agent, run.scored) for agent, of in self.runs.items() for run in of if run.scored]
         found: dict[str, tuple[ScoredTrials, ...]] = {}
         scored = [one for _, one in runs if one is not None]
@@ -312,14 +283,8 @@ class Problem:
         return found
 
     def volumes(self) -> tuple[Trajectory, ...]:
-        """Return the hypervolume regret of every run over time; none where rewards are numbers.
-
-        It is of the true front where that is known, else of the trials of all runs here.
-
-        Raises:
-            MissingDependencyError: the extra `fronts` is not installed.
-        """
-        runs = [run for run in self._all_runs() if run.scored is not None]
+        """Return the hypervolume regret of every run over time, of the true front if known."""
+        runs = [run for run in self.all_runs() if run.scored is not None]
         known = self.known and self.known.volume_regret
         full = [one for of in self.scored().values() for one in of]
         if known:
@@ -350,13 +315,19 @@ class Problem:
 
     def winner(self) -> Run | None:
         """Return the run whose final incumbent is known, keeps the constraints and is lowest."""
-        known = [run for run in self._all_runs() if run.best and np.isfinite(run.trajectory.final)]
+        known = [run for run in self.all_runs() if run.best and np.isfinite(run.trajectory.final)]
         return min(known, key=lambda run: run.trajectory.final, default=None)
 
     def _grid(self) -> NDArray[np.float64]:
-        return time_grid([run.trajectory for run in self._all_runs()])
+        return time_grid([run.trajectory for run in self.all_runs()])
 
-    def _all_runs(self) -> list[Run]:
+    @property
+    def is_course(self) -> bool:
+        """Whether runs are courses that were tuned while they were trained."""
+        return any(run.course for run in self.all_runs())
+
+    def all_runs(self) -> list[Run]:
+        """Return the runs of all contestants."""
         return [run for runs in self.runs.values() for run in runs]
 
 

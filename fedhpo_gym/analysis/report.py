@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from fedhpo_gym.analysis.comparison import (
     compare,
     comparison_tables,
     counted,
+    summary_cell,
     verdict,
 )
 from fedhpo_gym.analysis.figures import (
@@ -39,7 +40,7 @@ from fedhpo_gym.analysis.figures import (
     regret_figure,
     schedule_figures,
 )
-from fedhpo_gym.analysis.grouping import group
+from fedhpo_gym.analysis.grouping import flat, group
 from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,
@@ -102,12 +103,8 @@ class Report:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A section, and the files it brings."""
-
-    html: str
-    files: Mapping[str, File]
+_Part: TypeAlias = tuple[str, Mapping[str, File]]
+"""A section, and the files it brings."""
 
 
 @checked_types
@@ -143,7 +140,7 @@ def build_report(
     require_known("rule of incumbents", rule, RULES_IN_WORDS)
     if not problems:
         raise MissingDataError("there is nothing to report; make records with `fedhpo-gym run`")
-    lines = [run.trajectory for problem in problems for of in problem.runs.values() for run in of]
+    lines = [run.trajectory for problem in problems for run in problem.all_runs()]
     looks = looks_of(line.agent for line in lines)
     studies, notes = _studies(problems)
     compared = [compare(*study) for study in studies]
@@ -155,15 +152,15 @@ def build_report(
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
     files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
-    for part in (*answers, *sections):
-        files |= part.files
+    for _, brought in (*answers, *sections):
+        files |= brought
     html = PAGE.substitute(
         title=escape(TITLE),
         style=STYLE,
         meta=_meta(problems, version, now or datetime.now(UTC)),
-        answers="\n".join(part.html for part in answers),
+        answers="\n".join(part for part, _ in answers),
         notes="".join(f"<p>{escape(note)}</p>" for note in notes),
-        sections="\n".join(part.html for part in sections),
+        sections="\n".join(part for part, _ in sections),
         unfinished=_unfinished(unfinished),
         rule=RULES_IN_WORDS[rule],
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
@@ -222,25 +219,18 @@ def _measured(problem: Problem, run: Run) -> Iterator[tuple[str, Trajectory]]:
         yield FINAL, run.trajectory
         if run.returned is not None:
             yield RETURN, run.returned
-    elif _is_judged(problem) and run.relative is not None:
+    elif run.relative is not None and all(one.relative for one in problem.all_runs()):
         yield REGRET, run.relative
     else:
         yield VALIDATION, run.trajectory
 
 
 def _rules(problem: Problem) -> dict[str, str]:
-    """Return a name of the problem for each agent, where they must not be in one ranking.
-
-    Trials of agents that choose fidelities are shorter; as many of them are not as much.
-    """
+    """Return a name of the problem for each agent, where they must not be in one ranking."""
     varies = {agent: any(run.varies for run in of) for agent, of in problem.runs.items()}
     if "budget_trials" not in problem.kwargs or len({*varies.values()}) < 2:
         return {}
     return {a: f"{problem.name}{CHOSEN if chosen else FIXED}" for a, chosen in varies.items()}
-
-
-def _is_judged(problem: Problem) -> bool:
-    return all(run.relative is not None for runs in problem.runs.values() for run in runs)
 
 
 def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, AgentFacts]) -> _Part:
@@ -263,12 +253,12 @@ def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, Ag
     files = _files(figures)
     for table in tables:
         files |= _table_files(f"{prefix}-{table.name}", table)
-    return _Part(html, files)
+    return html, files
 
 
 def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
     figures = [incumbents_figure(problem, f"{anchor}-incumbents", looks)]
-    if len(problem.runs) > 1 and not any(r.course for of in problem.runs.values() for r in of):
+    if len(problem.runs) > 1 and not problem.is_course:
         figures.append(regret_figure(problem, f"{anchor}-regret", looks))
     figures += attainment_figures(problem, f"{anchor}-attainment", looks)
     figures += schedule_figures(problem, f"{anchor}-schedule", looks)
@@ -283,7 +273,7 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
         results=results.html(),
         best=_best(problem),
     )
-    return _Part(html, _table_files(f"{anchor}-results", results) | _files(figures))
+    return html, _table_files(f"{anchor}-results", results) | _files(figures)
 
 
 def _unfinished(rows: Sequence[Sequence[str]]) -> str:
@@ -328,7 +318,7 @@ def _data(problem: Problem) -> str:
 
 
 def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
-    runs = [run for problem in problems for of_agent in problem.runs.values() for run in of_agent]
+    runs = [run for problem in problems for run in problem.all_runs()]
     written_by = ", ".join(sorted({run.header.package_version for run in runs if run.header}))
     records = f"; records written by fedhpo-gym {written_by}" if written_by else ""
     return escape(
@@ -340,24 +330,14 @@ def _meta(problems: Sequence[Problem], version: str, now: datetime) -> str:
 
 def _settings(problem: Problem) -> str:
     # The id says what the task is.
-    pairs = [(name, value) for name, value in _flat(problem.kwargs) if name != "task"]
+    pairs = [(name, value) for name, value in flat(problem.kwargs).items() if name != "task"]
     return ", ".join(f"{escape(name)} = {escape(value)}" for name, value in pairs) or "defaults"
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    pairs = []
-    for name, value in mapping.items():
-        if isinstance(value, Mapping):
-            pairs += _flat(value, f"{prefix}{name}.")
-        else:
-            pairs.append((f"{prefix}{name}", str(value)))
-    return pairs
 
 
 def _results(problem: Problem) -> Table:
     """Return the final results; bold is what no test tells from the best of a column."""
     picks = {"val_loss": 1, "test_loss": 1, "test_accuracy": -1}
-    if any(run.returned for runs in problem.runs.values() for run in runs):
+    if any(run.returned for run in problem.all_runs()):
         picks["returned"] = -1
     if problem.known is not None:
         picks |= {"regret": 1, "relative_regret": 1}
@@ -368,17 +348,18 @@ def _results(problem: Problem) -> Table:
         bold[name] = alike_on(known) if len(known) > 1 else {}
     rows = []
     for agent, of in found.items():
-        cells = [_summary(Summary.of(of[name]), 4, bold[name].get(agent, False)) for name in picks]
+        cells = [
+            summary_cell(Summary.of(of[name]), 4, bold[name].get(agent, False)) for name in picks
+        ]
         count = len(problem.runs[agent])
-        trials = _summary(Summary.of(of["trials"]), 1)
+        trials = summary_cell(Summary.of(of["trials"]), 1)
         rows.append([Cell(agent), Cell(str(count), count), *cells, trials])
     names = {"val_loss": "validation loss", "returned": "return"}
     columns = [names.get(name, name.replace("_", " ")) for name in picks]
-    is_course = any(run.course for runs in problem.runs.values() for run in runs)
-    head = ("agent", "runs", *columns, f"{'steps' if is_course else 'trials'} per run")
+    head = ("agent", "runs", *columns, f"{'steps' if problem.is_course else 'trials'} per run")
     note = (
         "Mean ± standard deviation over runs; bold is what no test tells from the best of its "
-        f"column.{' Losses are those at the end of the course.' if is_course else ''}"
+        f"column.{' Losses are those at the end of the course.' if problem.is_course else ''}"
         f" A row is about one incumbent a run, the last.{TRUE_LOSSES * _has_true_losses(problem)}"
     )
     return Table("results", "Final results", note, head, rows)
@@ -400,29 +381,22 @@ def _truth(problem: Problem) -> str:
     )
 
 
-def _summary(summary: Summary | None, digits: int, best: bool = False) -> Cell:
-    if summary is None:
-        return Cell("–")
-    spread = "" if summary.std is None else f" ± {summary.std:.{digits}f}"
-    return Cell(f"{summary.mean:.{digits}f}{spread}", summary.mean, best)
-
-
 def _pairs_table(pairs: Mapping[str, Any]) -> str:
+    words = {k: f"{v:.6g}" if isinstance(v, float) else str(v) for k, v in pairs.items()}
     rows = [
-        f'<tr><td><code>{escape(name)}</code></td><td class="number">{escape(_value(value))}</td>'
-        "</tr>"
-        for name, value in pairs.items()
+        f'<tr><td><code>{escape(name)}</code></td><td class="number">{escape(value)}</td></tr>'
+        for name, value in words.items()
     ]
     return "<table>\n" + "\n".join(rows) + "\n</table>"
 
 
 def _figure(figure: Figure) -> str:
-    return FIGURE.substitute(
-        anchor=figure.name,
-        svg=_on_page(figure),
-        title=escape(figure.title),
-        caption=escape(figure.caption),
-    )
+    """Return a picture whose ink is that of the page, light or dark, and that can be read out."""
+    numbers = figure.numbers
+    words = f'<svg role="img" aria-label="{escape(numbers.title)}" '
+    svg = figure.drawn.svg.replace("<svg ", words, 1).replace(INK, "currentColor")
+    title, caption = escape(numbers.title), escape(numbers.note)
+    return FIGURE.substitute(anchor=numbers.name, svg=svg, title=title, caption=caption)
 
 
 def _table(table: Table) -> str:
@@ -430,12 +404,6 @@ def _table(table: Table) -> str:
     if table.name not in FOLDED:
         return html
     return f"<details><summary>{escape(table.title)}</summary>\n{html}</details>\n"
-
-
-def _on_page(figure: Figure) -> str:
-    """Return a picture whose ink is that of the page, light or dark, and that can be read out."""
-    words = f'<svg role="img" aria-label="{escape(figure.title)}" '
-    return figure.drawn.svg.replace("<svg ", words, 1).replace(INK, "currentColor")
 
 
 def _files(figures: Iterable[Figure]) -> dict[str, File]:
@@ -451,11 +419,6 @@ def _incumbents(problems: Sequence[Problem]) -> str:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(COLUMNS)
     for problem in problems:
-        for runs in problem.runs.values():
-            for run in runs:
-                writer.writerows(run.trajectory.rows())
+        for run in problem.all_runs():
+            writer.writerows(run.trajectory.rows())
     return buffer.getvalue()
-
-
-def _value(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

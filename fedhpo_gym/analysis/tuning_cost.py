@@ -1,15 +1,12 @@
 """Which algorithm is best once its tuning is charged (Prabhu Teja S et al., ICML 2020).
 
 An algorithm is its update rule and the priors of its hyperparameters. A *run library* holds
-finished runs under configurations drawn from these priors. From it, what a random search of any
-budget finds is computed without another run. The algorithms may be optimizers of one model, as in
-the paper, or algorithms of federated learning. Losses throughout: lower is better.
+finished runs under configurations drawn from these priors; from it, what a random search of any
+budget finds is computed without another run. Losses throughout: lower is better.
 """
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +15,11 @@ from typing import Annotated, Final, Literal
 import numpy as np
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Rows, Vector
-from fedhpo_gym.core.checks import Axes, checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import first_lowest
+from fedhpo_gym.records.incumbents import finite, read_lines
 
 __all__ = [
     "WEIGHTS",
@@ -44,20 +43,17 @@ __all__ = [
 
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
 """Of a table of runs; `test` and `cost` may be missing."""
+Count = Annotated[int, Range(1)]
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Finished runs of one algorithm on one problem; lower is better.
+    """Finished runs of one algorithm on one problem, (N,) each; lower is better.
 
     Attributes:
-        validation: (N,) what a search selects by: the lowest over the epochs of a run.
-        test: (N,) what is reported of the run that was selected.
-        cost: (N,) what each run took, in any unit; 1 each if nothing is known.
-
-    Raises:
-        InvalidArgumentError: there is no run, a length differs, a value is NaN, or a cost is not
-            positive.
+        validation: what a search selects by: the lowest over the epochs of a run.
+        test: what is reported of the run that was selected.
+        cost: what each run took, in any unit.
     """
 
     validation: Numbers
@@ -65,7 +61,6 @@ class Runs:
     cost: Numbers
 
     def __post_init__(self) -> None:
-        """Check the arrays."""
         for name in ("validation", "test", "cost"):
             array = getattr(self, name)
             if array.ndim != 1 or not len(array) or len(array) != len(self.validation):
@@ -88,23 +83,13 @@ class Runs:
 
 @dataclass(frozen=True)
 class RunLibrary:
-    """Runs of every algorithm on every problem (Prabhu Teja S et al., 2020, procedure 1).
-
-    Attributes:
-        algorithms: names.
-        problems: names.
-        runs: of each (algorithm, problem).
-
-    Raises:
-        InvalidArgumentError: an algorithm lacks a problem that another one has.
-    """
+    """Runs of every algorithm on every problem (Prabhu Teja S et al., 2020, procedure 1)."""
 
     algorithms: tuple[str, ...]
     problems: tuple[str, ...]
     runs: Mapping[tuple[str, str], Runs]
 
     def __post_init__(self) -> None:
-        """Check that nothing is missing."""
         for algorithm in self.algorithms:
             for problem in self.problems:
                 if (algorithm, problem) not in self.runs:
@@ -115,18 +100,15 @@ class RunLibrary:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, str, float, float, float]]) -> RunLibrary:
-        """Collect rows of algorithm, problem, validation, test and cost, in any order.
-
-        Raises:
-            InvalidArgumentError: as in `Runs` and this class.
-        """
+        """Collect rows of algorithm, problem, validation, test and cost, in any order."""
         found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
         for algorithm, problem, *numbers in rows:
             found.setdefault((algorithm, problem), []).append((numbers[0], numbers[1], numbers[2]))
         if not found:
             raise InvalidArgumentError("`rows` must hold at least one run")
         runs = {key: Runs(*np.array(lines, dtype=np.float64).T) for key, lines in found.items()}
-        return cls(tuple(dict.fromkeys(a for a, _ in runs)), _sorted(p for _, p in runs), runs)
+        problems = tuple(sorted({problem for _, problem in runs}))
+        return cls(tuple(dict.fromkeys(a for a, _ in runs)), problems, runs)
 
     def of(self, algorithm: str, problem: str) -> Runs:
         """Return the runs of an algorithm on a problem."""
@@ -137,75 +119,29 @@ class RunLibrary:
 def read_library(path: Path) -> RunLibrary:
     """Read a CSV file with a header line and a line per finished run.
 
-    Columns are `COLUMNS`. Without `test`, validation is reported; without `cost`, each run costs 1.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: a column is missing or unknown, a field is no finite number, or an
-            algorithm lacks a problem.
+    Without `test`, validation is reported; without `cost`, each run costs 1.
     """
-    if not path.is_file():
-        raise MissingDataError(f"there is no run library {path}; give a CSV file with {COLUMNS}")
-    with path.open(encoding="utf-8", newline="") as handle:
-        reader = csv.DictReader(handle, strict=True)
-        try:
-            _check_columns(path, reader.fieldnames or ())
-            rows = [_row(path, reader.line_num, line) for line in reader]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DamagedDataError(f"{path} is no CSV file: {error}") from error
+    rows = read_lines(path, "run library", (COLUMNS[:3], COLUMNS[3:]), _row)
     try:
         return RunLibrary.from_rows(rows)
     except InvalidArgumentError as error:
         raise DamagedDataError(f"{path}: {error}") from error
 
 
-def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(set(names)))
-
-
-def _check_columns(path: Path, names: Sequence[str]) -> None:
-    if not {*COLUMNS[:3]} <= {*names} <= {*COLUMNS} or len(set(names)) < len(names):
-        raise DamagedDataError(
-            f"{path} must have the columns {COLUMNS[:3]} and may have {COLUMNS[3:]}, once each, "
-            f"got {tuple(names)}"
-        )
-
-
-def _row(
-    path: Path, number: int, line: Mapping[str, str | None]
-) -> tuple[str, str, float, float, float]:
-    try:
-        validation = _finite(line["validation"])
-        test = _finite(line["test"]) if "test" in line else validation
-        cost = _finite(line["cost"]) if "cost" in line else 1.0
-    except (TypeError, ValueError) as error:
-        raise DamagedDataError(f"{path}, line {number}: {error}") from error
+def _row(line: Mapping[str, str | None]) -> tuple[str, str, float, float, float]:
+    validation = finite(line["validation"])
+    test = finite(line["test"]) if "test" in line else validation
+    cost = finite(line["cost"]) if "cost" in line else 1.0
     return str(line["algorithm"]), str(line["problem"]), validation, test, cost
 
 
-def _finite(text: str | None) -> float:
-    number = float(text or "")
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
-
-
 @checked_types
-def selection(validation: Vector, budget: int) -> Numbers:
-    """Return how likely each run is the one that a search selects: (N,), summing to 1.
+def selection(validation: Vector, budget: Count) -> Numbers:
+    """Return how likely each of (N,) runs is the one that a search of k trials selects: (N,).
 
-    Of k draws the run of lowest validation is selected. With values in rising order, that is the
-    i-th of n with probability ((n - i + 1) / n)^k - ((n - i) / n)^k: equation 2, turned for losses.
-    Runs of equal validation share what they have together.
-
-    Args:
-        validation: (N,).
-        budget: k, the number of trials.
-
-    Raises:
-        InvalidArgumentError: there is no trial.
+    With values in rising order, that is the i-th of n with probability ((n - i + 1) / n)^k -
+    ((n - i) / n)^k: equation 2, turned for losses. Equal runs share what they have together.
     """
-    _check_budget(budget)
     count = len(validation)
     _, group, sizes = np.unique(validation, return_inverse=True, return_counts=True)
     at_least = np.append(count - np.cumsum(sizes) + sizes, 0) / count
@@ -215,14 +151,10 @@ def selection(validation: Vector, budget: int) -> Numbers:
 
 
 @checked_types
-def expected_best(runs: Runs, budget: int) -> tuple[float, float]:
+def expected_best(runs: Runs, budget: Count) -> tuple[float, float]:
     """Return mean and variance of what is reported after k trials: equations 2 and 3.
 
-    The paper's program takes test values for both columns, that is, it selects by them; ours
-    selects by validation and reports test. `Runs.of(test)` gives theirs.
-
-    Raises:
-        InvalidArgumentError: there is no trial.
+    The paper's program also selects by test values, as `Runs.of(test)` does.
     """
     chances = selection(runs.validation, budget)
     drawn = chances > 0  # an infinite loss that is never selected does no harm
@@ -239,45 +171,27 @@ def expected_curve(runs: Runs, budgets: Sequence[int]) -> Numbers:
 
 
 @checked_types
-def simulate(runs: Runs, budget: int, repetitions: int = 1000, seed: int = 0) -> Numbers:
-    """Return what searches of k trials report: procedure 1 itself, (repetitions,).
-
-    Of equal validations the first draw is selected.
-
-    Raises:
-        InvalidArgumentError: there is no trial or no repetition.
-    """
-    _check_budget(budget)
-    drawn = _drawn(len(runs), (repetitions, budget), seed, "procedure_1")
+def simulate(runs: Runs, budget: Count, repetitions: Count = 1000, seed: int = 0) -> Numbers:
+    """Return what searches of k trials report: procedure 1 itself, (repetitions,)."""
+    drawn = stream(seed, "procedure_1").integers(len(runs), size=(repetitions, budget))
     best = np.argmin(runs.validation[drawn], axis=1)
     result: Numbers = runs.test[drawn[np.arange(repetitions), best]]
     return result
 
 
 @checked_types
-def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: int = 1000) -> Numbers:
-    """Return the mean of what searches report within budgets of cost: (K,), appendix F.
+def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> Numbers:
+    """Return the mean of what searches report within (K,) budgets of cost: (K,), appendix F.
 
-    Runs are drawn one after another until the largest budget is spent; one that does not end within
-    a budget does not count for it. Before the first run ends there is nothing: infinity.
-
-    Args:
-        runs: with their costs.
-        budgets: (K,) in the unit of the costs.
-        repetitions: number of searches.
-
-    Raises:
-        InvalidArgumentError: there is no repetition, or a budget is not finite.
+    A run that does not end within a budget does not count for it; before the first ends there is
+    nothing: infinity.
     """
-    if not np.isfinite(budgets).all() or not len(budgets):
-        raise InvalidArgumentError(f"`budgets` must be finite, and at least one, got {budgets!r}")
+    if not np.isfinite(budgets).all():
+        raise InvalidArgumentError(f"`budgets` must be finite, got {budgets!r}")
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
-    drawn = _drawn(len(runs), (repetitions, most), 0, "procedure_1_by_cost")
+    drawn = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
     ends = np.cumsum(runs.cost[drawn], axis=1)
-    lowest = np.minimum.accumulate(runs.validation[drawn], axis=1)
-    is_new = np.ones_like(drawn, dtype=bool)
-    is_new[:, 1:] = runs.validation[drawn[:, 1:]] < lowest[:, :-1]
-    best = np.maximum.accumulate(np.where(is_new, np.arange(most), 0), axis=1)
+    best = first_lowest(runs.validation[drawn])
     reported = np.take_along_axis(runs.test[drawn], best, axis=1)
     found = []
     for budget in budgets:
@@ -288,16 +202,12 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: int = 1000) -> Nu
 
 
 @checked_types
-def probability_of_best(libraries: Mapping[str, Runs], budget: int) -> dict[str, float]:
+def probability_of_best(libraries: Mapping[str, Runs], budget: Count) -> dict[str, float]:
     """Return how likely each algorithm reports the lowest value after k trials: figures 1 and 10.
 
-    In closed form. Each algorithm reports value v with probability p(v), and a higher one with
-    G(v), independently of the others; equals share by lot. So an algorithm wins with probability
-    sum_v p(v) int_0^1 prod_others (G(v) + (1 - u) p(v)) du, a polynomial that few nodes integrate
-    exactly. The paper simulates, without replacement, and gives ties to the first in its list.
-
-    Raises:
-        InvalidArgumentError: there is no trial or no algorithm.
+    Each reports value v with probability p(v), and a higher one with G(v); equals share by lot. So
+    one wins with probability sum_v p(v) int_0^1 prod_others (G(v) + (1 - u) p(v)) du, a polynomial
+    that few nodes integrate exactly. The paper simulates, and gives ties to the first in its list.
     """
     if not libraries:
         raise InvalidArgumentError("`libraries` must hold at least one algorithm, got none")
@@ -316,17 +226,6 @@ def probability_of_best(libraries: Mapping[str, Runs], budget: int) -> dict[str,
     return dict(zip(libraries, found.tolist(), strict=True))
 
 
-def _drawn(count: int, shape: tuple[int, int], seed: int, name: str) -> np.ndarray:
-    if shape[0] < 1:
-        raise InvalidArgumentError(f"`repetitions` must be at least 1, got {shape[0]}")
-    return stream(seed, name).integers(count, size=shape)
-
-
-def _check_budget(budget: int) -> None:
-    if budget < 1:
-        raise InvalidArgumentError(f"`budget` must be at least one trial, got {budget}")
-
-
 MARGIN: Final = 0.2
 """How much worse than the best a run may be and still speak for its configuration."""
 
@@ -336,17 +235,7 @@ Transform = Literal["none", "log10", "one_minus_log10"]
 
 @dataclass(frozen=True)
 class Prior:
-    """A distribution of one hyperparameter.
-
-    Attributes:
-        family: of the transformed value: uniform on [a, b], or normal with mean a and deviation b.
-        a: as in `family`.
-        b: as in `family`.
-        transform: "log10" for 10^z; "one_minus_log10" for 1 - 10^z, as betas of Adam have it.
-
-    Raises:
-        InvalidArgumentError: the ends are in the wrong order, or the deviation is negative.
-    """
+    """A distribution of a hyperparameter, once transformed: of two ends, or mean and deviation."""
 
     family: Family
     a: float
@@ -354,7 +243,6 @@ class Prior:
     transform: Transform = "none"
 
     def __post_init__(self) -> None:
-        """Check the parameters."""
         if not np.isfinite([self.a, self.b]).all() or self.b < (
             self.a if self.family == "uniform" else 0.0
         ):
@@ -365,13 +253,7 @@ class Prior:
 
     @classmethod
     def fit(cls, values: Numbers, family: Family, transform: Transform = "none") -> Prior:
-        """Fit a distribution by maximum likelihood.
-
-        Ends are the lowest and highest value; the deviation divides by n.
-
-        Raises:
-            InvalidArgumentError: there is no value, or one that the transform does not reach.
-        """
+        """Fit a distribution by maximum likelihood."""
         with np.errstate(divide="ignore", invalid="ignore"):
             z = _to_z(np.asarray(values, dtype=np.float64), transform)
         if not len(z) or not np.isfinite(z).all():
@@ -393,11 +275,7 @@ class Prior:
 
 @checked_types
 def near_best(losses: Numbers, margin: float = MARGIN) -> np.ndarray:
-    """Return which runs come near the best: loss <= (1 + margin) best; (N,) of bool.
-
-    Raises:
-        InvalidArgumentError: there is no finite loss, or the lowest is negative.
-    """
+    """Return which runs come near the best: loss <= (1 + margin) best; (N,) of bool."""
     best = float(np.min(losses, initial=np.inf))
     if not 0 <= best < np.inf:
         raise InvalidArgumentError(f"`losses` must have a lowest one that is not negative, {best}")
@@ -409,16 +287,7 @@ def calibrate(
     searches: Sequence[tuple[Vector, Mapping[str, Vector]]],
     families: Mapping[str, tuple[Family, Transform]],
 ) -> dict[str, Prior]:
-    """Fit a prior of every hyperparameter on wide searches.
-
-    Args:
-        searches: of each problem, the losses (N,) and the values (N,) of every hyperparameter.
-        families: of each hyperparameter, the distribution and its transform.
-
-    Raises:
-        InvalidArgumentError: a hyperparameter of `families` has no values in a search, or there
-            are other numbers of them than losses, or no search.
-    """
+    """Fit a prior of every hyperparameter on the (N,) losses and values of wide searches."""
     if not searches:
         raise InvalidArgumentError("`searches` must hold at least one, got none")
     for losses, values in searches:
@@ -446,25 +315,11 @@ Losses = Annotated[Numbers, Axes(1, 1, nan=True)]
 
 
 @checked_types
-def epochs_run(losses: Losses, patience: int = PATIENCE, min_delta: float = 0.0) -> int:
-    """Return how many evaluations a run makes before it is stopped.
+def epochs_run(losses: Losses, patience: Count = PATIENCE, min_delta: float = 0.0) -> int:
+    """Return how many of (E,) evaluations a run makes before it is stopped.
 
-    It stops after the evaluation that is the `patience`-th in a row without one that is lower than
-    the lowest before by more than `min_delta`. NaN is never lower.
-
-    Args:
-        losses: (E,) validation loss, evaluation by evaluation.
-        patience: evaluations without improvement that stop a run.
-        min_delta: what counts as improvement.
-
-    Returns:
-        A number in 1..E; E where the run is not stopped.
-
-    Raises:
-        InvalidArgumentError: there is no evaluation, or no patience.
+    It stops after the `patience`-th in a row that is not lower by more than `min_delta`.
     """
-    if not len(losses) or patience < 1:
-        raise InvalidArgumentError("`losses` must not be empty and `patience` at least 1")
     lowest, waited = np.inf, 0
     for number, loss in enumerate(losses, start=1):
         if loss < lowest - min_delta:
@@ -484,17 +339,8 @@ ALPHAS: Final = (0.9, 0.95, 1.0)
 def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     """Return S(o, k): mean over problems of the best over an algorithm's own, at equal budget.
 
-    S(o, k) = 1 / |P| sum_p min_o' o'(k, p) / o(k, p), the paper's equation (section 5.2) turned for
-    losses: 1 for an algorithm that is nowhere beaten with k trials.
-
-    Args:
-        expected: (A, P, K) expected losses of algorithms on problems after k trials; positive.
-
-    Returns:
-        (A, K), in [0, 1].
-
-    Raises:
-        InvalidArgumentError: a loss is not positive.
+    The paper's equation (section 5.2) turned for losses: 1 for an algorithm that is nowhere beaten
+    with k trials. Of (A, P, K) expected losses, (A, K).
     """
     if not np.all(expected > 0):
         raise InvalidArgumentError("`expected` must be positive: ratios of losses are taken")
@@ -502,57 +348,24 @@ def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     return result
 
 
-def cpe(budget: int) -> Numbers:
-    """Return the weights of cumulative performance, early: proportional to T, T - 1, ..., 1."""
-    return _normalised(np.arange(budget, 0, -1.0))
-
-
-def cpl(budget: int) -> Numbers:
-    """Return the weights of cumulative performance, late: proportional to 1, 2, ..., T."""
-    return _normalised(np.arange(1.0, budget + 1))
-
-
-def cpu(budget: int) -> Numbers:
-    """Return the weights of cumulative performance, uniform."""
-    return _normalised(np.ones(budget))
-
-
 def exponential(budget: int, rate: float) -> Numbers:
     """Return weights that fall as exp(-rate t)."""
     return _normalised(np.exp(-rate * np.arange(budget)))
 
 
-def one_shot(budget: int) -> Numbers:
-    """Return the weights of performance with one trial."""
-    return _normalised(np.eye(1, budget)[0])
-
-
-def peak(budget: int) -> Numbers:
-    """Return the weights of performance with all trials."""
-    return _normalised(np.eye(1, budget, budget - 1)[0])
-
-
 WEIGHTS: Final[Mapping[str, Callable[[int], Numbers]]] = {
-    "cpe": cpe,
-    "cpl": cpl,
-    "cpu": cpu,
-    "one_shot": one_shot,
-    "peak": peak,
+    "cpe": lambda budget: _normalised(np.arange(budget, 0, -1.0)),
+    "cpl": lambda budget: _normalised(np.arange(1.0, budget + 1)),
+    "cpu": lambda budget: _normalised(np.ones(budget)),
+    "one_shot": lambda budget: _normalised(np.eye(1, budget)[0]),
+    "peak": lambda budget: _normalised(np.eye(1, budget, budget - 1)[0]),
 }
-"""Weights by name."""
+"""Weights by name: cumulative performance, early, late and uniform, and of one or all trials."""
 
 
 @checked_types
 def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
-    """Return sum_t omega_t L_t (appendix E): in the unit of the losses, lower is better.
-
-    Args:
-        expected: (..., T) expected loss after 1, ..., T trials.
-        weights: (T,) not negative, summing to 1.
-
-    Raises:
-        InvalidArgumentError: the weights are no weights, or not as many as budgets.
-    """
+    """Return sum_t omega_t L_t of (..., T) expected losses (appendix E); lower is better."""
     if weights.shape != expected.shape[-1:] or np.any(weights < 0) or abs(weights.sum() - 1) > 1e-9:
         raise InvalidArgumentError(
             f"`weights` must be {expected.shape[-1]} numbers, not negative, that sum to 1"
@@ -563,24 +376,11 @@ def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
 
 
 @checked_types
-def alpha_tunability(expected: Matrix, alpha: float) -> Numbers:
+def alpha_tunability(expected: Matrix, alpha: Annotated[float, Range(0, 1, "(]")]) -> Numbers:
     """Return how many trials bring an algorithm to a share of the best that any one reaches.
 
-    The first k with L_k <= L_best / alpha, where L_best is the lowest expected loss of any
-    algorithm at any budget here. Infinity where none is enough.
-
-    Args:
-        expected: (A, T) expected loss after 1, ..., T trials on one problem; positive.
-        alpha: in (0, 1].
-
-    Returns:
-        (A,).
-
-    Raises:
-        InvalidArgumentError: `alpha` is out of range or a loss is not positive.
+    Of (A, T) losses, the first k with L_k <= L_best / alpha; infinity where none is enough.
     """
-    if not 0 < alpha <= 1:
-        raise InvalidArgumentError(f"`alpha` must lie in (0, 1], got {alpha!r}")
     if not np.all(expected > 0):
         raise InvalidArgumentError("`expected` must be positive: ratios of losses are taken")
     reached = expected <= expected.min() / alpha

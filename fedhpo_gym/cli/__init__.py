@@ -1,9 +1,6 @@
 """The command line: `fedhpo-gym list | run | report | replay | build | download | ...`.
 
-Subcommands are imported when they are called: `fedhpo-gym list` needs neither torch nor matplotlib.
-`python -m fedhpo_gym` is the same.
-
-Adding a command is a file with its function, and a line in `COMMANDS`.
+Adding a command is a file with its function, and a line in `COMMANDS`; it is imported when called.
 
 The exit status says what came of it:
 
@@ -110,10 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Return the parser of all subcommands, or of the one that some words name.
-
-    What a command needs is imported with its function: `--help` of all imports none.
-    """
+    """Return the parser of all subcommands, or of the one that some words name."""
     parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

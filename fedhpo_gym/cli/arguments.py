@@ -1,8 +1,7 @@
 """The words of a command, from the signature of the function that it is.
 
-Parameters that may be given by position are words; those by keyword only are options. An `Arg`
-says what the signature cannot. A parameter that is a dataclass brings its fields, which several
-commands share; one without `Arg` is for callers in Python.
+Parameters by position are words, those by keyword only are options. One that is a dataclass
+brings its fields; one without `Arg` is for callers in Python.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ class Arg:
     """How a parameter is given on the command line.
 
     Attributes:
-        help: what it says to who asks for help.
-        metavar: what stands for its value there.
+        metavar: what stands for its value in the help.
         flag: the option, if it is not called as the parameter.
         several: whether several values may follow an option at once.
     """

@@ -45,10 +45,7 @@ def say_prose(text: str) -> None:
 
 
 def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write a table whose columns are as wide as what is in them.
-
-    Where the terminal is narrower, the last column goes on in further lines.
-    """
+    """Write a table of fitting columns; in narrow terminals, the last goes on in further lines."""
     lines = [tuple(heads), *map(tuple, rows)]
     *widths, last = (max(map(len, column)) for column in zip(*lines, strict=True))
     before = sum(widths) + 2 * len(widths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,12 @@ def build(
         "only_finished": only_finished,
     }  # fmt: skip
     if sample is None:
-        _refuse_without_sample(of_samples)
+        for name, value in of_samples.items():
+            if value:
+                raise InvalidArgumentError(
+                    f"`--{name.replace('_', '-')}` is for samples, got {value!r}; add "
+                    "`--sample N`: a table is whole"
+                )
         card = build_table(task, **where)
     else:
         card = build_sample(
@@ -105,15 +110,6 @@ def _announce(yes: bool, found: Estimate) -> None:
         )
 
 
-def _refuse_without_sample(given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
-        if value:
-            word = f"--{name.replace('_', '-')}"
-            raise InvalidArgumentError(
-                f"`{word}` is for samples, got {value!r}; add `--sample N`: a table is whole"
-            )
-
-
 def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
     try:
         return None if words is None else [kind(word) for word in words.split(",")]
@@ -131,11 +127,12 @@ def download(
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
     from fedhpo_gym.data import SOURCES
     from fedhpo_gym.data.bert import NAME as WEIGHTS
+    from fedhpo_gym.data.bert import fetch_weights
 
     failed = 0
     for name in SOURCES if "all" in names else names:
         try:
-            say(_fetch_weights() if name == WEIGHTS else _fetch_data(name))
+            say(f"{name}: {fetch_weights()}" if name == WEIGHTS else _fetch_data(name))
         except FedHPOError as error:
             complain("download", error)
             failed += 1
@@ -152,12 +149,6 @@ def _fetch_data(name: str) -> str:
     if SOURCES[name].open_licence:
         return found
     return f"{found}; no open licence ({SOURCES[name].licence})"
-
-
-def _fetch_weights() -> str:
-    from fedhpo_gym.data.bert import NAME, fetch_weights
-
-    return f"{NAME}: {fetch_weights()}"
 
 
 def leaf(

@@ -11,8 +11,8 @@ from typing import Annotated
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import Algorithm, Ids, Settings, Variant, asked_task, complain, say
-from fedhpo_gym.cli.listing import answering, arguments_of
-from fedhpo_gym.cli.problems import number, percent, survival_words
+from fedhpo_gym.cli.listing import answering
+from fedhpo_gym.cli.problems import name_of, number, percent, survival_words, variant_of
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
@@ -177,19 +177,14 @@ def difficulty(
 
 
 def _cells(stored: StoredNumbers) -> Iterator[str]:
-    versions = ", ".join(f"-v{task.version}" for task in answering(stored))
-    yield f"{stored.identity.task}{versions}"
-    words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
-    yield f"{words}, {'table' if isinstance(stored, Table) else 'surrogate'}"
+    yield name_of(stored)
+    yield f"{variant_of(stored)}, {'table' if isinstance(stored, Table) else 'surrogate'}"
     yield str(len(stored.space))
     yield from _figures(difficulty_of(stored))
 
 
 def _trained(task: Task, number: int) -> Iterator[str]:
-    """Yield the cells of a problem of which so many random configurations are trained.
-
-    Whole numbers come from their grid: courses of equal minibatches share work.
-    """
+    """Yield the cells of a problem of which so many random configurations are trained."""
     if number < TRIALS[0]:
         raise InvalidArgumentError(f"`--train` must be at least {TRIALS[0]}, got {number}")
     full, grid = task.space, task.space.discretized()
@@ -208,16 +203,12 @@ def _trained(task: Task, number: int) -> Iterator[str]:
 
 def _figures(found: Difficulty) -> Iterator[str]:
     yield from (_share(found.scaled(trials)[0]) for trials in TRIALS)
-    yield from map(_share, (found.scaled(25)[1],))
-    yield from _deviations(found)
+    yield _share(found.scaled(25)[1])
+    for value in (found.scaled(25)[2], found.gain):
+        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
     yield percent(found.near)
     yield percent(found.useless)
     yield "–" if math.isnan(found.left[25]) else "yes" if found.is_contest else "no"
-
-
-def _deviations(found: Difficulty) -> Iterator[str]:
-    for value in (found.scaled(25)[2], found.gain):
-        yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
 
 
 def _share(value: float) -> str:

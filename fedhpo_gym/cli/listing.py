@@ -184,12 +184,11 @@ def answering(stored: StoredNumbers) -> list[Task]:
     )
     if not isinstance(stored, Surrogate):
         return [task for task in versions if task.identity == identity]
-    there = ((task, list(filter(_is_fitted, task.surrogate_identities))) for task in versions)
+    there = (
+        (task, [one for one in task.surrogate_identities if has_surrogate(one.name)])
+        for task in versions
+    )
     return [task for task, fitted in there if fitted[:1] == [identity]]
-
-
-def _is_fitted(identity: Identity) -> bool:
-    return has_surrogate(identity.name)
 
 
 def arguments_of(identity: Identity) -> Iterator[str]:

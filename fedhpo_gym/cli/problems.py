@@ -201,13 +201,14 @@ def health_of_card(stored: StoredNumbers) -> Mapping[str, Any]:
     return health_on(stored, f"fedhpo-gym health {stored.identity.id} --write")
 
 
-def _name(stored: StoredNumbers) -> str:
+def name_of(stored: StoredNumbers) -> str:
     """Return the ids, without their common beginning, that answer from stored numbers."""
     versions = ", ".join(f"-v{task.version}" for task in answering(stored))
     return f"{stored.identity.task}{versions}"
 
 
-def _variant(stored: StoredNumbers) -> str:
+def variant_of(stored: StoredNumbers) -> str:
+    """Return the arguments of a variant, without quotation marks."""
     words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "")
     return words.replace("'", "")
 
@@ -215,8 +216,8 @@ def _variant(stored: StoredNumbers) -> str:
 def _cells(stored: StoredNumbers) -> Iterator[str]:
     health, labels = health_of_card(stored), labels_on(stored)
     tau = health["kendall"]
-    yield _name(stored)
-    yield _variant(stored)
+    yield name_of(stored)
+    yield variant_of(stored)
     yield number(health["optimum"]["val_loss"])
     yield number(labels["val_loss"]) if labels else "–"
     ends = {"lowest": "−", "highest": "+"}
@@ -243,7 +244,7 @@ def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
             found.append(CHAOS)
         kind = "table" if health["lattice"]["exact"] else "surrogate"
         for fault in found:
-            named.setdefault(fault, []).append(f"{_name(one)} ({_variant(one)}; {kind})")
+            named.setdefault(fault, []).append(f"{name_of(one)} ({variant_of(one)}; {kind})")
         healthy += not found
     for fault, names in named.items():
         words = f"**{fault[0].upper()}{fault[1:]}** ({len(names)}): {', '.join(names)}."
@@ -266,10 +267,7 @@ LIMIT_HEADS: Final = (
 
 
 def limits_of(task: Task, backend: str) -> dict[str, Any]:
-    """Return limits of each objective that varies, as JSON data.
-
-    Objectives on the test split are left out, by which none tunes.
-    """
+    """Return limits of each objective that varies, as JSON data; none tunes by the test split."""
     opened = make_backend(backend, task)
     asked = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
     names = tuple(name for name in asked if not opened.why_refused(name))
@@ -378,12 +376,6 @@ def verdicts_of(stored: StoredNumbers) -> dict[str, Any] | None:
         name: {"verdict": "offered" if one.passed else "refused", "figures": one.words}
         for name, one in held.items()
     }
-
-
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines that `fedhpo-gym show` prints of `verdicts_of`."""
-    for name, one in found.items():
-        yield f"{name}: {one['verdict']} ({one['figures']})"
 
 
 def claim_words(stored: StoredNumbers) -> str | None:

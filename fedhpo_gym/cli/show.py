@@ -18,7 +18,6 @@ from fedhpo_gym.cli.problems import (
     claim_words,
     health_words,
     limits_of,
-    lines,
     number,
     page,
     rows_of,
@@ -236,8 +235,9 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
     if stored[OBJECTIVES] is not None:
         words = f"Objectives that it answers: those with {RULE}. Held out:"
         say(f"\n{textwrap.fill(words, WIDTH)}\n")
-        for line in lines(stored[OBJECTIVES]):
-            say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+        for name, one in stored[OBJECTIVES].items():
+            line = f"- {name}: {one['verdict']} ({one['figures']})"
+            say(textwrap.fill(line, WIDTH, subsequent_indent="  "))
         say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', WIDTH)}")
     words = (
         "Limits that some of its configurations keep at full fidelity, and the lowest validation "

@@ -71,8 +71,7 @@ def main(
 def fit_all(folder: Path, *, keep: bool) -> int:
     """Fit the surrogates of all stored tables and samples, for the newest version of each problem.
 
-    What the folder already holds is skipped, if it was fitted on the same numbers: an interrupted
-    command resumes.
+    What the folder already holds is skipped, if it was fitted on the same numbers.
     """
     from fedhpo_gym.building.surrogate_fit import fit_surrogate
 
@@ -92,10 +91,7 @@ def fit_all(folder: Path, *, keep: bool) -> int:
 
 
 def can_train(task: Task) -> bool:
-    """Return whether the best that a surrogate claims is trained before it is written.
-
-    That takes a model that a processor trains in minutes, what trains it, and its data.
-    """
+    """Return whether the best that a surrogate claims can be trained, in minutes."""
     if task.model not in COMPILED or lacking(task):
         return False
     try:

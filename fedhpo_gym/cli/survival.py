@@ -1,8 +1,6 @@
 """Whether the best cells of a table survive a perturbation of the initial weights.
 
-Training is deterministic, so a table can state a loss to the last digit that no other
-machine, and no other order of a sum, would reach again. Where a perturbation far below any meaning
-moves the loss, the course is chaos, and its low loss is luck.
+Where one far below any meaning moves the loss, the course is chaos, and its low loss is luck.
 """
 
 from __future__ import annotations

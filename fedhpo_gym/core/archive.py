@@ -1,17 +1,10 @@
 """Arrays and the card that vouches for them: one npz and one JSON file, written and checked.
 
-Shared by everything the package stores: tables, samples, surrogates and learned policies.
-`numpy.load` opens the arrays without running code.
-
 A card names its arrays by their checksum, so new arrays never take the place of old ones.
 Replacing the card, in one step, replaces both; only then the old arrays are deleted. A reader
 opens the arrays when it reads the card, and looks again if they were deleted in between.
 
-All cards of the package travel with it, the arrays of version 0's tables and of samples in a second
-distribution, `fedhpo-gym-data`: most of the bytes, which few users ask for.
-
-The card has a digest of its own over everything in it that decides what a number means, the
-checksum of the arrays included: it is the fingerprint of the pair.
+The digest of the card, over all in it that decides what a number means, is the fingerprint of both.
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.checks import FAULTS, as_typed
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -87,28 +80,12 @@ _LOOKS = 20
 _PIECE = 1 << 24
 MODEL_GROWTH = 16
 """How many times its stored bytes a model may take: small integers become large ones."""
-_MEANINGLESS = (
-    LookupError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    AttributeError,
-    RecursionError,
-)
-"""What reading the entries of a card raises where they do not say what they must."""
 
 
 class StoredArrays:
-    """The file of arrays that a card names, open since the card was read.
-
-    Who has read a card gets its arrays, even if the pair is replaced before they are asked for.
-
-    Attributes:
-        path: the npz file.
-    """
+    """The npz file that a card names, open since the card was read: it may be replaced."""
 
     def __init__(self, path: Path, descriptor: int | None, size: int) -> None:
-        """Take the file."""
         self.path = path
         self._size = size
         self._descriptor = descriptor
@@ -179,10 +156,7 @@ def _check_sum(content: bytes, sha256: str) -> None:
 
 
 def card_digest(content: Mapping[str, Any]) -> str:
-    """Return the sha256 of what a card says, but for the entries that decide no answer.
-
-    The order of entries, and how a number is written, do not count.
-    """
+    """Return the sha256 of what a card says, but for the entries that decide no answer."""
     counted = {name: value for name, value in content.items() if name not in UNDIGESTED}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
@@ -209,9 +183,8 @@ def write_archive(
 ) -> Path:
     """Write the arrays, then `<stem>.json`, which names them; until the card is there, nothing is.
 
-    The same content gives the same bytes: members carry no time stamp. A pair that is there is
-    replaced in one step: a reader sees the old one or the new one, whatever happens to this
-    process. What no card names any more is removed.
+    The same content gives the same bytes: members carry no time stamp. What no card names any more
+    is removed.
     """
     content = _archived(arrays, uncompressed)
     digest = hashlib.sha256(content).hexdigest()
@@ -278,7 +251,7 @@ def reading_card(
         yield _read_pair(card, number)
     except TooLargeError:
         raise
-    except _MEANINGLESS as error:
+    except FAULTS as error:
         raise DamagedDataError(
             f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
         ) from error

@@ -32,12 +32,10 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, suggest
 
 
 def as_number(value: object) -> int | float | None:
-    """Return the built-in number that a value is, None where it is none.
+    """Return the built-in number that a value is, also NaN or infinity; None where it is none.
 
-    Numbers are built-in and numpy integers and floats, also as arrays without axes. Truth values,
-    complex numbers, strings, and integers too large for a float are none. Infinities and NaN are
-    numbers: the range that the caller compares with decides on them (no comparison with NaN holds).
-    A numpy float gives its shortest decimal: float32's 0.1 is 0.1.
+    Truth values and integers too large for a float are none. A numpy float gives its shortest
+    decimal: float32's 0.1 is 0.1.
     """
     if type(value) is float:
         return value
@@ -54,10 +52,7 @@ def as_number(value: object) -> int | float | None:
 
 
 def as_integer(value: object) -> int | None:
-    """Return the built-in integer that a value is, of any size; None where it is none.
-
-    Integers are what `operator.index` takes, numpy's included; 3.0 and truth values are none.
-    """
+    """Return the built-in integer that a value is, of any size; None for 3.0 and truth values."""
     if type(value) is int:
         return value
     if isinstance(value, bool | np.bool_):
@@ -100,7 +95,6 @@ class Axes:
         least: how many axes it has at least.
         most: and at most; None for any number.
         empty: whether it may hold nothing.
-        nan: whether it may hold NaN.
     """
 
     least: int = 0
@@ -129,10 +123,7 @@ class Axes:
 class Range:
     """What a number must be besides a number, beside its annotation: `Annotated[int, Range(1)]`.
 
-    Attributes:
-        low: the lowest it may be.
-        high: the highest.
-        ends: as intervals are written, whether the ends belong to it: "[]", "(]", "[)" or "()".
+    `ends` says, as intervals are written, whether the ends belong to it.
     """
 
     low: float = -math.inf
@@ -147,12 +138,13 @@ class Range:
         return above and (number < self.high if self.ends[1] == ")" else number <= self.high)
 
     def __str__(self) -> str:
+        low, high = (str(x) if isinstance(x, int) else f"{x:g}" for x in (self.low, self.high))
         if math.isinf(self.high):
-            finite = "finite and " * (self.ends[1] == ")")
-            return f"{finite}{'above' if self.ends[0] == '(' else 'at least'} {self.low:g}"
+            finite = " and finite" * (self.ends[1] == ")")
+            return f"{'above' if self.ends[0] == '(' else 'at least'} {low}{finite}"
         if math.isinf(self.low):
-            return f"{'below' if self.ends[1] == ')' else 'at most'} {self.high:g}"
-        return f"in {self.ends[0]}{self.low:g}, {self.high:g}{self.ends[1]}"
+            return f"{'below' if self.ends[1] == ')' else 'at most'} {high}"
+        return f"in {self.ends[0]}{low}, {high}{self.ends[1]}"
 
 
 def shown(value: object) -> str:
@@ -172,11 +164,11 @@ def as_typed(name: str, value: object, hint: Any) -> Any:
         raise InvalidArgumentError(f"`{name}` must be {words}, got {shown(value)}") from None
 
 
-def check_fields(record: Any) -> None:
-    """Give every field of a frozen dataclass the type of its annotation."""
+def check_fields(record: Any, form: str = "{}") -> None:
+    """Give every field of a frozen dataclass the type of its annotation, or name it in a form."""
     hints = _hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     for field in fields(record):
-        value = as_typed(field.name, getattr(record, field.name), hints[field.name])
+        value = as_typed(form.format(field.name), getattr(record, field.name), hints[field.name])
         object.__setattr__(record, field.name, value)
 
 
@@ -195,9 +187,7 @@ def as_reals(name: str, value: object) -> NDArray[np.floating]:
 def checked_types(call: C) -> C:
     """Make a public function read its arguments as the types that its annotations name.
 
-    What fits comes as `as_typed` returns it, lists of numbers as arrays where those are meant, and
-    strings as paths. What does not is refused with the name of the parameter, before the function
-    begins.
+    What does not fit is refused with the name of the parameter, before the function begins.
     """
 
     @wraps(call)
@@ -358,10 +348,7 @@ def _while_read(items: Iterator[Any], hint: Any) -> Iterator[Any]:
 
 
 def _as_array(value: Any, kind: Any) -> NDArray[Any]:
-    """Return an array of numbers of a kind, such as `np.floating`; whole numbers are real ones.
-
-    Of real numbers, float32 and float64 stay as they are, and all else becomes float64.
-    """
+    """Return an array of numbers of a kind, such as `np.floating`; whole numbers are real ones."""
     try:
         array = np.asarray(value)
     except FAULTS:

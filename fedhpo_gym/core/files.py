@@ -2,8 +2,7 @@
 
 What is written has a temporary name in the same folder that nobody can foresee: two writers never
 share one, and no link laid there beforehand is followed. It takes the real name when it is complete
-and on the disk. A failure removes it; only a process that is killed outright can leave it behind,
-under a name that ends with `.part` and that nothing reads.
+and on the disk. Only a process that is killed outright can leave it behind, as a `.part`.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BufferedRandom]:
-    """Give an empty binary file that takes its place when the body ends without an error.
-
-    The body may read back what it wrote. What the body raises goes on to the caller.
-    """
+    """Give an empty binary file that takes its place when the body ends without an error."""
     part = _temporary(path)
     # What ends a process may come as soon as the file is there: it is removed then, too.
     try:

@@ -20,11 +20,9 @@ class Identity:
     """A variant of a version of a problem.
 
     Attributes:
-        name: stem of its files. It tells variants apart, and nothing is ever read off it.
+        name: stem of its files, off which nothing is ever read.
         task: name of the problem in the catalogue.
-        version: version of the problem.
-        options: values of `OPTIONS`, in their order, but for those that are `UNSAID`; empty where
-            the problem has none.
+        options: values of `OPTIONS`, in their order, but for those that are `UNSAID`.
         settings: hyperparameters fixed, defaults included, in the order of their names.
     """
 
@@ -41,10 +39,7 @@ class Identity:
 
     @property
     def arguments(self) -> str:
-        """Arguments of `fedhpo-gym build` and `fedhpo-gym surrogate` that name this variant.
-
-        Nothing is left out: a default may differ between versions.
-        """
+        """Arguments of `fedhpo-gym build` that name this variant, in full."""
         chosen = [f"--{name} {_word(value)}" for name, value in self.options]
         fixed = [f"--setting {name}={_word(value)}" for name, value in self.settings]
         return " ".join([self.id, *chosen, *fixed])

@@ -27,19 +27,10 @@ _HEADERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 _RAISED = (
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    MemoryError,
+    ArithmeticError, EOFError, LookupError, MemoryError, SyntaxError, TypeError,
     RuntimeError,  # an encrypted member, an unknown method, a header nested too deeply
-    SyntaxError,
-    TypeError,
-    lzma.LZMAError,
-    struct.error,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+    lzma.LZMAError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -59,13 +59,7 @@ class _Message:
 
 @dataclass(frozen=True)
 class JobResult(Generic[J]):
-    """How a job ended.
-
-    Attributes:
-        job: what was to be done.
-        result: what it returned.
-        error: what it raised, or what became of its worker; None where it returned.
-    """
+    """How a job ended: what it returned, or what it raised or became of its worker."""
 
     job: J
     result: Any = None
@@ -88,14 +82,12 @@ class WorkerPool(Generic[J]):
     """Worker processes, from the first job to the end of the `with` statement."""
 
     def __init__(self, size: int, work: Work[J]) -> None:
-        """Start nothing yet."""
         self._size = size
         self._work = work
         self._workers: list[_Worker] = []
         self._began = False
 
     def __enter__(self) -> Self:
-        """Return the crew."""
         return self
 
     def __exit__(
@@ -104,7 +96,6 @@ class WorkerPool(Generic[J]):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """End all workers, whatever they are doing."""
         workers, self._workers = self._workers, []
         processes = [worker.process for worker in workers]
         try:
@@ -223,8 +214,7 @@ class WorkerPool(Generic[J]):
 def terminated_as_interrupted() -> Iterator[None]:
     """Let SIGTERM do in the body what an interrupt from the keyboard does, in the main thread.
 
-    The first of either is the last: later ones are ignored while the process cleans up and ends, so
-    two quick ones cannot end it halfway.
+    The first of either is the last: two quick ones cannot end the cleaning up halfway.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,10 +1,9 @@
 """What this processor computes with, and the setting that fixes how torch multiplies matrices.
 
-torch multiplies float32 matrices by oneMKL on x86 processors. Unless told otherwise, that library
-chooses by shape, by processor and by where numbers lie in memory among kernels that round
-differently. Its setting `MKL_CBWR` fixes the choice; it is read once, when the first matrices are
-multiplied, so importing this package sets it. Worker processes inherit it. docs/processors.md says
-what is promised where.
+Unless told otherwise, oneMKL chooses by shape, by processor and by where numbers lie in memory
+among kernels that round differently. Its setting `MKL_CBWR` fixes the choice; it is read once, when
+the first matrices are multiplied, so importing this package sets it, and worker processes inherit
+it. docs/processors.md says what is promised where.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ def chosen_branch() -> str | None:
 
 @cache
 def vector_level() -> str:
-    """Return the widest vectors of this processor: `AVX512`, `AVX2`, `SSE`, `SVE`, `NEON`, ...
-
-    A processor that multiplies tiles of bfloat16 numbers adds ` with AMX`.
-    """
+    """Return the widest vectors of this processor: `AVX512`, `AVX2`, `SSE`, `SVE`, `NEON`, ..."""
     core = getattr(np, "_core", None) or np.core
     found = getattr(core._multiarray_umath, "__cpu_features__", {})
     if _any(found, "AVX512_SKX", "X86_V4"):
@@ -87,11 +83,7 @@ def _cpu_info(entry: str) -> str:
 
 
 def this_platform() -> dict[str, str]:
-    """Return what decides how numbers are rounded here: where it is equal, so are trained numbers.
-
-    Architecture, processor, its vectors, the settings that limit what libraries use of them, and
-    the versions of the libraries; names of what is not there are left out.
-    """
+    """Return what decides how numbers are rounded here: equal ones train equal numbers."""
     chosen = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
     found = {
         "machine": platform.machine(),

@@ -14,10 +14,9 @@ WORD = 2**32
 
 
 def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
-    """Return the random stream that belongs to a seed, a name, and integer keys.
+    """Return the random stream of a seed, a name, and integer keys: equal everywhere.
 
-    The same arguments give the same stream in every process and on every machine; any
-    other name or key gives an independent one, so new code never shifts old draws.
+    Any other name or key gives an independent one, so new code never shifts old draws.
     """
     checked = [_checked("seed", seed, None)]
     checked += [_checked(f"keys[{i}]", key, WORD) for i, key in enumerate(keys)]
@@ -41,10 +40,7 @@ def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Ge
 
 
 def first_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Return the (n, 4) words that `started` makes streams of: hundreds cost little more than one.
-
-    Shapes: `keys` (n, k).
-    """
+    """Return the (n, 4) words that `started` makes streams of, for (n, k) keys."""
     return _states(keys, crc32(name.encode("utf-8")))
 
 

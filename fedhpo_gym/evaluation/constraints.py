@@ -41,8 +41,7 @@ def violations(
     """Return the total violation of each of (..., m) values; 0 where a trial is feasible.
 
     It is the sum of what exceeds the limits, each in units of its objective's bounds, so that no
-    unit decides which of two infeasible trials is nearer. NaN exceeds every limit without end. A
-    weight plays no part: it only says what a penalty costs.
+    unit decides which of two infeasible trials is nearer. NaN exceeds every limit without end.
     """
     total = np.zeros(values.shape[:-1])
     for column, (limit, _) in read_constraints(objectives, constraints).items():
@@ -54,10 +53,9 @@ def violations(
 
 
 def is_better(violation: Numbers, error: Numbers, than: tuple[Numbers, Numbers]) -> NDArray[Any]:
-    """Return where trials take the place of incumbents, all (N,).
+    """Return where trials take the place of incumbents, all (N,) (the rule of Deb, 2000).
 
-    Feasible trials come first, by their error; then the others, by their total violation (the rule
-    of Deb, 2000). The first of equals stays; any trial is better than NaN, which is none.
+    The first of equals stays; any trial is better than NaN, which is none.
     """
     nearer, further = violation < than[0], violation > than[0]
     # Not "lower": the first trial is better than NaN, whatever its error.

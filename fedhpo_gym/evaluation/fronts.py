@@ -12,13 +12,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, needing
 
 
 def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
-    """Return which points no other point dominates.
-
-    A point dominates another if it is nowhere worse and somewhere better: equal points stay
-    together.
-
-    Shapes: `errors` (n, objectives); returns (n,).
-    """
+    """Return which of (n, objectives) points no other point dominates: (n,); equal ones stay."""
     points = _checked("errors", errors)
     distinct, inverse = np.unique(points, axis=0, return_inverse=True)
     kept = np.ones(len(distinct), dtype=np.bool_)
@@ -30,12 +24,7 @@ def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
 
 
 def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
-    """Return the volume of what points dominate, bounded by a reference point.
-
-    Exact, by `moocore` (Fonseca, Paquete and Lopez-Ibanez, 2006).
-
-    Shapes: `errors` (n, objectives); `reference` (objectives,).
-    """
+    """Return the volume of what (n, objectives) points dominate, up to a reference point."""
     points = _checked("errors", errors)
     corner = as_reals("reference", reference).astype(np.float64)
     if corner.shape != points.shape[1:] or not np.isfinite(corner).all():
@@ -56,12 +45,10 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
 def growing_volumes(
     errors: ArrayLike, reference: ArrayLike, told: ArrayLike
 ) -> NDArray[np.float64]:
-    """Return the volume of the front that one believes in after each of some trials.
+    """Return the volume of the front that one believes in after each of (N, k) trials: (N,).
 
     Who sees noisy values picks the trials that are not dominated by these, and gets what they truly
     are. So volumes may fall; where nothing is noisy, they never do.
-
-    Shapes: `errors` (N, k); `reference` (k,); `told` (N, k); returns (N,).
     """
     points, believed = _checked("errors", errors), _checked("told", told)
     if believed.shape != points.shape:
@@ -84,12 +71,9 @@ def growing_volumes(
 def attained(
     runs: Sequence[NDArray[np.float64]], shares: Sequence[float]
 ) -> dict[float, NDArray[np.float64]]:
-    """Return the points that at least these shares of some runs attain: (M, 2) or (M, 3) each.
+    """Return the points that at least these shares of (N, k) runs attain: (M, 2) or (M, 3) each.
 
-    A run attains a point if one of its trials is nowhere worse. This is the empirical attainment
-    function of Grunert da Fonseca, Fonseca and Hall (2001), by `moocore`.
-
-    Shapes: `runs` (N, k).
+    This is the empirical attainment function of Grunert da Fonseca, Fonseca and Hall (2001).
     """
     trials = [as_reals("runs", run).astype(np.float64) for run in runs]
     shapes = [run.shape for run in trials]
@@ -128,12 +112,10 @@ _PAIRS_AT_ONCE = 1 << 22
 
 
 def kendall(one: ArrayLike, other: ArrayLike) -> float:
-    """Return Kendall's rank correlation of two lists of values, tau-b: ties are corrected for.
+    """Return Kendall's rank correlation of two (n,) lists of values, corrected for ties (1945).
 
     tau-b = (C - D) / sqrt((P - T) (P - U)) of P pairs, of which C are in the same order in both
-    lists, D in opposite order, T tied in one list and U in the other (Kendall, 1945).
-
-    Shapes: `one` (n,); `other` (n,).
+    lists, D in opposite order, T tied in one list and U in the other.
     """
     lists = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
     if lists[0].ndim != 1 or lists[0].shape != lists[1].shape or np.isnan(lists).any():

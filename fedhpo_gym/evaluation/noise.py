@@ -1,8 +1,7 @@
 """Noise of evaluation: few clients, biased participation, other clients' samples, and privacy.
 
 Kuo, Thaker, Khodak, Nguyen, Jiang, Talwalkar, Smith, "On Noisy Evaluation in Federated
-Hyperparameter Tuning", MLSys 2023. What a server hears of a trial are the metrics of those clients
-that happen to be evaluated, and perhaps only with noise added to them.
+Hyperparameter Tuning", MLSys 2023.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, shown
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 
@@ -41,46 +40,28 @@ class Noise:
     """What evaluations lack; the defaults lack nothing.
 
     Attributes:
-        clients: share of the clients that evaluate a trial, drawn anew for each trial and seed
-            without replacement: the whole part of the share, at least one.
-        bias: b, the probability of a client is proportional to (1.0001 - error)^b of its own
-            validation error.
+        clients: share of the clients that evaluate a trial, drawn anew without replacement.
+        bias: b of a client's probability, proportional to (1.0001 - its validation error)^b.
         iid: share of its validation samples that a client exchanges for samples of all clients.
-        epsilon: privacy of all evaluations of an episode together, for each client; infinite for
-            none.
-        evaluations: trials that share it, after which an episode ends; by default as many as the
-            budget of trials allows, or 16.
+        epsilon: privacy of all evaluations of an episode together, for each client.
+        evaluations: trials that share it; by default the budget of trials, or 16.
     """
 
-    clients: float = 1.0
-    bias: float = 0.0
-    iid: float = 0.0
-    epsilon: float = math.inf
-    evaluations: int | None = None
+    clients: Annotated[float, Range(0, 1, "(]")] = 1.0
+    bias: Annotated[float, Range(0, 1e3)] = 0.0
+    iid: Annotated[float, Range(0, 1)] = 0.0
+    epsilon: Annotated[float, Range(1e-9)] = math.inf
+    evaluations: Annotated[int, Range(1)] | None = None
 
     def __post_init__(self) -> None:
-        """Check every number."""
-        self._check("clients", "in (0, 1]", 0.0, 1.0, above=True)
-        self._check("bias", "finite and not negative", 0.0, 1e3)
-        self._check("iid", "in [0, 1]", 0.0, 1.0)
-        self._check("epsilon", "positive, at least 1e-9", 1e-9, math.inf)
-        if self.evaluations is None:
-            return
-        number = as_integer(self.evaluations)
-        if number is None or number < 1:
-            raise _refused("evaluations", "a positive whole number", self.evaluations)
-        if not self.private:
+        check_fields(self, "noise['{}']")
+        for name in ("clients", "bias", "iid", "epsilon"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if self.evaluations is not None and not self.private:
             raise InvalidArgumentError(
                 "`noise['evaluations']` counts the trials that share an epsilon, got "
-                f"{shown(self.evaluations)} without 'epsilon'; leave it out"
+                f"{self.evaluations} without 'epsilon'; leave it out"
             )
-        object.__setattr__(self, "evaluations", number)
-
-    def _check(self, name: str, rule: str, low: float, high: float, above: bool = False) -> None:
-        number = as_number(value := getattr(self, name))
-        if number is None or not low <= number <= high or (above and number == low):
-            raise _refused(name, rule, value)
-        object.__setattr__(self, name, float(number))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Noise:
@@ -91,7 +72,10 @@ class Noise:
                 raise InvalidArgumentError(
                     f"`noise` has no entry {name!r}, only {known}.{suggest(name, known)}"
                 )
-        return cls(**{**given, "evaluations": _whole(given.get("evaluations"))})
+        number = given.get("evaluations")  # one of them, a mapping of floats makes a float
+        if isinstance(number, float) and number.is_integer():
+            given = {**given, "evaluations": int(number)}
+        return cls(**given)
 
     @property
     def private(self) -> bool:
@@ -100,10 +84,7 @@ class Noise:
 
     @property
     def withholds(self) -> bool:
-        """Whether only the objectives are told, and no other number that clients evaluate.
-
-        Each further number would cost a share of epsilon, and under `iid` it is not known.
-        """
+        """Whether only the objectives are told: each number more costs a share of epsilon."""
         return self.private or self.iid > 0
 
     def describe(self) -> dict[str, float]:
@@ -117,13 +98,11 @@ class Noise:
     def apply(
         self, evaluations: Evaluations, rngs: Generators, bounds: NDArray[np.float64]
     ) -> Evaluations:
-        """Return what the server hears of B evaluations.
+        """Return what the server hears of B evaluations, of metrics with (metrics, 2) bounds.
 
         Who is not heard has no samples in it, and NaN in place of metrics. Under privacy all
         clients that are heard count the same, and their metrics are clipped to their bounds: one
         client then changes a mean of n by at most the width of the bounds over n.
-
-        Shapes: `bounds` (metrics, 2).
         """
         if not (self.private or self.iid or self.clients < 1):
             return evaluations
@@ -148,13 +127,11 @@ class Noise:
     def cohorts(
         self, accuracy: NDArray[np.floating], samples: NDArray[np.integer], rngs: Generators
     ) -> NDArray[np.bool_]:
-        """Return the (B, S, N) marks of the clients that evaluate.
+        """Return the (B, S, N) marks of the clients that evaluate, of as many accuracies.
 
         Clients are drawn one after the other, each time in proportion to (1.0001 - error)^b among
         those that are left. That is the order in which exponential waiting times of these rates end
         (Efraimidis and Spirakis, 2006). Who has no samples to train or to validate on is not drawn.
-
-        Shapes: `accuracy` (B, S, N); `samples` (B, S, N, splits).
         """
         able = (samples[..., TRAIN] > 0) & (samples[..., VAL] > 0)
         waits = np.array([rng.standard_exponential(able.shape[1:]) for rng in rngs])
@@ -175,14 +152,11 @@ class Noise:
     def laplace(
         self, sensitivities: NDArray[np.float64], evaluations: int, rngs: Generators
     ) -> NDArray[np.float64]:
-        """Return the noise of B trials that tell R numbers each, of S seeds: (B, R).
+        """Return the (B, R) noise of B trials that tell R numbers of (B, R, S) sensitivities.
 
         A trial has epsilon / M of the privacy of M trials, and each of its R numbers an equal share
         of that (basic composition; Dwork et al., 2006). So the scale of a number of sensitivity s
-        is b = R M s / epsilon, its variance 2 b^2. Seeds are federations of their own, and the
-        noise of a mean over them is the mean of theirs.
-
-        Shapes: `sensitivities` (B, R, S).
+        is R M s / epsilon. The noise of a mean over seeds is the mean of theirs.
         """
         drawn = np.stack([rng.laplace(size=sensitivities.shape[1:]) for rng in rngs])
         scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)
@@ -202,13 +176,10 @@ def exchanged(
     share: float,
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Return the accuracies of N clients that exchange a share of their samples, of S seeds each.
+    """Return the (S, N) accuracies of clients that exchange a share of their (S, N) samples.
 
     Every sample goes into a pool with this probability, and the pool is dealt out so that all
-    clients have as many as before. Which answers are right does not change, so counts decide all:
-    what is dealt is hypergeometric. With a share of 1, clients are random samples of all data.
-
-    Shapes: `accuracy` (S, N); `samples` (S, N).
+    clients have as many as before. Which answers are right does not change, so counts decide all.
     """
     has = samples > 0
     exact = np.where(has, accuracy, 0.0).astype(np.float64) * samples
@@ -237,7 +208,9 @@ def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
                 f"{objective.name!r} has no known sensitivity; choose others, such as 'val_loss', "
                 "or state the `sensitivity` of an objective of your own"
             )
-        if noise.iid and objective.reads_clients and not _of_counts(objective.name):
+        name = objective.name
+        of_counts = name == "val_error" or name.startswith("fairness_")
+        if noise.iid and objective.reads_clients and not of_counts:
             raise InvalidArgumentError(
                 "`noise['iid']` deals out validation samples anew. Answers say of each client how "
                 "many of its samples are right, but not the loss or the class of a sample, so "
@@ -248,17 +221,3 @@ def check_noise(noise: Noise, objectives: Sequence[Any], backend: str) -> None:
             "`noise['iid']` must be 0 for backend='surrogate': what it predicts of a client is no "
             "number of right answers; use a table or backend='raw'"
         )
-
-
-def _of_counts(name: str) -> bool:
-    """Return whether an objective reads nothing of clients but their validation accuracy."""
-    return name == "val_error" or name.startswith("fairness_")
-
-
-def _whole(number: object) -> object:
-    """Return a whole number that a mapping of floats made one of them, as it was written."""
-    return int(number) if isinstance(number, float) and number.is_integer() else number
-
-
-def _refused(name: str, rule: str, value: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"`noise[{name!r}]` must be {rule}, got {shown(value)}")

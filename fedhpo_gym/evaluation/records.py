@@ -41,12 +41,10 @@ class Fidelity:
     client_sample_rate: float
 
     def __post_init__(self) -> None:
-        """Check both fields and turn numpy scalars into built-in ones."""
+        # By hand, not by `check_fields`: one is made in every step.
         rounds, rate = as_integer(self.round), as_number(self.client_sample_rate)
         if rounds is None or rounds < 0:
-            raise InvalidArgumentError(
-                f"`round` must be a non-negative integer, got {self.round!r}."
-            )
+            raise InvalidArgumentError(f"`round` must be an integer >= 0, got {self.round!r}.")
         if rate is None or not 0.0 < rate <= 1.0:
             raise InvalidArgumentError(
                 f"`client_sample_rate` must be in (0, 1], got {self.client_sample_rate!r}."
@@ -144,7 +142,6 @@ class Evaluation(_Metrics):
     fidelity: Fidelity
 
     def __post_init__(self) -> None:
-        """Check that every array agrees with the shape of ``best`` and the seeds."""
         if self.best.ndim != 4 or self.best.shape[2:] != (len(SPLITS), len(METRICS)):
             raise InvalidArgumentError(
                 f"`best` must have shape (seeds, clients, 3, 3), got {self.best.shape}."
@@ -168,7 +165,6 @@ class Evaluation(_Metrics):
     def mean(self, split: Split, metric: Metric, which: Which = "best") -> float:
         """Return one number: sample-weighted mean over clients, then plain mean over seeds.
 
-        The weighting is the ``weighted_avg`` of FederatedScope that FedHPO-Bench reports.
         A client without samples in the split has no say, whatever its entry holds.
         """
         return float(self._means((split,), metric, which)[0])
@@ -176,22 +172,16 @@ class Evaluation(_Metrics):
 
 @dataclass(frozen=True, eq=False)
 class Evaluations(_Metrics):
-    """B answers side by side, each with as many seeds and clients: S and N.
-
-    Each of them alone is an `Evaluation`: `evaluations[i]`.
+    """B answers side by side, each an `Evaluation`, `evaluations[i]`, of S seeds and N clients.
 
     Attributes:
-        best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far; NaN where
-            nobody asked for them.
-        num_samples: (S, N, 3) samples of each client in each split, or (B, S, N, 3) where they
-            differ between answers.
+        best: (B, S, N, 3, 3) metrics at the round of the lowest validation loss so far, or NaN.
+        num_samples: (S, N, 3) or (B, S, N, 3) samples of each client in each split.
         best_round: (B, S) the rounds of `best`.
         diverged: (B, S) whether training of that seed diverged by the requested round.
-        seeds: (S,) the seeds, or (B, S) where they differ between answers.
-        fidelity: (B,) values of `round` and of `client_sample_rate`, by name: what was asked for.
-            It may hold more.
-        find_current: returns `current`, which is computed when somebody asks for it; None where the
-            backend does not know it.
+        seeds: (S,) or (B, S).
+        fidelity: (B,) values of `round` and of `client_sample_rate`, by name, and perhaps more.
+        find_current: computes `current`; None where the backend does not know it.
     """
 
     best: NDArray[np.floating]
@@ -203,7 +193,6 @@ class Evaluations(_Metrics):
     find_current: Callable[[], NDArray[np.floating]] | None = None
 
     def __post_init__(self) -> None:
-        """Check the shapes."""
         samples = self.num_samples.shape
         expected = (*samples[-3:-1], len(SPLITS), len(METRICS))
         own = samples[:-3] in ((), self.best.shape[:1])
@@ -239,15 +228,12 @@ class Evaluations(_Metrics):
         )
 
     def __len__(self) -> int:
-        """Return B."""
         return len(self.best)
 
     def __iter__(self) -> Iterator[Evaluation]:
-        """Yield the answers one by one."""
         return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> Evaluation:
-        """Return one of the answers: its arrays are views."""
 
         def own(array: NDArray[Any], axes: int) -> NDArray[Any]:
             return array if array.ndim == axes else array[index]
@@ -287,11 +273,9 @@ class Cost:
 
     Attributes:
         time_s: Simulated seconds, ``communication_s + computation_s``.
-        communication_s: Simulated seconds spent on messages.
         computation_s: Simulated seconds spent by the slowest client and the server.
         upload_bytes: Bytes from clients to the server.
         download_bytes: Bytes from the server to clients.
-        rounds: Communication rounds paid for.
     """
 
     time_s: float
@@ -305,11 +289,7 @@ class Cost:
 def client_means(
     values: NDArray[np.floating], num_samples: NDArray[np.integer]
 ) -> NDArray[np.float64]:
-    """Return sample-weighted means over clients, then plain means over seeds.
-
-    Shapes: `values` (..., S, N, splits, metrics); `num_samples` (S, N, splits); returns (...,
-    splits, metrics).
-    """
+    """Return means over samples, then seeds, of (..., S, N, splits, metrics)."""
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
         shares = weights / weights.sum(axis=-3, keepdims=True)
@@ -349,13 +329,8 @@ class MetricSpec:
     """One quantity that an evaluation holds of every seed, client and split.
 
     Attributes:
-        name: name on the metrics axis of an `Evaluation`.
-        unit: unit of the values; "1" for a pure number.
-        minimize: whether lower values are better.
-        bounds: finite lowest and highest value that counts; what lies beyond is clipped where it
-            is shown or scored.
-        complement: name of the objective 1 - value, which takes the metric's place among the
-            objectives; None where the objective is the metric itself.
+        bounds: finite lowest and highest value that counts; what lies beyond is clipped.
+        complement: the objective 1 - value that takes the metric's place; None for the metric.
         open_ended: whether there are worse values than the bounds say, as of a loss.
     """
 
@@ -367,7 +342,6 @@ class MetricSpec:
     open_ended: bool = False
 
     def __post_init__(self) -> None:
-        """Check the bounds."""
         low, high = self.bounds
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise InvalidArgumentError(
@@ -401,26 +375,24 @@ def best_rounds(
     metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
     num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],
 ) -> NDArray[np.int64]:
-    """Return the index of the round with the lowest validation loss so far, for every round.
+    """Return, of (courses, rounds, clients, splits, metrics), the best round so far of every round.
 
     The validation loss of a round is the sample-weighted mean over clients; the first of equal
     losses counts.
-
-    Args:
-        metrics: (courses, rounds, clients, splits, metrics).
-        num_samples: (clients, splits).
-
-    Returns:
-        (courses, rounds) indices into the rounds axis.
     """
     weights = num_samples[:, 1] / num_samples[:, 1].sum()
     # A sum in a fixed order: a matrix product may round differently for another number of courses.
     loss = sum(metrics[:, :, i, 1, 0].astype(np.float64) * w for i, w in enumerate(weights))
-    lowest = np.minimum.accumulate(loss, axis=1)
-    improved = np.ones(loss.shape, dtype=bool)
-    improved[:, 1:] = loss[:, 1:] < lowest[:, :-1]
-    rounds = np.arange(loss.shape[1])
-    return np.maximum.accumulate(np.where(improved, rounds, 0), axis=1)
+    return first_lowest(np.asarray(loss))
+
+
+def first_lowest(values: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return the place of the lowest value so far along the last axis, the first of equals."""
+    lowest = np.minimum.accumulate(values, axis=-1)
+    is_new = np.ones(values.shape, dtype=bool)
+    is_new[..., 1:] = values[..., 1:] < lowest[..., :-1]
+    places = np.where(is_new, np.arange(values.shape[-1]), 0)
+    return np.maximum.accumulate(places, axis=-1)
 
 
 def evaluation_of(
@@ -431,11 +403,7 @@ def evaluation_of(
     seeds: tuple[int, ...],
     fidelity: Fidelity,
 ) -> Evaluation:
-    """Return what learning curves answer at a fidelity.
-
-    Shapes: `metrics` (seeds, R, clients, splits, metrics); `rounds` (R,); `diverged_at` (seeds,);
-    `num_samples` (seeds, clients, splits).
-    """
+    """Return what (seeds, R, clients, splits, metrics) learning curves answer at a fidelity."""
     known = metrics[:, : np.searchsorted(rounds, fidelity.round, "right")]
     best = np.stack(
         [best_rounds(known[[row]], num_samples[row])[0, -1] for row in range(len(seeds))]

@@ -1,8 +1,5 @@
 """Run records on disk: where they lie, and reading and writing them whole or not at all.
 
-A record is a JSONL file or, of a study with many, a Parquet file: the name's ending says which.
-Both hold the same, and reading gives the same record.
-
 While a run goes on, its file is named as the record with `.open` behind it, where no command looks
 for records. A run that was killed starts over, because optimizers remember what they did; what it
 does again is compared with the lines that are there, and only what is new is written.
@@ -46,7 +43,7 @@ _NAME = re.compile(r".+-seed\d+-[0-9a-f]{10}\.(jsonl|parquet)")
 """Names as `record_path` makes them; other files are not ours to rename."""
 _REPAIR = "; delete the file and run its `fedhpo-gym run` again"
 
-_Line = TypeVar("_Line", Header, StepRecord)
+_Line = TypeVar("_Line", Header, StepRecord, None)
 _Run = TypeVar("_Run", RunRecord, JudgedRun)
 
 
@@ -57,8 +54,7 @@ def record_path(folder: Path, header: Header) -> Path:
     The name holds a digest of the environment's spec, fingerprint and workers: runs under other
     settings, or on other data, never take each other's place.
     """
-    numbers = header.workers, header.shared_start
-    key = record_key(header.spec, header.fingerprint, *numbers)
+    key = record_key(header.spec, header.fingerprint, header.workers, header.shared_start)
     return keyed_path(folder, header.id, header.agent, header.seed, key)
 
 
@@ -112,12 +108,11 @@ def read_record(path: Path) -> RunRecord:
     cut = lines.pop() != b""
     if cut or not lines:
         raise _damaged(path, len(lines) + 1, "the file is cut short here")
-    first = _json(path, 1, lines[0])
-    _check_claims(path, first)
+    _built(path, 1, lines[0], _check_claims)
     lines = list(_checked_lines(path, lines))
-    header = _built(path, 1, _json(path, 1, lines[0]), Header.from_dict)
+    header = _built(path, 1, lines[0], Header.from_dict)
     steps = [
-        _built(path, number, _json(path, number, line), StepRecord.from_dict)
+        _built(path, number, line, StepRecord.from_dict)
         for number, line in enumerate(lines[1:], start=2)
     ]
     if fault := first_fault(steps):
@@ -132,12 +127,12 @@ def read_judged(path: Path) -> JudgedRun:
     return JudgedRun.of(read_record(path))
 
 
-def _check_claims(path: Path, first: object) -> None:
+def _check_claims(first: object) -> None:
     """Say what a file is instead, or of which format, before its digests are looked at."""
     claims = first if isinstance(first, dict) else {}
     if (claims.get("kind"), claims.get("format")) != (KIND, FORMAT):
         plain = {name: value for name, value in claims.items() if name != "digest"}
-        _built(path, 1, plain if claims else first, Header.from_dict)
+        Header.from_dict(plain if claims else first)
 
 
 def _checked_lines(path: Path, lines: Sequence[bytes]) -> Iterator[bytes]:
@@ -218,16 +213,9 @@ def set_aside(path: Path, error: DamagedDataError) -> str:
     return f"{words}; set aside as {aside.name}"
 
 
-def _json(path: Path, number: int, line: bytes) -> object:
+def _built(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:
     try:
-        return json.loads(line.decode("utf-8"), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, number, str(error)) from error
-
-
-def _built(path: Path, number: int, content: object, build: Callable[[object], _Line]) -> _Line:
-    try:
-        return build(content)
+        return build(json.loads(line.decode("utf-8"), parse_constant=_refuse))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, number, str(error)) from error
 
@@ -244,14 +232,9 @@ OPEN: Final = ".open"
 
 
 class GrowingRecord:
-    """The file of one run that is not over.
-
-    Attributes:
-        kept: how many lines of a run before this one hold so far, the header's included.
-    """
+    """The file of one run that is not over; `kept` counts the lines of a former run that hold."""
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
-        """Read the lines that are there."""
         self._path, self._descriptor, self._warn = path, descriptor, warn
         self._former = _whole_lines(path.read_bytes())
         self._digest, self._end = START, 0

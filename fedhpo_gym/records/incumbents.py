@@ -1,28 +1,13 @@
 """Which trial is the incumbent: one rule for agents with and without fidelities.
 
-The rule "recommended" takes the environment's, `info["incumbent"]`; docs/regret.md says which that
-is. Tables of other programs name none: there it is the rule below.
+The rule "recommended" takes the environment's, `info["incumbent"]` (docs/regret.md). The rule
+"highest_fidelity" is that of Wang et al. (2022, section 4.1), by "higher fidelity results are
+preferred over lower ones": a trial takes the incumbent's place if its level is higher, or if its
+level is equal and its value lower. Trials that keep constraints come before all others.
 
-Wang et al. (2022, section 4.1) compare black-box and multi-fidelity agents by their best-seen
-validation loss, where "higher fidelity results are preferred over lower ones". The rule
-"highest_fidelity" states it exactly:
-
-    After t trials, the incumbent is the trial of lowest value among those of the highest level
-    that was tried so far; of equals, the first. The level of a trial is the product of the numbers
-    of its fidelity: rounds times client sample rate.
-
-Where constraints are set, trials that keep them come before all others, whatever their level; of
-those that do not, the one of the least total violation comes first.
-
-So a trial takes the incumbent's place if its level is higher, or if its level is equal and its
-value lower. The value of the incumbent may therefore rise, each time a new level is reached, and
-never falls back to a lower level. Where an agent has one level only, it is the lowest so far.
-The program of that paper also lets a lower value of a lower level win; its text does not.
-
-Losses of different levels are not losses of one thing. The stricter rule "full_fidelity" counts
-trials of full fidelity alone: the highest level of any run on the problem. An agent has no
-incumbent before its first such trial. It needs all runs of a problem, so it is that rule here, and
-`fedhpo_gym.analysis.group` leaves out what came before.
+The rule "full_fidelity" counts trials of the highest level of any run on the problem alone. It
+needs all runs of a problem, so it is "highest_fidelity" here, and `fedhpo_gym.analysis.group`
+leaves out what came before.
 """
 
 from __future__ import annotations
@@ -32,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +30,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     require_known,
 )
+from fedhpo_gym.evaluation.records import first_lowest
 
 __all__ = [
     "RULE",
@@ -65,25 +51,17 @@ RULE: Final = "recommended"
 
 @dataclass(frozen=True, eq=False)
 class Trials:
-    """What a run tried, in the order in which it was paid for.
+    """What a run tried, in the order in which it was paid for, (N,) each.
 
     Attributes:
-        time_s: (N,) simulated seconds when the trial was paid for, never falling.
-        value: (N,) what is minimised; never NaN.
-        level: (N,) how much of a course was trained: the higher, the more; None where all trials
-            have one fidelity.
-        test: (N,) the value's counterpart on the test split, or None.
-        told: (N,) the noisy values by which incumbents are chosen; None where they are `value`.
-        is_course: whether these are steps of one course: then the last model is what counts, and
-            each step is the incumbent until the next.
-        violation: (N,) total violation of constraints; None where there are none. Feasible trials
-            come before all others, and an incumbent that is not feasible has the value infinity.
-        recommended: (N,) number, from 0, of the environment's incumbent after each trial; None
-            where nothing names it.
-
-    Raises:
-        InvalidArgumentError: there is no trial, the arrays differ in length, hold NaN, or time runs
-            backwards.
+        time_s: simulated seconds when the trial was paid for, never falling.
+        value: what is minimised; never NaN.
+        level: how much of a course was trained; None where all trials have one fidelity.
+        test: the value's counterpart on the test split, or None.
+        told: the noisy values by which incumbents are chosen; None where they are `value`.
+        is_course: whether these are steps of one course, each the incumbent until the next.
+        violation: total violation of constraints, which comes first; None where there are none.
+        recommended: number, from 0, of the environment's incumbent; None where nothing names it.
     """
 
     time_s: Numbers
@@ -96,7 +74,6 @@ class Trials:
     recommended: Places | None = None
 
     def __post_init__(self) -> None:
-        """Check the arrays."""
         if self.time_s.ndim != 1 or not len(self.time_s):
             raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
         for name in ("value", "level", "test", "told", "violation"):
@@ -125,15 +102,7 @@ class Trials:
 
 @checked_types
 def incumbents(trials: Trials, rule: str = RULE) -> Places:
-    """Return the number of the incumbent, from 0, after each trial: (N,).
-
-    Args:
-        trials: what a run tried.
-        rule: a name in `RULES`.
-
-    Raises:
-        UnknownNameError: there is no such rule.
-    """
+    """Return the number of the incumbent, from 0, after each trial: (N,)."""
     require_known("rule of incumbents", rule, RULES)
     if trials.is_course:
         return np.arange(len(trials.time_s))
@@ -148,7 +117,7 @@ def recommended(trials: Trials) -> Places:
 def highest_fidelity(trials: Trials) -> Places:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
-        return _first_lowest(trials.ranked)
+        return first_lowest(trials.ranked)
     level = trials.level
     if trials.violation is not None:
         level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
@@ -159,17 +128,8 @@ def highest_fidelity(trials: Trials) -> Places:
         counts = level[begin:end] == highest[begin]
         values = np.where(counts, trials.ranked[begin:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
-        found[begin:end] = begin + _first_lowest(values)
+        found[begin:end] = begin + first_lowest(values)
     return found
-
-
-def _first_lowest(values: Numbers) -> Places:
-    lowest = np.minimum.accumulate(values)
-    is_new = np.empty(len(values), dtype=bool)
-    is_new[0] = True
-    np.less(values[1:], lowest[:-1], out=is_new[1:])
-    # Only a new lowest value moves the incumbent: its place is the last of those so far.
-    return np.maximum.accumulate(np.where(is_new, np.arange(len(values)), 0))
 
 
 RULES: Final[Mapping[str, Callable[[Trials], Places]]] = {
@@ -185,8 +145,6 @@ class Trajectory:
     """The incumbent of one run over simulated time: a step function, kept where it changes.
 
     Attributes:
-        problem: name of what was solved.
-        agent: who solved it.
         seed: which run of the agent this is.
         time_s: (T,) simulated seconds at which the incumbent changed, rising strictly.
         value: (T,) its value from then on; lower is better.
@@ -212,13 +170,7 @@ class Trajectory:
     def of(
         cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = RULE
     ) -> Trajectory:
-        """Follow the incumbent of some trials.
-
-        Where several trials were paid for at one moment, the incumbent after the last one holds.
-
-        Raises:
-            UnknownNameError: there is no such rule.
-        """
+        """Follow the incumbent of some trials; of equal moments, the one after the last holds."""
         places = incumbents(trials, rule)
         is_last = np.append(trials.time_s[1:] > trials.time_s[:-1], True)
         kept, found = np.flatnonzero(is_last), places[is_last]
@@ -253,10 +205,7 @@ class Trajectory:
         return [(self.problem, self.agent, self.seed, *moment) for moment in moments]
 
     def at(self, time_s: Numbers) -> Numbers:
-        """Return the incumbent's value at some times; NaN before there is one.
-
-        A trial counts from the moment it is paid for; the last value holds after the end.
-        """
+        """Return the incumbent's value at some times, from when it is paid for; NaN before."""
         values = np.concatenate([[np.nan], self.value])
         return np.asarray(values[np.searchsorted(self.time_s, time_s, side="right")])
 
@@ -267,14 +216,10 @@ FRACTIONS = np.logspace(-3, 0, 200)
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Runs of some agents on some problems.
+    """Runs of some agents on some problems, in the order of names and seeds.
 
     Attributes:
-        problems: names of the problems, sorted.
-        agents: names of the agents, sorted.
-        runs: trajectories of every problem and agent, in the order of their seeds.
-        horizons_s: simulated seconds that a problem has: its stated budget, whoever has run; else
-            the longest run here.
+        horizons_s: the stated budget of each problem, whoever has run; else its longest run here.
     """
 
     problems: tuple[str, ...]
@@ -288,7 +233,6 @@ class Study:
         return all(any(run.budget_s for run in of) for of in self.runs.values())
 
     def __post_init__(self) -> None:
-        """Find how long the runs of each problem are."""
         horizons = {}
         for problem in self.problems:
             runs = [run for agent in self.agents for run in self.of(problem, agent)]
@@ -300,11 +244,7 @@ class Study:
     def whole(cls, trajectories: Iterable[Trajectory]) -> tuple[Study, ...]:
         """Sort runs into studies in which every agent has solved every problem; largest first.
 
-        Ranks of agents mean something only over the same problems, so problems are put together by
-        the agents that solved them. A problem with one agent is in no study.
-
-        Raises:
-            InvalidArgumentError: two runs have the same problem, agent and seed.
+        A problem with one agent is in no study.
         """
         found: dict[str, dict[str, dict[int, Trajectory]]] = {}
         for run in trajectories:
@@ -343,8 +283,7 @@ class Study:
     def values(self, problem: str, agent: str, fractions: Numbers = FRACTIONS) -> Numbers:
         """Return incumbents at shares of the problem's budget: (S, T); infinity before the first.
 
-        Infinity ranks an agent that has nothing yet behind all that have something, and level with
-        the others that have nothing. The trial that crosses the budget counts in full, at its end.
+        The trial that crosses the budget counts in full, at its end.
         """
         times = np.where(fractions < 1, fractions * self.horizons_s[problem], np.inf)
         values = np.stack([run.at(times) for run in self.of(problem, agent)])
@@ -372,11 +311,7 @@ class Study:
 
 
 def ends(lines: Sequence[Trajectory]) -> tuple[float, float]:
-    """Return the lowest final value of any run, and the median of the first ones.
-
-    A value is infinite while no incumbent keeps the constraints, and does not count; where none
-    ever does, both are 0, and all are as bad as any.
-    """
+    """Return the lowest final value of any run, and the median of the first ones; or zeros."""
     kept = [line.value[np.isfinite(line.value)] for line in lines]
     firsts = [float(values[0]) for values in kept if len(values)]
     finals = [line.final for line in lines if len(line.value) and np.isfinite(line.final)]
@@ -400,78 +335,73 @@ COLUMNS: Final = ("problem", "agent", "seed", "time", "value")
 OPTIONAL: Final = ("level", "test")
 """What it may have: how much of a course was trained, and the value on the test split."""
 
-_Lines = dict[tuple[str, str, int], list[tuple[float, ...]]]
+_Key = tuple[str, str, int]
+_Runs = dict[_Key, list[dict[str, float]]]
+T = TypeVar("T")
 
 
 @checked_types
 def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
     """Read a CSV file with a header line and one line per trial, in any order of the runs.
 
-    Lines of one run that have equal times keep their order.
-
-    Args:
-        path: a file with the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
-        rule: which trial is the incumbent.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: a column is missing or unknown, or a field is no finite number.
-        UnknownNameError: there is no such rule.
+    It has the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
     """
+    found: _Runs = {}
+    for key, numbers in read_lines(path, "table", (COLUMNS, OPTIONAL), _row):
+        found.setdefault(key, []).append(numbers)
+    if not found:
+        raise DamagedDataError(f"{path} has no line after its header")
+    return tuple(_trajectory(path, key, rows, rule) for key, rows in found.items())
+
+
+def read_lines(
+    path: Path,
+    what: str,
+    columns: tuple[Sequence[str], Sequence[str]],
+    parse: Callable[[Mapping[str, str | None]], T],
+) -> list[T]:
+    """Return what the lines of a CSV file say, which has some columns and may have others."""
     if not path.is_file():
-        raise MissingDataError(f"there is no table {path}; give a CSV file with {COLUMNS}")
+        raise MissingDataError(f"there is no {what} {path}; give a CSV file with {columns[0]}")
+    found = []
     with path.open(encoding="utf-8-sig", newline="") as handle:
         reader = csv.DictReader(handle, strict=True)
         try:
-            names = _checked_columns(path, reader.fieldnames or ())
-            found = _rows(path, reader, names)
+            names = reader.fieldnames or ()
+            legal = {*columns[0]} <= {*names} <= {*columns[0], *columns[1]}
+            if not legal or len(set(names)) < len(names):
+                raise DamagedDataError(
+                    f"{path} must have the columns {columns[0]} and may have {columns[1]}, once "
+                    f"each, got {tuple(names)}"
+                )
+            for line in reader:
+                try:
+                    found.append(parse(line))
+                except (TypeError, ValueError) as error:
+                    raise DamagedDataError(f"{path}, line {reader.line_num}: {error}") from error
         except (csv.Error, UnicodeDecodeError) as error:
             raise DamagedDataError(f"{path} is no CSV file: {error}") from error
-    if not found:
-        raise DamagedDataError(f"{path} has no line after its header")
-    return tuple(_trajectory(path, key, rows, names, rule) for key, rows in found.items())
-
-
-def _checked_columns(path: Path, names: Sequence[str]) -> tuple[str, ...]:
-    lacking = [name for name in COLUMNS if name not in names]
-    unknown = [name for name in names if name not in (*COLUMNS, *OPTIONAL)]
-    if lacking or unknown or len(set(names)) < len(names):
-        raise DamagedDataError(
-            f"{path} must have the columns {COLUMNS} and may have {OPTIONAL}, once each, "
-            f"got {tuple(names)}"
-        )
-    return tuple(name for name in ("time", "value", *OPTIONAL) if name in names)
-
-
-def _rows(path: Path, lines: csv.DictReader[str], names: Sequence[str]) -> _Lines:
-    found: _Lines = {}
-    for line in lines:
-        try:
-            numbers = tuple(_finite(line[name]) for name in names)
-            seed = int(line["seed"])
-        except (TypeError, ValueError) as error:
-            raise DamagedDataError(f"{path}, line {lines.line_num}: {error}") from error
-        found.setdefault((line["problem"], line["agent"], seed), []).append(numbers)
     return found
 
 
-def _finite(text: str) -> float:
-    number = float(text)
+def _row(line: Mapping[str, str | None]) -> tuple[_Key, dict[str, float]]:
+    numbers = {name: finite(line[name]) for name in ("time", "value", *OPTIONAL) if name in line}
+    return (str(line["problem"]), str(line["agent"]), int(line["seed"] or "")), numbers
+
+
+def finite(text: str | None) -> float:
+    """Return the finite number that a field of a table says."""
+    number = float(text or "")
     if not math.isfinite(number):
         raise ValueError(f"{text} is no finite number")
     return number
 
 
 def _trajectory(
-    path: Path,
-    key: tuple[str, str, int],
-    rows: Sequence[tuple[float, ...]],
-    names: Sequence[str],
-    rule: str,
+    path: Path, key: _Key, rows: Sequence[Mapping[str, float]], rule: str
 ) -> Trajectory:
-    array = np.array(rows, dtype=np.float64)
-    array = array[np.argsort(array[:, 0], kind="stable")]
-    columns: Mapping[str, np.ndarray] = dict(zip(names, array.T, strict=True))
+    ordered = sorted(rows, key=lambda row: row["time"])
+    columns = {name: np.array([row[name] for row in ordered]) for name in rows[0]}
     try:
         trials = Trials(
             columns["time"], columns["value"], columns.get("level"), columns.get("test")

@@ -1,10 +1,8 @@
 """Run records as Parquet files: what judges read is read at once, what replays is read whole.
 
-A file has a row per step. Its columns are the leaves of a step (`fedhpo_gym.records.parquet`), and
-the environment's id, the agent and the seed, so that pandas, polars and duckdb read many files as
-one table. Its metadata hold the header, what the columns are, and two digests: one of all steps,
-which is that of other forms of the record, and one of the bytes of the file, which is quick to
-check.
+A file has a row per step. Its columns are the leaves of a step, and the environment's id, the agent
+and the seed. Its metadata hold the header, what the columns are, and two digests: one of all steps,
+which is that of other forms of the record, and a quick one of the bytes of the file.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,13 +31,7 @@ _LARGEST: Final = 2**63
 
 @dataclass(frozen=True)
 class Column:
-    """One leaf of all rows.
-
-    Attributes:
-        path: names that lead to it.
-        kind: one of `KINDS`.
-        values: an entry per row, None where a row does not have it.
-    """
+    """One leaf of all rows: the names that lead to it, one of `KINDS`, and its values or None."""
 
     path: tuple[str, ...]
     kind: str
@@ -295,44 +288,25 @@ def _described(path: Path, place: int) -> Described:
     return content.get("configuration", {}), content.get("fidelity", {}), objectives
 
 
-class _opened:  # noqa: N801 - used as a function
+@contextmanager
+def _opened(path: Path) -> Iterator[_Read]:
     """Give a file with its checked metadata; all that pyarrow and damage raise is one error."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: Any = None
-
-    def __enter__(self) -> _Read:
-        arrow, parquet = _arrow()
-        self._raised = (
-            arrow.ArrowException, ValueError, KeyError, TypeError, OSError, StopIteration,
-        )  # fmt: skip
+    arrow, parquet = _arrow()
+    damage = (arrow.ArrowException, ValueError, KeyError, TypeError, OSError, StopIteration)
+    with ExitStack() as stack:
         try:
-            self._file = parquet.ParquetFile(self._path, page_checksum_verification=True)
-            about = json.loads(self._file.schema_arrow.metadata[_KEY])
+            file = stack.enter_context(parquet.ParquetFile(path, page_checksum_verification=True))
+            about = json.loads(file.schema_arrow.metadata[_KEY])
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
             if bad := [c["kind"] for c in about["columns"].values() if c["kind"] not in KINDS]:
                 raise ValueError(f"it has columns of kind {bad[0]!r}")
-            return _Read(self._file, Header.from_dict(about["header"]), about)
-        except self._raised as error:
-            self._close()
-            raise self._damaged(error) from error
-
-    def __exit__(self, kind: Any, error: BaseException | None, at: Any) -> None:
-        self._close()
-        if isinstance(error, self._raised):
-            raise self._damaged(error) from error
-
-    def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _damaged(self, error: BaseException) -> DamagedDataError:
-        words = " ".join(str(error).split()) or type(error).__name__
-        return DamagedDataError(
-            f"{self._path}: not a run record: {words}; delete the file and run its command again"
-        )
+            yield _Read(file, Header.from_dict(about["header"]), about)
+        except damage as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise DamagedDataError(
+                f"{path}: not a run record: {words}; delete the file and run its command again"
+            ) from error
 
 
 def _digest(header: Header, rows: list[dict[str, Any]]) -> str:

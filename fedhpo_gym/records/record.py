@@ -1,9 +1,8 @@
 """Run records: everything one episode returned, enough to replay it.
 
-A record is a JSONL file: a header line, then one line per step. Floats are written so that reading
-them back gives the same bits; NaN and infinity are refused. Every line ends with a digest of itself
-and of all lines before it: a changed, lost, doubled or moved line is noticed when it is read. It
-guards against damage, not against forgers: whoever writes a line can write its digest, too.
+A record is a header line, then one line per step. Floats are written so that reading them back
+gives the same bits. Every line ends with a digest of itself and of all lines before it: a changed,
+lost, doubled or moved line is noticed when it is read. It guards against damage, not forgers.
 """
 
 from __future__ import annotations
@@ -110,7 +109,6 @@ class Header:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every field."""
         if self.kind != KIND:
             raise InvalidArgumentError(f"`kind` must be {KIND!r}, got {self.kind!r}")
         if self.format != FORMAT:
@@ -120,22 +118,18 @@ class Header:
             )
         for name in ("package_version", "id", "agent", "fingerprint"):
             _require(name, "a string", isinstance(getattr(self, name), str), getattr(self, name))
-        _require("seed", "a non-negative integer", _is_int(self.seed) and self.seed >= 0, self.seed)
-        _require(
-            "workers",
-            "a positive integer",
-            _is_int(self.workers) and self.workers > 0,
-            self.workers,
-        )
-        starts = _is_int(self.shared_start) and self.shared_start >= 0
-        _require("shared_start", "a non-negative integer", starts, self.shared_start)
+        for name, least in (("seed", 0), ("workers", 1), ("shared_start", 0)):
+            value = getattr(self, name)
+            rule = "a positive integer" if least else "a non-negative integer"
+            _require(name, rule, _is_int(value) and value >= least, value)
         _require(
             "platform",
             "an object of strings",
-            self.platform is None or _is_object(self.platform, _is_string),
+            self.platform is None or _is_object(self.platform, lambda one: isinstance(one, str)),
             self.platform,
         )
-        _require("spec", "an object with `kwargs`", _is_spec(self.spec), self.spec)
+        is_spec = isinstance(self.spec, dict) and isinstance(self.spec.get("kwargs"), dict)
+        _require("spec", "an object with `kwargs`", is_spec, self.spec)
         _check_extra(self)
 
     @property
@@ -146,11 +140,7 @@ class Header:
 
     @classmethod
     def from_dict(cls, content: object) -> Header:
-        """Build a header from a parsed JSON line.
-
-        Raises:
-            InvalidArgumentError: a field is missing or of the wrong type.
-        """
+        """Build a header from a parsed JSON line."""
         return _from_dict(cls, content)
 
 
@@ -197,7 +187,6 @@ class StepRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check every field."""
         reward_is_legal = _is_number(self.reward) or _is_numbers(self.reward)
         _require("action", "a list of numbers", _is_numbers(self.action), self.action)
         _require("reward", "a finite number or a list of them", reward_is_legal, self.reward)
@@ -244,11 +233,7 @@ class StepRecord:
 
     @classmethod
     def from_dict(cls, content: object) -> StepRecord:
-        """Build a step from a parsed JSON line.
-
-        Raises:
-            InvalidArgumentError: a field is missing or of the wrong type.
-        """
+        """Build a step from a parsed JSON line."""
         return _from_dict(cls, content)
 
     @classmethod
@@ -261,11 +246,7 @@ class StepRecord:
         info: Mapping[str, Any],
         worker: int | None = None,
     ) -> StepRecord:
-        """Build a record of what `env.step(action)` returned, or a worker's trial.
-
-        Raises:
-            InvalidArgumentError: `info` lacks a field, or a value cannot be recorded.
-        """
+        """Build a record of what `env.step(action)` returned, or a worker's trial."""
         reported = _reported()
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
@@ -296,7 +277,6 @@ class RunRecord:
     steps: tuple[StepRecord, ...]
 
     def __post_init__(self) -> None:
-        """Check what no single line shows."""
         if fault := first_fault(self.steps):
             raise InvalidArgumentError(f"`steps`: step {fault[0]} {fault[1]}")
 
@@ -319,14 +299,9 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
         if step.over and number < len(steps):
             return number, "ends the episode, but more steps follow"
         elapsed = step.elapsed_s
-    return (
-        None
-        if steps[-1].over
-        else (
-            len(steps),
-            "is the last but does not end the episode: the file is cut short",
-        )
-    )
+    if not steps[-1].over:
+        return len(steps), "is the last but does not end the episode: the file is cut short"
+    return None
 
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
@@ -357,15 +332,14 @@ def _from_dict(cls: type[_Record], content: object) -> _Record:
 def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
-    names = _taken("Header" if isinstance(record, Header) else "StepRecord")
+    names = _taken(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)
 
 
 @cache
-def _taken(name: str) -> frozenset[str]:
-    kinds: dict[str, Any] = {"Header": Header, "StepRecord": StepRecord}
-    return frozenset({one.name for one in fields(kinds[name])} | {"digest"})
+def _taken(kind: type[Header | StepRecord]) -> frozenset[str]:
+    return frozenset({one.name for one in fields(kind)} | {"digest"})
 
 
 def _is_plain(value: object) -> bool:
@@ -388,10 +362,6 @@ def _is_number(value: object) -> bool:
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and as_number(value) is not None
-
-
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _is_value(value: object) -> bool:
@@ -421,7 +391,3 @@ def _is_truth(value: object, objectives: Mapping[str, float]) -> bool:
         and all(_is_object(part, _is_number) for part in value.values())
         and set(value.get("objectives", ())) == set(objectives)
     )
-
-
-def _is_spec(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("kwargs"), dict)

@@ -1,11 +1,9 @@
 """From run records to trials and fronts, and what makes two runs runs of one problem.
 
-Rewards of `MO-` ids are scores of several objectives, higher is better. Here they are errors, their
-negatives. Only trials of the highest level of any run on a problem count, as with `full_fidelity`
-(`fedhpo_gym.records.incumbents`): front and volume would else be of unlike things.
-
-Under noise, an agent presents the trials that are not dominated by what it was told, and they count
-with what they truly are, cut off where scores are.
+Rewards of `MO-` ids are scores, higher is better; here they are errors, their negatives. Only
+trials of the highest level of any run on a problem count: front and volume would else be of unlike
+things. Under noise, an agent presents the trials that are not dominated by what it was told, and
+they count with what they truly are, cut off where scores are.
 """
 
 from __future__ import annotations
@@ -25,27 +23,19 @@ from fedhpo_gym.records.record import Header, RunRecord
 
 
 def level_of(fidelity: Mapping[str, Any]) -> float:
-    """Return how much of a course a fidelity trains: the product of its numbers.
-
-    For rounds times client sample rate it is the number of client updates, over that of a round
-    with all clients.
-    """
+    """Return how much of a course a fidelity trains: the product of its numbers."""
     numbers = [value for value in fidelity.values() if not isinstance(value, str)]
     return float(np.prod(np.array(numbers, dtype=np.float64)))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredTrials:
-    """What a run of vector rewards tried, in the order in which it was paid for.
-
-    Trials that do not keep the constraints are left out: no front has them.
+    """What a run of vector rewards tried and may present: feasible trials, as they were paid for.
 
     Attributes:
         time_s: (N,) simulated seconds when a trial was paid for.
-        errors: (N, k) negated rewards; lower is better. Under noise, what the objectives truly are,
-            negated where higher is better, and cut off at the bounds of the rewards.
+        errors: (N, k) negated rewards; under noise, the true ones, cut off where scores are.
         level: (N,) how much of a course was trained.
-        names: (k,) of the objectives.
         told: (N, k) errors as the agent saw them, under noise; else None.
     """
 
@@ -162,8 +152,7 @@ class Course:
         time_s: (N,) simulated seconds after each step.
         rounds: (N,) rounds that were trained by then.
         returns: (N,) sum of the rewards so far; None where rewards are vectors.
-        schedule: (N,) values of each numeric hyperparameter, in natural units; what single clients
-            have is left out.
+        schedule: (N,) values of each numeric hyperparameter that all clients share.
     """
 
     time_s: Numbers
@@ -178,7 +167,8 @@ class Course:
         if "step" not in run.final.incumbent:
             return None
         is_scalar = not isinstance(steps[0].reward, Sequence)
-        names = [n for n, v in steps[0].configuration.items() if is_scheduled(n, v)]
+        first = steps[0].configuration.items()
+        names = [n for n, v in first if "@" not in n and isinstance(v, int | float)]
         return cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
             np.cumsum([step.cost.get("rounds", 1.0) for step in steps]),
@@ -187,22 +177,14 @@ class Course:
         )
 
 
-def is_scheduled(name: str, value: object) -> bool:
-    """Return whether a value of a configuration is drawn over the rounds of a course."""
-    return "@" not in name and isinstance(value, int | float)
-
-
 @dataclass(frozen=True, eq=False)
 class JudgedRun:
     """What a judge reads of a run record.
 
     Attributes:
-        header: what was run.
-        trials: what the run tried.
         accuracy: (N,) accuracy of each trial on the test split.
         word: what a step is called: "trial" or "step".
-        described: returns configuration, fidelity and true objectives of a step, by its number
-            from 0.
+        described: returns configuration, fidelity and true objectives of a step, from 0.
         scored: all of its scores, where rewards are vectors.
         spent: total of each of `COSTS` that the record says.
         course: what is said of a run of a round environment; else None.
@@ -245,9 +227,7 @@ class JudgedRun:
 def trials_of_run(run: RunRecord) -> Trials:
     """Return what a run tried: validation loss of every step, and its loss on the test split.
 
-    A step of a round environment brings one course further. Its rounds are no fidelity that was
-    chosen, so all of its steps have one level. Where evaluations were noisy, the values are the
-    true ones, and the incumbent is chosen by what the agent was told.
+    All steps of a round environment have one level: their rounds are no fidelity that was chosen.
     """
     steps = run.steps
     if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
@@ -291,10 +271,9 @@ def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:
 
 
 def scaled(runs: Sequence[ScoredTrials]) -> list[Numbers]:
-    """Return (N, k) errors of each run, on the scale of the best front that all runs know.
+    """Return (N, k) errors of each run, from 0 at the best of all runs' front to 1 at its worst.
 
-    0 is the best of an objective on that front and 1 its worst. Where the front has one value of an
-    objective only, the worst of any trial is 1; where all trials have it, it is 0.
+    Where the front has one value of an objective only, the worst of any trial is 1.
     """
     every = np.concatenate([run.errors for run in runs])
     front = every[non_dominated(every)]
@@ -305,11 +284,7 @@ def scaled(runs: Sequence[ScoredTrials]) -> list[Numbers]:
 
 
 def volume_regret(runs: Sequence[ScoredTrials]) -> list[Numbers]:
-    """Return the hypervolume regret after each trial of each run: (N,), from 1 down to 0 at best.
-
-    It is 1 - V(trials so far) / V(trials of all runs), with the reference point at `REFERENCE` in
-    every objective of `scaled`. Under noise it may rise again.
-    """
+    """Return the hypervolume regret after each trial of each run, (N,): 1 - V(so far) / V(all)."""
     errors = scaled(runs)
     corner = np.full(errors[0].shape[1], REFERENCE)
     whole = hypervolume(np.concatenate(errors), corner)

@@ -16,11 +16,7 @@ OWN = ("bins", "scope", "unit")
 
 
 def to_configspace(space: SearchSpace) -> ConfigSpace.ConfigurationSpace:
-    """Return a space for optimizers that take ConfigSpace's.
-
-    Intervals become floats and integers, grids ordinals, conditions `InCondition`s. Configurations
-    of the one are those of the other.
-    """
+    """Return a space for optimizers that take ConfigSpace's, of the same configurations."""
     cs = _library()
     found: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace()
     for dimension in space.dimensions:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.checks import INT_END, as_integer, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 
 Number = int | float
@@ -28,9 +28,6 @@ MAX_INT_SPAN: Final = 2**20
 MAX_BINS: Final = 100_000
 """Most points of a grid that is computed: a file may name any number."""
 
-INT_END: Final = 2**63
-"""Integers of this size and beyond fit into no int64."""
-
 _REL_TOL: Final = 1e-9
 ACTION_SLACK: Final = 1e-6
 """How far outside [-1, 1] a coordinate may lie by rounding alone; it is clipped."""
@@ -41,18 +38,12 @@ class Dimension:
     """One hyperparameter or fidelity: a finite ordered grid, an interval, or categories.
 
     Attributes:
-        name: Key in a configuration.
-        low: Smallest legal value; with ``values``, their first.
-        high: Largest legal value; with ``values``, their last.
-        kind: ``"float"`` or ``"int"``, the type of a decoded value, or ``"category"``: its values
-            are words without an order (`of_categories`).
+        kind: ``"float"``, ``"int"``, or ``"category"``: words without an order.
         log: Whether the scale is logarithmic (needs ``low > 0``).
         bins: Number of grid points an interval has once discretized.
         values: The legal values in increasing order; None for an interval. Categories in any.
-        unit: Unit of the values, for people.
         scope: Who uses it: every client, the server, or the evaluation itself.
-        active: Name of another dimension, and those of its values under which this one means
-            anything; None for always. Under others, configurations have no value of it.
+        active: Another dimension, and its values under which this one has one; None for always.
     """
 
     name: str
@@ -80,7 +71,6 @@ class Dimension:
         return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
     def __post_init__(self) -> None:
-        """Check the fields and give every number the type named by ``kind``."""
         for field in ("name", "kind", "unit", "scope"):
             as_typed(field, getattr(self, field), str)
         as_typed("log", self.log, bool)

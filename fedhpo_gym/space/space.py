@@ -1,12 +1,9 @@
 """The search space, and the only codec between actions and configurations.
 
-An action is a vector in [-1, 1]^n, one coordinate per dimension. A uniform coordinate is a
-uniform draw over the grid points, or over the interval on its linear or logarithmic scale, so
-sampling actions uniformly is random search with the right prior.
-
-A dimension may be active under some values of an earlier one only. Where it is not, configurations
-do not name it, and no coordinate of it changes anything; configurations are encoded with `INACTIVE`
-in its place.
+An action is a vector in [-1, 1]^n. A uniform coordinate is a uniform draw over the grid points, or
+over the interval on its scale, so uniform actions are random search with the right prior. Where a
+dimension is not active, configurations do not name it, no coordinate of it changes anything, and
+they are encoded with `INACTIVE` in its place.
 """
 
 import math
@@ -30,16 +27,11 @@ INACTIVE = 0.0
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """An ordered set of dimensions; reads like a mapping from name to dimension.
-
-    Attributes:
-        dimensions: The dimensions; action coordinates and grid axes follow their order.
-    """
+    """An ordered set of dimensions; reads like a mapping from name to dimension."""
 
     dimensions: tuple[Dimension, ...]
 
     def __post_init__(self) -> None:
-        """Check that all are dimensions, and that no name repeats."""
         given: object = self.dimensions
         if not isinstance(given, list | tuple) or not all(isinstance(d, Dimension) for d in given):
             raise InvalidArgumentError(
@@ -80,19 +72,15 @@ class SearchSpace:
         return math.prod(self.grid_shape)
 
     def __len__(self) -> int:
-        """Return the number of dimensions."""
         return len(self.dimensions)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, as a mapping does."""
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a dimension has this name."""
         return name in self.names
 
     def __getitem__(self, name: str) -> Dimension:
-        """Return the dimension of this name."""
         require_known("dimension", name, self.names)
         return self.dimensions[self.names.index(name)]
 
@@ -112,11 +100,7 @@ class SearchSpace:
         return SearchSpace(tuple(_narrowed(d, kept[d.name]) for d in self.dimensions))
 
     def fix(self, mapping: Mapping[str, object]) -> "SearchSpace":
-        """Return the space without the dimensions fixed by ``mapping``.
-
-        Dimensions that are active under a value that was fixed are so always, those that are not
-        are left out.
-        """
+        """Return the space without the dimensions that are fixed, or no longer active."""
         for name, value in mapping.items():
             self[name].validate(value, "mapping")
         fixed, kept = dict(mapping), list[Dimension]()
@@ -131,11 +115,7 @@ class SearchSpace:
         return SearchSpace(tuple(kept))
 
     def decode(self, action: ArrayLike) -> dict[str, Value]:
-        """Return the configuration of an action.
-
-        Args:
-            action: (n,) coordinates in [-1, 1].
-        """
+        """Return the configuration of an action of (n,) coordinates in [-1, 1]."""
         array = self._actions(action, (len(self),))
         config: dict[str, Value] = {}
         for d, u in zip(self.dimensions, array.tolist(), strict=True):
@@ -144,31 +124,15 @@ class SearchSpace:
         return config
 
     def encode(self, mapping: Mapping[str, object]) -> NDArray[np.float32]:
-        """Return the (n,) action of a configuration; ``decode`` gives grid points back exactly.
-
-        Values of a float interval come back up to the resolution of float32.
-        """
+        """Return the (n,) action of a configuration; ``decode`` gives grid points back exactly."""
         config = self.validate(mapping)
         coordinates = [
             d.encode(config[d.name]) if d.name in config else INACTIVE for d in self.dimensions
         ]
         return np.array(coordinates, dtype=np.float32)
 
-    def grid_indices(self, actions: ArrayLike) -> NDArray[np.int64]:
-        """Return (..., n) grid indices of (..., n) actions; ``index(decode(a))`` for many."""
-        intervals = [d.name for d in self.dimensions if d.values is None]
-        if intervals:
-            raise InvalidArgumentError(
-                f"Only a grid has indices, but {intervals} are intervals; call discretized()."
-            )
-        array = self._actions(actions, (*np.shape(actions)[:-1], len(self)))
-        return self._cells(array).astype(np.int64)
-
     def flat_grid_indices(self, actions: NDArray[np.floating]) -> NDArray[np.intp]:
-        """Return (...) positions on the flattened grid; `grid_indices` and `ravel_multi_index`.
-
-        For those who have checked already that the space is a grid and the actions lie in it.
-        """
+        """Return (...) positions on the flattened grid of (..., n) legal actions, unchecked."""
         # The product of floats is exact (whole numbers below 2^53) and faster than one of ints.
         flat: NDArray[np.float64] = self._cells(actions).dot(self._strides)
         return flat.astype(np.intp)
@@ -218,10 +182,9 @@ class SearchSpace:
         return steps.astype(np.float64)
 
     def decode_columns(self, actions: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
-        """Return the values of (N, n) actions by dimension, bit for bit those of `decode`.
+        """Return the values of (N, n) legal actions by dimension, bit for bit those of `decode`.
 
         Where a dimension is not active, its middle stands for no value.
-        For those who have checked already that the actions lie in [-1, 1].
         """
         coordinates = np.asarray(actions, dtype=np.float64).T
         columns = [d.decode_many(u) for d, u in zip(self.dimensions, coordinates, strict=True)]
@@ -256,11 +219,7 @@ class SearchSpace:
         return found
 
     def canonical(self, actions: NDArray[np.floating]) -> NDArray[np.floating]:
-        """Return (..., n) actions with `INACTIVE` where a dimension is not active.
-
-        Actions that mean the same differ elsewhere only. Where no dimension has a condition, they
-        are returned as they are.
-        """
+        """Return (..., n) actions with `INACTIVE` where a dimension is not active."""
         if self._is_flat:
             return actions
         flat = actions.reshape(-1, len(self)).astype(np.float64)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.asynchronous import JobClock
-from fedhpo_gym.systems.base import COMPUTE_RULES, NEEDS_SAMPLES, System, shared_parameters
+from fedhpo_gym.systems.base import NEEDS_SAMPLES, System
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import (
     CROSS_DEVICE,
@@ -33,16 +33,7 @@ SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
 def changed_system(base: System, changes: Mapping[str, Any]) -> System:
     """Return a system model with some parameters replaced.
 
-    Args:
-        base: the model.
-        changes: parameters by name. `model` chooses another kind, of `SYSTEM_MODELS`: it takes over
-            the parameters that all kinds have.
-
-    Raises:
-        UnknownNameError: there is no such kind.
-        InvalidArgumentError: a parameter is unknown or out of its range.
-        MissingDataError: a file that a parameter names does not exist.
-        DamagedDataError: it is not of the form that it should have.
+    `model` chooses another kind, which takes over the parameters that all kinds have.
     """
     given = dict(changes)
     kind = type(base)
@@ -56,11 +47,11 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
             raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
     if kind is type(base):
         return replace(base, **given)
-    return kind(**{**shared_parameters(base), **given})
+    shared = {field.name: getattr(base, field.name) for field in fields(System)}
+    return kind(**{**shared, **given})
 
 
 __all__ = [
-    "COMPUTE_RULES",
     "CROSS_DEVICE",
     "CROSS_SILO",
     "NEEDS_SAMPLES",

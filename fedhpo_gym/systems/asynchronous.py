@@ -48,21 +48,12 @@ class JobDurations:
 
 @dataclass(frozen=True, eq=False)
 class JobClock:
-    """A system as the engine asks it: how long jobs of one course take.
-
-    Attributes:
-        system: the system.
-        work: what a job is.
-
-    Raises:
-        InvalidArgumentError: as in `System.job_means`.
-    """
+    """A system as the engine asks it: how long jobs of one course take."""
 
     system: System
     work: Work
 
     def __post_init__(self) -> None:
-        """Refuse a system that does not know single clients."""
         self.system.job_means(self.work)
 
     @property
@@ -71,14 +62,7 @@ class JobClock:
         return self.system.server_compute_s
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
-        """Return the seconds of a job, and whether its report arrives.
-
-        Args:
-            seed: of the federation.
-            number: jobs of the course that were begun before.
-            client: who does it.
-            start_s: when it is begun.
-        """
+        """Return the seconds of a client's `number`-th job of a course, and if it reports."""
         system_seed = int(getattr(self.system, "seed", 0))
         return self.system.job(self.work, client, start_s, Draw(seed, (system_seed, number)))
 
@@ -86,14 +70,9 @@ class JobClock:
 def cost(system: System, work: Work) -> Cost:
     """Return what some aggregations cost.
 
-    Those that happened cost the virtual time that they took. Planned ones cost what they are
-    expected to take. Where clients are always available, that is what they take in the long run: R
-    of them cost R times as much as one, and more work never costs less. Where clients have hours,
-    it is the mean over simulated courses that begin at second 0 of the
-    first day. The server then computes, and everything waits.
-
-    Computation is told apart from all other time by its share in the jobs of all clients. Bytes are
-    those of the models that clients received and of the reports that arrived.
+    Those that happened cost the virtual time that they took, planned ones what they are expected to
+    take: in the long run where clients are always available, else in the mean of simulated courses.
+    Computation is told apart from all other time by its share in the jobs of all clients.
     """
     means = system.job_means(work)
     arrive = 1.0 - means.dropout
@@ -159,11 +138,7 @@ def _flights_s(
     server_s: float,
     seed: int,
 ) -> Floats:
-    """Return the (courses, rounds) seconds after which aggregations of simulated courses end.
-
-    Whoever is done makes room for one of the idle, drawn uniformly, who begins when it is
-    available; see `fedhpo_gym.fl.asynchronous` for the same of one course that is trained.
-    """
+    """Return the (courses, rounds) seconds after which aggregations of simulated courses end."""
     own_s, rng = np.frombuffer(job_s, np.float64), stream(seed, "planned_flights")
     number, course = len(own_s), np.arange(COURSES)
     # Of each course, those that train are the first `at_once`, the others are idle.
@@ -196,20 +171,13 @@ def _flights_s(
 
 
 def between_reports_s(job_s: Floats, at_once: int) -> float:
-    """Return the mean seconds between two reports, in the long run.
+    """Return the mean seconds between two reports, in the long run, of jobs of (clients,) seconds.
 
     M of N clients train at once. Whoever is done makes room for one of the idle, drawn uniformly.
     The clients that train are then a reversible process, in which a set S has a probability
     proportional to the product of its T_i, whatever the distributions of the times with these means
     are (the insensitivity of such systems; Kelly, 1979). So with the elementary symmetric
-    polynomials e_k of T_1, ..., T_N the time between reports is
-
-        e_M / ((N - M + 1) e_(M - 1)),
-
-    which is the mean of T_i for M = 1, T / M where all are alike, and 1 / sum(1 / T_i) for M = N.
-    It grows with every T_i and falls with M.
-
-    Shapes: `job_s` (clients,).
+    polynomials e_k of T_1, ..., T_N the time between reports is e_M / ((N - M + 1) e_(M - 1)).
     """
     return _between_reports_s(np.ascontiguousarray(job_s, np.float64).tobytes(), at_once)
 

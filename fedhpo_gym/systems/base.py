@@ -2,81 +2,55 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import asynchronous
 from fedhpo_gym.systems.devices import Draw
-from fedhpo_gym.systems.work import ClientWork, Floats, Work
+from fedhpo_gym.systems.work import Floats, Work
 
 Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
-COMPUTE_RULES: Final[tuple[Compute, ...]] = ("constant", "epochs", "steps", "samples")
 SLOWEST, MOST = 1e-6, 1e18
 """The lowest speed, in bytes/s, and the most seconds and bytes of one thing: every cost is then a
 finite number."""
+Positive: TypeAlias = Annotated[float, Range(0, MOST, "(]")]
+Amount: TypeAlias = Annotated[float, Range(0, MOST)]
+Share: TypeAlias = Annotated[float, Range(0, 1, "(]")]
+Whole: TypeAlias = Annotated[int, Range(0, 2**32, "[)")]
 NEEDS_SAMPLES: Final = ("steps", "samples")
 """Rules that need to know how many samples clients have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class System(ABC):
-    """Turns work into simulated seconds and bytes.
+    """Turns work into simulated seconds and bytes; docs/cost_model.md says what its fields mean."""
 
-    Attributes:
-        bytes_per_parameter: size of one model parameter in a message.
-        upload_compression: bytes of a message to the server, as a share of the model's.
-        download_compression: likewise, of a message to a client.
-        compute: what a client's time is counted in. "constant": rounds, whatever is trained (the
-            paper). "epochs", "steps", "samples": local epochs, minibatch steps, or samples read.
-        samples_per_client: training samples of a client where nobody counts them, as in trials;
-            the rules "steps" and "samples" need it there. 0: unknown.
-        server_compute_s: computation time of the server in a round, in seconds.
-
-    Raises:
-        InvalidArgumentError: a field is out of its range.
-    """
-
-    bytes_per_parameter: float = 4
-    upload_compression: float = 1.0
-    download_compression: float = 1.0
+    bytes_per_parameter: Positive = 4
+    upload_compression: Share = 1.0
+    download_compression: Share = 1.0
     compute: Compute = "constant"
-    samples_per_client: int = 0
-    server_compute_s: float = 0.0
+    samples_per_client: Whole = 0
+    server_compute_s: Amount = 0.0
 
     def __post_init__(self) -> None:
-        """Check the shared fields; subclasses check their own, too."""
-        self._one_of("compute", COMPUTE_RULES)
-        self._positive("bytes_per_parameter", most=MOST)
-        self._positive("upload_compression", "download_compression", most=1.0)
-        self._non_negative("server_compute_s", most=MOST)
-        self._whole("samples_per_client")
+        check_fields(self)
 
     def cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs.
-
-        Raises:
-            InvalidArgumentError: `compute` follows what the work does not say, or asynchronous
-                work is asked of a system that does not know single clients.
-        """
+        """Return what the work of some rounds costs."""
         return self._cost(work) if not work.reports else asynchronous.cost(self, work)
 
     def ample_s(self, work: Work) -> float:
-        """Return seconds that courses of planned work hardly ever exceed, for default budgets.
-
-        Raises:
-            InvalidArgumentError: as in `cost`.
-        """
+        """Return seconds that courses of planned work hardly ever exceed, for default budgets."""
         return self.cost(work).time_s if not work.reports else asynchronous.ample_s(self, work)
 
     @abstractmethod
@@ -102,19 +76,11 @@ class System(ABC):
         return False
 
     def energy_j(self, work: Work) -> float:
-        """Return the joules that clients need for some synchronous rounds; the server's are not in.
-
-        Raises:
-            InvalidArgumentError: this system does not know them.
-        """
+        """Return the joules that clients need for some synchronous rounds."""
         raise self._no_energy()
 
     def require_energy(self, *, asynchronous: bool = False) -> None:
-        """Refuse to tell energies that this system does not know.
-
-        Raises:
-            InvalidArgumentError: it does not, or rounds are asynchronous.
-        """
+        """Refuse to tell energies that this system does not know."""
         if not self.knows_energy:
             raise self._no_energy()
         if asynchronous:
@@ -131,12 +97,7 @@ class System(ABC):
         )
 
     def job_means(self, work: Work) -> asynchronous.JobDurations:
-        """Return how long clients are expected to take for a job of asynchronous training.
-
-        Raises:
-            InvalidArgumentError: this system does not know single clients, or is set up for what
-                asynchronous training does not have.
-        """
+        """Return how long clients are expected to take for a job of asynchronous training."""
         raise self._no_clients()
 
     def _no_clients(self) -> InvalidArgumentError:
@@ -146,26 +107,15 @@ class System(ABC):
         )
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """Return the seconds of one job of a client, and whether it then reports.
-
-        Args:
-            work: as in `job_means`.
-            client: who does it.
-            start_s: when it is begun.
-            draw: names what is random.
-
-        Raises:
-            InvalidArgumentError: this system does not know single clients.
-        """
+        """Return the seconds of one job of a client, and whether it then reports."""
         raise self._no_clients()
 
     def client_units(self, work: Work, number: int) -> Floats:
-        """Return in how many units of `compute` each of the clients counts its round.
-
-        Raises:
-            InvalidArgumentError: the work does not say it.
-        """
-        each = _each(work.clients, self.compute)
+        """Return in how many units of `compute` each of the clients counts its round."""
+        each, clients = None, work.clients
+        if clients is not None and self.compute != "constant":
+            of = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
+            each = of[self.compute]
         return np.full(number, self.units(work)) if each is None else each
 
     def times_s(
@@ -173,14 +123,7 @@ class System(ABC):
     ) -> Floats:
         """Return the (B,) `time_s` that `cost` has for many planned works, bit for bit.
 
-        Args:
-            works: what configurations ask for, whatever their rounds and cohorts.
-            which: (B,) each one's place in `works`.
-            rounds: (B,) communication rounds.
-            rates: (B,) client sample rates.
-
-        Raises:
-            InvalidArgumentError: as in `cost`.
+        The (B,) rounds and rates take the place of those of `works[which]`.
         """
         asked = list(zip(which.tolist(), rounds.tolist(), rates.tolist(), strict=True))
         times = {
@@ -195,72 +138,16 @@ class System(ABC):
         return whole * self.upload_compression, whole * self.download_compression
 
     def units(self, work: Work) -> float:
-        """Return in how many units of `compute` the client with most work counts its round.
-
-        Raises:
-            InvalidArgumentError: the work does not say it.
-        """
-        return self._known(
-            {
-                "constant": 1.0,
-                "epochs": work.local_epochs,
-                "steps": work.minibatch_steps,
-                "samples": work.samples,
-            }[self.compute]
-        )
-
-    def _known(self, units: float | None) -> float:
+        """Return in how many units of `compute` the client with most work counts its round."""
+        units = {
+            "constant": 1.0,
+            "epochs": work.local_epochs,
+            "steps": work.minibatch_steps,
+            "samples": work.samples,
+        }[self.compute]
         if units is None:
             raise InvalidArgumentError(
                 f"`compute` must be 'constant' or 'epochs' where nobody knows how many samples a "
                 f"client has, got {self.compute!r}."
             )
         return units
-
-    def _one_of(self, name: str, known: tuple[str, ...]) -> None:
-        as_typed(name, value := getattr(self, name), str)
-        if value not in known:
-            raise InvalidArgumentError(f"`{name}` must be one of {known}, got {shown(value)}.")
-
-    def _positive(self, *names: str, least: float = 0.0, most: float = math.inf) -> None:
-        lower = f" and at least {least:g}" if least else ""
-        upper = "finite" if most == math.inf else f"at most {most:g}"
-        for name in names:
-            number = as_number(value := getattr(self, name))
-            if number is None or not (0 < number < math.inf and least <= number <= most):
-                raise InvalidArgumentError(
-                    f"`{name}` must be positive{lower} and {upper}, got {shown(value)}."
-                )
-            object.__setattr__(self, name, number)
-
-    def _non_negative(self, *names: str, most: float = math.inf) -> None:
-        upper = "finite" if most == math.inf else f"at most {most:g}"
-        for name in names:
-            number = as_number(value := getattr(self, name))
-            if number is None or not 0 <= number < math.inf or number > most:
-                raise InvalidArgumentError(
-                    f"`{name}` must be non-negative and {upper}, got {shown(value)}."
-                )
-            object.__setattr__(self, name, number)
-
-    def _whole(self, *names: str, end: int = 2**32) -> None:
-        for name in names:
-            number = as_integer(value := getattr(self, name))
-            if number is None or not 0 <= number < end:
-                raise InvalidArgumentError(
-                    f"`{name}` must be an integer in [0, {end}), got {shown(value)}."
-                )
-            object.__setattr__(self, name, number)
-
-
-def _each(clients: ClientWork | None, compute: str) -> Floats | None:
-    """Return the units of each client, None where all are alike."""
-    if clients is None or compute == "constant":
-        return None
-    each = {"epochs": clients.epochs, "steps": clients.steps, "samples": clients.samples}
-    return each[compute]
-
-
-def shared_parameters(system: System) -> dict[str, Any]:
-    """Return the parameters that every system model has, by name."""
-    return {field.name: getattr(system, field.name) for field in fields(System)}

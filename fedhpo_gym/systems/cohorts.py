@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +16,17 @@ from fedhpo_gym.systems.work import Floats
 
 @dataclass(frozen=True, eq=False)
 class Invitations:
-    """The clients that a server invites to rounds; what is random belongs to a client's place.
+    """The clients that a server invites, (rounds, invited); what is random belongs to a place.
 
     So whoever is invited beyond them changes nothing for the first ones.
 
     Attributes:
-        clients: (rounds, invited) who.
         wanted: reports that the server waits for.
-        compute: (rounds, invited) how many times as long as the reference device each computes.
-        upload: (rounds, invited) bytes/s from each in this round.
-        download: (rounds, invited) bytes/s to each in this round.
-        wait_s: (rounds, invited) seconds until each is available.
-        survives: (rounds, invited) whether each does not drop out.
+        compute: how many times as long as the reference device each computes.
+        upload: bytes/s from each in this round.
+        download: bytes/s to each in this round.
+        wait_s: seconds until each is available.
+        survives: whether each does not drop out.
     """
 
     clients: NDArray[np.integer]
@@ -47,15 +47,15 @@ class Invitations:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What some rounds took.
+    """What some rounds took, (rounds,) each.
 
     Attributes:
-        time_s: (rounds,) seconds, without the server's computation.
-        computation_s: (rounds,) of these, seconds in which the last client that counted computed.
-        reports: (rounds,) reports that counted.
+        time_s: seconds, without the server's computation.
+        computation_s: of these, seconds in which the last client that counted computed.
+        reports: reports that counted.
         invited: clients that received the model in each.
-        busy_s: (rounds,) seconds in which all that were invited computed, added up.
-        sent: (rounds,) clients that sent a report, in time or not.
+        busy_s: seconds in which all that were invited computed, added up.
+        sent: clients that sent a report, in time or not.
     """
 
     time_s: Floats
@@ -150,10 +150,7 @@ def take_rounds(
     message_bytes: tuple[float, float],
     deadline_s: float,
 ) -> Rounds:
-    """Return what rounds take in which the invited do their work.
-
-    Shapes: `units` (clients,).
-    """
+    """Return what rounds take in which the invited do their work of (clients,) units."""
     compute_s, transfer_s = client_seconds(
         units[invited.clients],
         second_per_unit,
@@ -183,8 +180,7 @@ def _speeds(
 ) -> Floats:
     """Return the speeds of one round's transfers: log-normal with these means and variations.
 
-    FLASH draws them from a normal distribution cut off at zero, under which the mean time of a
-    transfer is infinite.
+    Under FLASH's normal distribution, cut off at zero, the mean time of a transfer is infinite.
     """
     mean, variation = means[clients], variations[clients]
     if not variation.any():
@@ -205,27 +201,13 @@ def client_seconds(
     upload: tuple[float, Floats],
     download: tuple[float, Floats],
 ) -> tuple[Floats, Floats]:
-    """Return how long each client computes, and how long its two transfers take, in seconds.
-
-    With units of minibatch steps and one speed in both directions, the sum is what APPFL 1.12
-    charges (`vsim.ClientProfile.duration`).
-
-    Shapes: `units` (clients,); `compute_factor` (clients,).
-    """
+    """Return the seconds in which each of (clients,) computes, and those of its two transfers."""
     transfer_s = upload[0] / upload[1] + download[0] / download[1]
     return units * second_per_unit * compute_factor, transfer_s
 
 
-@dataclass(frozen=True, eq=False)
-class Endings:
-    """How some rounds ended.
-
-    Attributes:
-        after_s: (rounds,) seconds after their beginnings.
-        last: (rounds,) position, among the invited, of the client whose report was the last that
-            counted.
-        reports: (rounds,) how many counted.
-    """
+class Endings(NamedTuple):
+    """After how long rounds ended, with whose report (its place), and how many counted."""
 
     after_s: Floats
     last: NDArray[np.intp]
@@ -235,19 +217,10 @@ class Endings:
 def endings(
     report_s: Floats, survives: NDArray[np.bool_], wanted: int, deadline_s: float = math.inf
 ) -> Endings:
-    """Return when rounds end, each on its own.
+    """Return when rounds end, each on its own, of (rounds, invited) reports.
 
-    - A round ends with the report that makes `wanted`.
-    - With a deadline, the server cannot tell a client that dropped out from a slow one. A round
-      that lacks reports ends at the deadline, with those that are there.
-    - Without a deadline, the server knows who dropped out, and ends with the last survivor.
-    - A round always has one report. If there is none, because all dropped out or are too slow,
-      the fastest of the invited is asked again and reports after its time, but not before the
-      deadline.
-
-    So inviting more clients, or more speed, never makes a round with a deadline end later.
-
-    Shapes: `report_s` (rounds, invited); `survives` (rounds, invited).
+    With a deadline, the server cannot tell a client that dropped out from a slow one. A round
+    without a report asks the fastest of the invited again.
     """
     rows = np.arange(len(report_s))
     times = np.where(survives, report_s, np.inf)

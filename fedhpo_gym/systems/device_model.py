@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, System
+from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, System, Whole
 from fedhpo_gym.systems.cohorts import (
     Invitations,
     Rounds,
@@ -30,8 +30,6 @@ from fedhpo_gym.systems.cohorts import (
 from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
 from fedhpo_gym.systems.work import CourseHistory, Work
 
-DEVICES: Final = ("lognormal", "flash", "fedscale", "alike")
-AVAILABILITY: Final = ("always", "lognormal", "sine", "fedscale", "flash")
 PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""
 _LEAST_COURSES = 16
@@ -39,18 +37,16 @@ _AT_ONCE = 2**16  # invited clients of all courses that are lived through side b
 _MAX_MEANS = 4096
 _MAX_LIVED = 256  # kinds of work whose courses are kept: 256 of 1,000 rounds take 15 MB
 _MAX_KEPT = 1000  # clients of a round whose plan is kept: 12 MB
-_SPEEDS = ("upload_median_bytes_per_s", "download_median_bytes_per_s")
-_SPREADS = ("compute_sigma", "upload_sigma", "download_sigma", "bandwidth_variation")
 _ENERGIES = ("client_compute_w", "upload_j_per_byte", "download_j_per_byte")
-_MOST_SPREAD = 10.0  # what is drawn stays a finite number
-_MOST_W = 1e9
+Speed: TypeAlias = Annotated[float, Range(SLOWEST, MOST)]
+Spread: TypeAlias = Annotated[float, Range(0, 10)]
+"""What is drawn stays a finite number."""
+Below1: TypeAlias = Annotated[float, Range(0, 0.999)]
+Energy: TypeAlias = Annotated[float, Range(0, 1e9)]
 
 
 class _Total(NamedTuple):
-    """Sums over rounds. `other_s` is all time but the computation.
-
-    `busy_s` is the computation of all that were invited, and `sent` counts their messages.
-    """
+    """Sums over rounds, of which `other_s` is all time but the computation."""
 
     other_s: float
     computation_s: float
@@ -64,7 +60,6 @@ class _LivedCourses:
     """Courses whose rounds follow each other, side by side, and what they took on average."""
 
     def __init__(self, courses: int, seed: int) -> None:
-        """Begin all courses at second 0."""
         self._rng = stream(seed, "planned_courses")
         self._now_s = np.zeros(courses)
         self._sums = [np.zeros(len(_Total._fields))]
@@ -108,117 +103,56 @@ class _LivedCourses:
         self._deviations.append(float(np.std(self._now_s)))
 
 
+@dataclass
+class _Kept:
+    """What was drawn or computed before, by what it depends on."""
+
+    populations: dict[int, Devices] = field(default_factory=dict)
+    hours: dict[int, Availability] = field(default_factory=dict)
+    plans: dict[tuple[int, int], Invitations] = field(default_factory=dict)
+    courses: dict[tuple[object, ...], _LivedCourses] = field(default_factory=dict)
+    means: dict[tuple[object, ...], _Total] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(System):
-    """A clock that knows every client's device; see also `System`.
+    """A clock that knows every client's device; docs/devices.md says what its fields mean.
 
-    **A round.** The server invites a cohort, and with `over_selection` some more clients. Each
-    begins when it is next available, receives the model, computes, and sends its update; what it
-    has begun it finishes. The round ends as `rounds.ending` says, and the server computes. Client i
-    of a federation always has the same device and the same hours.
-
-    **What happened, and what is planned.** A round environment knows who trained and when
-    (`Work.happened`): it pays for just these rounds. What is random in them, such as dropout, is
-    drawn by the system's seed, the course's seed and the round, so that the same course costs the
-    same. A trial is priced before anybody is sampled, and its stored numbers come from cohorts that
-    nobody recorded. It pays what living through it costs in *expectation*, as Proposition 1 of
-    FedHPO-Bench does. Where clients are always available, that is the mean of `PLANNED_ROUNDS`
-    simulated rounds with cohorts of its size, times its rounds. Where they have hours, a slow round
-    shifts those after it to other hours: then it is the mean over simulated courses, whose rounds
-    follow each other from second 0 of the system's first day, as those of a round environment do.
-    In the simulated rounds all clients take part equally often, and cohorts are the same for all
-    configurations. So a trial costs the same whenever it is asked, more rounds or more work never
-    cost less (freeze-thaw pays differences), and configurations differ by their work and never by
-    luck.
-
-    **What it does not do.** It charges time and bytes, and changes no training: the cohort that the
-    engine drew is the one that is aggregated. Over-selection and deadlines would favour fast
-    devices, which the learning curves then do not show.
-
-    Attributes:
-        client_compute_s: seconds per unit of `compute` on a device with factor 1; a factor on the
-            time that was measured for "fedscale".
-        devices: "lognormal": drawn; "flash": of FLASH's 19 phones (with `devices_path`: of a file
-            of that form); "fedscale": of a file of FedScale's capacities; "alike": all the same.
-        devices_path: file of devices.
-        compute_sigma: standard deviation of the logarithm of computation times between devices,
-            whose median is `client_compute_s` (0.6: FedScale's skew). "lognormal" and "flash".
-        upload_median_bytes_per_s: median speed from a device. "lognormal" and "alike".
-        download_median_bytes_per_s: median speed to it, likewise.
-        upload_sigma: standard deviation of its logarithm between devices. "lognormal".
-        download_sigma: likewise. These and their correlation are our fit of FLASH's 19 phones.
-        bandwidth_correlation: of the logarithms of both speeds. "lognormal".
-        bandwidth_variation: standard deviation of the speed of a transfer between rounds, as a
-            share of the device's mean. "lognormal"; measured devices bring their own.
-        availability: "always"; "lognormal" or "sine": drawn; "fedscale"
-            or "flash": of a file.
-        availability_path: file of availability.
-        availability_beta: how much clients differ in it, in [0, 1).
-        over_selection: clients invited beyond the cohort, as a share of it (FedScale: 0.3).
-        dropout: probability that an invited client drops out of a round, in [0, 1).
-        deadline_s: seconds after which a round ends; 0 for none.
-        client_compute_w: watts of a device while it computes.
-        upload_j_per_byte: joules of a device for a byte that it sends.
-        download_j_per_byte: joules of a device for a byte that it receives. Energy is known where
-            one of these three is not 0.
-        seed: what is drawn.
-
-    Raises:
-        InvalidArgumentError: a field is out of its range, or a file is asked for and not named.
-        MissingDataError: a file does not exist.
-        DamagedDataError: a file is not of the form that it should have.
+    A round that happened is paid as it was; a planned one costs what living through it costs in
+    expectation. In simulated rounds all clients take part equally often, and cohorts are the same
+    for all configurations: a trial costs the same whenever it is asked, more work never costs less,
+    and configurations differ by their work and never by luck.
     """
 
-    client_compute_s: float = 1.0
+    client_compute_s: Amount = 1.0
     devices: Literal["lognormal", "flash", "fedscale", "alike"] = "lognormal"
     devices_path: str = ""
-    compute_sigma: float = 0.6
-    upload_median_bytes_per_s: float = 3102.6 * KILOBYTE
-    download_median_bytes_per_s: float = 5171.7 * KILOBYTE
-    upload_sigma: float = 0.701
-    download_sigma: float = 0.484
-    bandwidth_correlation: float = 0.448
-    bandwidth_variation: float = 0.0
+    compute_sigma: Spread = 0.6
+    upload_median_bytes_per_s: Speed = 3102.6 * KILOBYTE
+    download_median_bytes_per_s: Speed = 5171.7 * KILOBYTE
+    upload_sigma: Spread = 0.701
+    download_sigma: Spread = 0.484
+    bandwidth_correlation: Annotated[float, Range(-1, 1)] = 0.448
+    bandwidth_variation: Spread = 0.0
     availability: Literal["always", "lognormal", "sine", "fedscale", "flash"] = "always"
     availability_path: str = ""
-    availability_beta: float = 0.1
-    over_selection: float = 0.0
-    dropout: float = 0.0
-    deadline_s: float = 0.0
-    client_compute_w: float = 0.0
-    upload_j_per_byte: float = 0.0
-    download_j_per_byte: float = 0.0
-    seed: int = 0
+    availability_beta: Below1 = 0.1
+    over_selection: Annotated[float, Range(0, 1e6)] = 0.0
+    dropout: Below1 = 0.0
+    deadline_s: Amount = 0.0
+    client_compute_w: Energy = 0.0
+    upload_j_per_byte: Energy = 0.0
+    download_j_per_byte: Energy = 0.0
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
-        """Check every field, and read the files."""
         super().__post_init__()
-        self._one_of("devices", DEVICES)
-        self._one_of("availability", AVAILABILITY)
-        self._positive(*_SPEEDS, least=SLOWEST, most=MOST)
-        self._non_negative("client_compute_s", most=MOST)
-        self._non_negative(*_SPREADS, most=_MOST_SPREAD)
-        self._non_negative("over_selection", most=1e6)
-        self._non_negative("deadline_s", most=MOST)
-        self._non_negative(*_ENERGIES, most=_MOST_W)
-        self._whole("seed")
-        for name in ("dropout", "availability_beta"):
-            self._non_negative(name, most=0.999)
-        correlation = as_number(self.bandwidth_correlation)
-        if correlation is None or not -1 <= correlation <= 1:
-            raise InvalidArgumentError(
-                "`bandwidth_correlation` must be in [-1, 1], got "
-                f"{shown(self.bandwidth_correlation)}."
-            )
-        self._check_files()
-
-    def _check_files(self) -> None:
         for name, needing, may in (
             ("devices", ("fedscale",), ("flash", "fedscale")),
             ("availability", ("fedscale", "flash"), ("fedscale", "flash")),
         ):
             kind = getattr(self, name)
-            path = as_typed(f"{name}_path", getattr(self, f"{name}_path"), str)
+            path = getattr(self, f"{name}_path")
             if bool(path) != (kind in needing) and not (path and kind in may):
                 raise InvalidArgumentError(
                     f"`{name}_path` must name a file for `{name}` of {needing}, and none where "
@@ -252,25 +186,24 @@ class DeviceModel(System):
 
     def population(self, number: int) -> Devices:
         """Return the devices of a federation's clients."""
-        if number not in self._populations:
-            self._populations[number] = self._population(number)
-        return self._populations[number]
+        if number not in self._kept.populations:
+            self._kept.populations[number] = self._population(number)
+        return self._kept.populations[number]
 
     def hours(self, number: int) -> Availability | None:
         """Return when clients are available; None: always. Client i has row i modulo the rows."""
         if self.availability == "always" or self.trace is not None:
             return self.trace
-        if number not in self._hours:
+        if number not in self._kept.hours:
             beta = self.availability_beta
-            self._hours[number] = drawn(self.availability, number, beta, self.seed)
-        return self._hours[number]
+            self._kept.hours[number] = drawn(self.availability, number, beta, self.seed)
+        return self._kept.hours[number]
 
     def _cost(self, work: Work) -> Cost:
         """Return what the work of some rounds costs.
 
         The computation is that of the client whose report was the last that counted, and of the
-        server. All other time is communication: transfers, and waiting for clients. Bytes are those
-        of the models that the server sent and of the reports that counted.
+        server. All other time is communication: transfers, and waiting for clients.
         """
         up_bytes, down_bytes = self.message_bytes(work)
         total = self._sums(work)
@@ -291,8 +224,7 @@ class DeviceModel(System):
     def energy_j(self, work: Work) -> float:
         """Return the joules that clients need for some synchronous rounds.
 
-        All that are invited receive the model and compute, and what they have begun they finish.
-        All that do not drop out send, whether or not their report counts.
+        All that are invited compute, and all that do not drop out send, in time or not.
         """
         self.require_energy(asynchronous=bool(work.reports))
         up_bytes, down_bytes = self.message_bytes(work)
@@ -322,13 +254,13 @@ class DeviceModel(System):
         if self.hours(number) is not None:
             return self._lived(work).mean(work.rounds)
         key = self._key(work)
-        if key not in self._means:
-            if len(self._means) >= _MAX_MEANS:
-                self._means.clear()
+        if key not in self._kept.means:
+            if len(self._kept.means) >= _MAX_MEANS:
+                self._kept.means.clear()
             parts = [self._total(work, who) for who in self._plan(number, work.sampled_clients)]
             sums = [math.fsum(column) for column in zip(*parts, strict=True)]
-            self._means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
-        return _Total(*[work.rounds * one for one in self._means[key]])
+            self._kept.means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
+        return _Total(*[work.rounds * one for one in self._kept.means[key]])
 
     def _key(self, work: Work) -> tuple[object, ...]:
         """Return what planned rounds depend on."""
@@ -339,14 +271,12 @@ class DeviceModel(System):
         """Return courses of such work, one round after the other, at least as far as asked."""
         key, number = self._key(work), work.num_clients
         invited = math.ceil(work.sampled_clients * (1.0 + self.over_selection))
-        if key not in self._courses:
-            if len(self._courses) >= _MAX_LIVED:
-                self._courses.clear()
+        if key not in self._kept.courses:
+            if len(self._kept.courses) >= _MAX_LIVED:
+                self._kept.courses.clear()
             courses = min(max(_AT_ONCE // invited, _LEAST_COURSES), PLANNED_ROUNDS)
-            self._courses[key] = _LivedCourses(courses, self.seed)
-        lived, hours = self._courses[key], self.hours(number)
-        units, sizes = self.client_units(work, number), self.message_bytes(work)
-        limit_s = self.deadline_s or math.inf
+            self._kept.courses[key] = _LivedCourses(courses, self.seed)
+        lived, hours = self._kept.courses[key], self.hours(number)
         while lived.rounds < work.rounds and hours is not None:
             lived.add(
                 lambda courses, rng: invite_uniformly(
@@ -357,7 +287,7 @@ class DeviceModel(System):
                     over_selection=self.over_selection,
                     dropout=self.dropout,
                 ),
-                lambda who: take_rounds(who, units, self.client_compute_s, sizes, limit_s),
+                lambda who: self._rounds(work, who),
                 hours,
                 self.server_compute_s,
             )
@@ -370,20 +300,18 @@ class DeviceModel(System):
         number, mean_s = _clients_of(work), self.cost(work).time_s
         if self.hours(number) is not None:
             return mean_s + 4.0 * self._lived(work).deviation_s(work.rounds)
-        units, sizes = self.client_units(work, number), self.message_bytes(work)
-        limit = self.deadline_s or math.inf
-        times = [
-            take_rounds(who, units, self.client_compute_s, sizes, limit).time_s
-            for who in self._plan(number, work.sampled_clients)
-        ]
+        plan = self._plan(number, work.sampled_clients)
+        times = [self._rounds(work, who).time_s for who in plan]
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
+
+    def _rounds(self, work: Work, who: Invitations) -> Rounds:
+        """Return what some rounds of the same work take."""
+        units, sizes = self.client_units(work, work.num_clients), self.message_bytes(work)
+        return take_rounds(who, units, self.client_compute_s, sizes, self.deadline_s or math.inf)
 
     def _total(self, work: Work, who: Invitations) -> _Total:
         """Return the sums over some rounds of the same work."""
-        units = self.client_units(work, work.num_clients)
-        sizes = self.message_bytes(work)
-        deadline_s = self.deadline_s or math.inf
-        rounds = take_rounds(who, units, self.client_compute_s, sizes, deadline_s)
+        rounds = self._rounds(work, who)
         return _Total(
             math.fsum((rounds.time_s - rounds.computation_s).tolist()),
             math.fsum(rounds.computation_s.tolist()),
@@ -395,7 +323,7 @@ class DeviceModel(System):
 
     def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""
-        found = self._plans.get((number, cohort))
+        found = self._kept.plans.get((number, cohort))
         if found is not None:
             return [found]
         invited = (
@@ -404,8 +332,8 @@ class DeviceModel(System):
         )
         if cohort > _MAX_KEPT:
             return invited
-        self._plans[number, cohort] = Invitations.joined(list(invited))
-        return [self._plans[number, cohort]]
+        self._kept.plans[number, cohort] = Invitations.joined(list(invited))
+        return [self._kept.plans[number, cohort]]
 
     def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
         """Yield cohorts in which all clients take part equally often: few then tell the mean."""
@@ -456,8 +384,7 @@ class DeviceModel(System):
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         who = self._invite(_clients_of(work), np.array([client]), start_s, draw)
-        units = self.client_units(work, work.num_clients)
-        rounds = take_rounds(who, units, self.client_compute_s, self.message_bytes(work), math.inf)
+        rounds = self._rounds(work, who)  # jobs know no deadline: `job_means` refuses it
         return float(rounds.time_s[0]), bool(who.survives[0, 0])
 
     def _population(self, number: int) -> Devices:
@@ -478,24 +405,8 @@ class DeviceModel(System):
         )
 
     @cached_property
-    def _populations(self) -> dict[int, Devices]:
-        return {}
-
-    @cached_property
-    def _hours(self) -> dict[int, Availability]:
-        return {}
-
-    @cached_property
-    def _plans(self) -> dict[tuple[int, int], Invitations]:
-        return {}
-
-    @cached_property
-    def _courses(self) -> dict[tuple[object, ...], _LivedCourses]:
-        return {}
-
-    @cached_property
-    def _means(self) -> dict[tuple[object, ...], _Total]:
-        return {}
+    def _kept(self) -> _Kept:
+        return _Kept()
 
 
 def _clients_of(work: Work) -> int:

@@ -17,12 +17,7 @@ from fedhpo_gym.core.seeding import stream
 
 @dataclass(frozen=True)
 class Draw:
-    """Names the random numbers of a round: those of equal draws are equal.
-
-    Attributes:
-        seed: a seed.
-        keys: what tells rounds of a seed apart.
-    """
+    """A seed and keys that name the random numbers of a round: those of equal draws are equal."""
 
     seed: int
     keys: tuple[int, ...]
@@ -66,12 +61,11 @@ class Devices:
     """Devices, as arrays of one entry each.
 
     Attributes:
-        compute: (devices,) how many times as long as the reference device each computes.
-        upload: (devices,) mean speed from the device, in bytes/s.
-        download: (devices,) mean speed to it, in bytes/s.
-        upload_variation: (devices,) standard deviation of the speed of a transfer, as a share of
-            the mean.
-        download_variation: (devices,) likewise.
+        compute: how many times as long as the reference device each computes.
+        upload: mean speed from the device, in bytes/s.
+        download: mean speed to it, in bytes/s.
+        upload_variation: standard deviation of a transfer's speed, as a share of the mean.
+        download_variation: likewise.
     """
 
     compute: Floats
@@ -81,7 +75,6 @@ class Devices:
     download_variation: Floats
 
     def __post_init__(self) -> None:
-        """Refuse speeds that are not positive and finite."""
         for name, values in vars(self).items():
             least = values >= 0 if name.endswith("variation") or name == "compute" else values > 0
             if not len(values) or len(values) != len(self.compute):
@@ -94,7 +87,6 @@ class Devices:
                 )
 
     def __len__(self) -> int:
-        """Return the number of devices."""
         return len(self.compute)
 
     def take(self, rows: NDArray[np.integer]) -> Devices:
@@ -143,10 +135,7 @@ def drawn_of(measured: Devices, number: int, seed: int, compute_sigma: float | N
 
 
 def of_flash(rows: NDArray[np.float64] | None = None) -> Devices:
-    """Return measured network speeds: of FLASH's 19 phones, unless others are given.
-
-    Shapes: `rows` (devices, 4).
-    """
+    """Return measured network speeds, (devices, 4): of FLASH's 19 phones unless given."""
     table = np.array(FLASH_KB_PER_S if rows is None else rows, dtype=np.float64)
     down, down_sd, up, up_sd = table.T
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -203,7 +192,6 @@ class Availability:
         )
 
     def __len__(self) -> int:
-        """Return the number of clients."""
         return len(self.period_s)
 
     @cached_property
@@ -219,8 +207,7 @@ class Availability:
     def wait_s(self, clients: NDArray[np.integer], time_s: float | Floats) -> Floats:
         """Return the seconds from a time until each of some clients is available: 0 if it is.
 
-        The end of a wait, `time_s + wait_s`, never falls when `time_s` grows: who asks later is
-        not served earlier.
+        The end of a wait never falls when `time_s` grows: who asks later is not served earlier.
         """
         period = self.period_s[clients]
         phase = np.fmod(time_s, period)
@@ -236,11 +223,8 @@ class Availability:
 def drawn(kind: str, number: int, beta: float, seed: int) -> Availability:
     """Draw in which slots of a day clients are available; every day is the same.
 
-    The rates are those of Ribero et al. (2022), arXiv:2205.06730, as FLGo implements them.
-    Client i has p_i = c_i / max c with c_i ~ LogNormal(0, -ln(1 - beta)). It is available in a slot
-    with probability p_i ("lognormal"), or (0.4 sin(2 pi t) + 0.5) p_i, where t is the share of the
-    day that is over when the slot ends ("sine"). A client that would never be available is so in
-    the slot in which it came closest.
+    The rates are those of Ribero et al. (2022), arXiv:2205.06730, as FLGo implements them. A client
+    that would never be available is so in the slot in which it came closest.
     """
     sigma = -math.log(1.0 - beta - _MARGIN) if beta > 0 else 0.0
     rates = np.exp(sigma * stream(seed, "availability_rates").standard_normal(number))

@@ -1,8 +1,7 @@
 """System metrics as LEAF counts them, and the two CSV files that it writes.
 
-Caldas et al. (2018), LEAF, section 2: bytes that devices read and write, and floating point
-operations that they compute; `models/metrics/writer.py` of TalwalkarLab/leaf (BSD-2-Clause) for the
-columns.
+Caldas et al. (2018), LEAF, section 2; `models/metrics/writer.py` of TalwalkarLab/leaf
+(BSD-2-Clause) for the columns.
 """
 
 from __future__ import annotations
@@ -10,84 +9,53 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
 
-_COMMON = ("client_id", "round_number", "hierarchy", "num_samples", "set")
-STAT_COLUMNS: Final = (*_COMMON, "accuracy", "loss")
-SYS_COLUMNS: Final = (*_COMMON, "bytes_written", "bytes_read", "local_computations")
+Amount: TypeAlias = Annotated[float, Range(0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatRow:
-    """How the model of a round does on a client's data.
-
-    Attributes:
-        client_id: the client.
-        round_number: rounds that the model has had.
-        hierarchy: the client's group; empty where there is none.
-        num_samples: samples of the client in this part of its data.
-        set: "train" or "test".
-        accuracy: share of samples that are right.
-        loss: mean loss of a sample.
-    """
+    """How the model of a round does on a client's data: a line of LEAF's file of statistics."""
 
     client_id: str
     round_number: int
+    hierarchy: str = ""
     num_samples: int
     set: Literal["train", "test"]
     accuracy: float
     loss: float
-    hierarchy: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SysRow:
-    """What a client spent in a round in which it trained.
-
-    Attributes:
-        client_id: the client.
-        round_number: the round.
-        hierarchy: the client's group; empty where there is none.
-        num_samples: training samples of the client.
-        set: always "train".
-        bytes_written: bytes of the model that the client sent.
-        bytes_read: bytes of the model that it received.
-        local_computations: floating point operations.
-    """
+    """What a client spent in a round in which it trained: a line of LEAF's file of systems."""
 
     client_id: str
     round_number: int
+    hierarchy: str = ""
     num_samples: int
+    set: Literal["train"] = "train"
     bytes_written: float
     bytes_read: float
     local_computations: float
-    set: Literal["train"] = "train"
-    hierarchy: str = ""
 
 
+@checked_types
 def local_computations(
-    epochs: int, num_samples: int, batch_size: int, flops_per_sample: float
+    epochs: Amount,
+    num_samples: Amount,
+    batch_size: Annotated[int, Range(1)],
+    flops_per_sample: Amount,
 ) -> float:
-    """Return a client's floating point operations in a round: whole minibatches only, as in LEAF.
-
-    epochs * floor(samples / batch size) * batch size * operations per sample: the rest of an epoch,
-    smaller than a minibatch, is trained on but not counted.
-    """
-    for name, value in (
-        ("epochs", epochs),
-        ("num_samples", num_samples),
-        ("flops_per_sample", flops_per_sample),
-    ):
-        if not value >= 0:
-            raise InvalidArgumentError(f"`{name}` must be non-negative, got {value!r}.")
-    if not batch_size >= 1:
-        raise InvalidArgumentError(f"`batch_size` must be at least 1, got {batch_size!r}.")
+    """Return a client's floating point operations in a round, of whole minibatches as in LEAF."""
     return epochs * (num_samples // batch_size) * batch_size * flops_per_sample
 
 
@@ -105,15 +73,12 @@ def stat_rows(evaluation: Evaluation, seed: int) -> list[StatRow]:
         for client, row in enumerate(metrics[:, SPLITS.index(part)]):
             samples = int(evaluation.num_samples[at, client, SPLITS.index(part)])
             loss, accuracy = (float(row[METRICS.index(name)]) for name in ("loss", "accuracy"))
-            found = StatRow(
-                client_id=str(client),
-                round_number=number,
-                num_samples=samples,
-                set=part,
-                accuracy=accuracy,
-                loss=loss,
-            )
-            rows.append(found)
+            rows.append(
+                StatRow(
+                    client_id=str(client), round_number=number, num_samples=samples, set=part,
+                    accuracy=accuracy, loss=loss,
+                )
+            )  # fmt: skip
     return rows
 
 
@@ -127,12 +92,7 @@ def sys_rows(
     message_bytes: tuple[float, float],
     rounds: int = 1,
 ) -> list[SysRow]:
-    """Return the rows of some rounds of which each had the same cohort.
-
-    A round environment with `rounds_per_step=1` says all that is needed in `info`.
-
-    Shapes: `num_samples` (clients,).
-    """
+    """Return the rows of some rounds of which each had the same cohort, of (clients,) samples."""
     return [
         SysRow(
             client_id=str(client),
@@ -154,9 +114,12 @@ def write_metrics(
     """Write `<name>_stat.csv` and `<name>_sys.csv`; each replaces an older one as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
-    for part, columns, rows in (("stat", STAT_COLUMNS, stat), ("sys", SYS_COLUMNS, system)):
+    parts: tuple[tuple[str, Any, Iterable[Any]], ...] = (
+        ("stat", StatRow, stat), ("sys", SysRow, system)
+    )  # fmt: skip
+    for part, kind, rows in parts:
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer = csv.DictWriter(text, [one.name for one in fields(kind)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
         found.append(folder / f"{name}_{part}.csv")

@@ -10,32 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, TypeAlias
 
 import numpy as np
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, Indices, System
+from fedhpo_gym.systems.base import SLOWEST, Amount, Indices, System
 from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.systems.recorded import RoundRecord
 from fedhpo_gym.systems.work import Floats, Work
 
 Mode = Literal["cross_silo", "cross_device", "point_to_point"]
 
-MODES: Final[tuple[Mode, ...]] = ("cross_silo", "cross_device", "point_to_point")
 MEBIBYTE: Final = 1024.0 * 1024.0
 """Bytes in what the paper calls a megabyte."""
 
-_POSITIVE: Final = (
-    "client_upload_bytes_per_s",
-    "client_download_bytes_per_s",
-    "server_upload_bytes_per_s",
-    "server_download_bytes_per_s",
-    "max_connections",
-)
+Speed: TypeAlias = Annotated[float, Range(SLOWEST, math.inf, "[)")]
 _MAX_EXPONENT: Final = 690.0  # exp(690) = 1e299 s leaves room to multiply by the rounds
 _EULER_GAMMA: Final = 0.5772156649015329
 _EXACT_HARMONIC: Final = 100_000
@@ -45,53 +38,21 @@ Number = float | Floats
 
 @dataclass(frozen=True, kw_only=True)
 class SystemModel(System):
-    """Bandwidths, latency, and computation times of a federation; see also `System`.
-
-    A variant is ``dataclasses.replace(CROSS_SILO, server_compute_s=1.0)``.
-
-    Attributes:
-        mode: ``"cross_silo"``: the server sends to its clients one by one, without latency.
-            ``"cross_device"``: it sends to all at once, with a latency of
-            ``exp(clients - max_connections)`` seconds, capped near 1e299. ``"point_to_point"``:
-            it sends to them and receives from them one by one.
-        client_upload_bytes_per_s: Bandwidth from a client, in bytes/s.
-        client_download_bytes_per_s: Bandwidth to a client, in bytes/s.
-        server_upload_bytes_per_s: Bandwidth from the server, in bytes/s; not in cross-device.
-        server_download_bytes_per_s: Bandwidth to the server, in bytes/s; point-to-point only.
-        client_compute_mean_s: Mean c of the exponential computation time of a client, in seconds
-            per unit of ``compute``, of the client that computes most in a round.
-        max_connections: Number of clients at which the latency reaches one second;
-            cross-device only.
-
-    Raises:
-        InvalidArgumentError: A field is out of its range.
-    """
+    """The analytic clock, Eq. 1; docs/cost_model.md says what its fields mean."""
 
     mode: Mode = "cross_silo"
-    client_upload_bytes_per_s: float = 0.25 * MEBIBYTE
-    client_download_bytes_per_s: float = 0.75 * MEBIBYTE
-    server_upload_bytes_per_s: float = 0.25 * MEBIBYTE
-    server_download_bytes_per_s: float = 0.75 * MEBIBYTE
-    client_compute_mean_s: float = 1.0
-    max_connections: int = 65535
-
-    def __post_init__(self) -> None:
-        """Check every field."""
-        super().__post_init__()
-        self._one_of("mode", MODES)
-        self._positive(*_POSITIVE, least=SLOWEST)
-        self._non_negative("client_compute_mean_s", most=MOST)
+    client_upload_bytes_per_s: Speed = 0.25 * MEBIBYTE
+    client_download_bytes_per_s: Speed = 0.75 * MEBIBYTE
+    server_upload_bytes_per_s: Speed = 0.25 * MEBIBYTE
+    server_download_bytes_per_s: Speed = 0.75 * MEBIBYTE
+    client_compute_mean_s: Amount = 1.0
+    max_connections: Speed = 65535
 
     def _cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs.
+        """Return the cost by Eq. 1 with the expected straggler of Proposition 1.
 
-        Eq. 1 with the expected straggler of Proposition 1: a round takes the communication
-        time, plus c * H_N for the slowest of N sampled clients, plus the server's time. c counts
-        as often as `compute` says. Where clients have unequal work, all are charged the most of
-        one, so that the straggler's expected time is never too short.
-
-        Communication counts `work.client_share` clients as a real number, as the original
-        code does; computation and bytes count whole clients, at least one.
+        Communication counts `work.client_share` clients as a real number, as the original code
+        does; computation and bytes count whole clients, at least one.
         """
         up_bytes, down_bytes = self.message_bytes(work)
         communication_s = work.rounds * float(
@@ -150,16 +111,8 @@ class SystemModel(System):
 
 @checked_types
 @lru_cache(maxsize=4096)
-def harmonic(n: int) -> float:
-    """Return H_n = 1 + 1/2 + ... + 1/n: the expected largest of n unit exponentials.
-
-    FedHPO-Bench, Proposition 1; asymptotic (error below 1e-20) for large n.
-
-    Raises:
-        InvalidArgumentError: ``n`` is below 1.
-    """
-    if n < 1:
-        raise InvalidArgumentError(f"`n` must be at least 1, got {n!r}.")
+def harmonic(n: Annotated[int, Range(1)]) -> float:
+    """Return H_n = 1 + 1/2 + ... + 1/n: the expected largest of n unit exponentials."""
     if n > _EXACT_HARMONIC:
         return math.log(n) + _EULER_GAMMA + 1 / (2 * n) - 1 / (12 * n**2)
     return math.fsum((1.0 / np.arange(1, n + 1)).tolist())
@@ -182,7 +135,6 @@ class Calibration:
     """A fitted system model, and what it leaves unexplained.
 
     Attributes:
-        system: the model.
         parameters: what was fitted, by name: for `gymnasium.make(..., system=parameters)`.
         residuals_s: (rounds, 2) measured minus fitted seconds, of messages and of computation.
         tied: bandwidths that the rounds cannot tell apart and that were taken as equal.
@@ -201,7 +153,7 @@ class Calibration:
 
 @checked_types
 def calibrate(records: Sequence[RoundRecord], base: SystemModel = CROSS_SILO) -> Calibration:
-    """Fit the parameters of Eq. 1 to measured rounds.
+    """Fit the parameters of Eq. 1 to measured rounds; what is not fitted is the base's.
 
     Eq. 1 is linear in the inverse bandwidths, in c, and in the server's time, which must not be
     negative. Messages and computation are fitted apart:
@@ -212,15 +164,6 @@ def calibrate(records: Sequence[RoundRecord], base: SystemModel = CROSS_SILO) ->
     - computation: c times units of `compute` times H_N, plus the server's time.
 
     Point-to-point is not fitted: which of two links a client waits for does not show in a sum.
-
-    Args:
-        records: measured rounds, with different numbers of clients, and models of different sizes
-            or different compressions as far as the form needs them.
-        base: mode, rule of computation, compression, and what is not fitted.
-
-    Raises:
-        InvalidArgumentError: there are no records, a mode is not fitted, or two parameters cannot
-            be told apart; says by what.
     """
     if not records:
         raise InvalidArgumentError("`records` must hold at least one measured round, got none.")
@@ -270,10 +213,7 @@ def _message_columns(
 
 
 def _non_negative(what: str, columns: Floats, target: Floats) -> Floats:
-    """Return the non-negative factors with the least sum of squares.
-
-    There are at most two columns, so every choice of positive factors is tried.
-    """
+    """Return the non-negative factors of at most two columns with the least sum of squares."""
     scale = np.abs(columns).max(axis=0)
     scaled = columns / np.where(scale > 0, scale, 1.0)
     if np.linalg.matrix_rank(scaled, tol=_TOLERANCE * len(target)) < columns.shape[1]:

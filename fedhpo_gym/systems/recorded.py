@@ -11,31 +11,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from fedhpo_gym.core import files
-from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems.base import MOST, System
 from fedhpo_gym.systems.work import Work
 
 WORK_COLUMNS: Final = (
-    "num_parameters",
-    "sampled_clients",
-    "local_epochs",
-    "minibatch_steps",
-    "samples",
-)
+    "num_parameters", "sampled_clients", "local_epochs", "minibatch_steps", "samples",
+)  # fmt: skip
 TIME_COLUMNS: Final = ("communication_s", "computation_s")
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A measured round.
-
-    Attributes:
-        work: what was done in it: the work of one round.
-        communication_s: seconds of messages.
-        computation_s: seconds in which clients and server computed.
-    """
+    """A measured round: the work of one round, and seconds of messages and of computation."""
 
     work: Work
     communication_s: float
@@ -49,31 +39,18 @@ class RoundRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedModel(System):
-    """A clock that looks rounds up; see also `System`.
+    """A clock that looks rounds up in a CSV file; docs/cost_model.md says of which columns.
 
     A round costs the mean of the recorded rounds with the same work, in the columns that the file
-    has: a file without columns of work says the same of every round. Work that was not recorded is
-    refused; `calibrate` fits a model that has an answer for it. The recorded times include the
-    server's, so `server_compute_s` and `compute` decide nothing here but what work is looked up by.
-
-    Attributes:
-        path: a CSV file with a header, in UTF-8. Columns `communication_s` and `computation_s`, in
-            seconds of one round, of which one may be 0, and any of `num_parameters`,
-            `sampled_clients`, `local_epochs`, `minibatch_steps` and `samples`: what one round's
-            client with most work did.
-
-    Raises:
-        InvalidArgumentError: a field is out of its range.
-        MissingDataError: the file does not exist.
-        DamagedDataError: it is not of this form.
+    has. Recorded times include the server's, so `server_compute_s` and `compute` decide nothing
+    here but what work is looked up by.
     """
 
     path: str = ""
 
     def __post_init__(self) -> None:
-        """Check every field, and read the file."""
         super().__post_init__()
-        if not as_typed("path", self.path, str):
+        if not self.path:
             raise InvalidArgumentError("`path` must name a file of recorded rounds, got none.")
         derived = self._table
         del derived  # it stays read
@@ -111,15 +88,7 @@ class RecordedModel(System):
 
 @checked_types
 def read_records(path: str) -> list[RoundRecord]:
-    """Read measured rounds, for `calibrate`; see `RecordedModel.path` for the form.
-
-    Columns of work that the file lacks have the defaults of `Work`; without `sampled_clients`, one
-    client took part.
-
-    Raises:
-        MissingDataError: the file does not exist.
-        DamagedDataError: it is not of this form, or does not say `num_parameters`.
-    """
+    """Read measured rounds, for `calibrate`, of the same columns as `RecordedModel` reads."""
     columns, rows = _read(path)
     if "num_parameters" not in columns:
         raise _damaged(path, "it has no column `num_parameters`")

@@ -1,9 +1,4 @@
-"""Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run.
-
-FedScale (Apache-2.0) has dictionaries by client, as pickles: its device capacities and its client
-behaviours. FLASH (BSD-2-Clause) has JSON: network speeds, logs of phone states, and the intervals
-that it derives of these. Each may be JSON here, and FedScale's also a pickle of plain data.
-"""
+"""Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run."""
 
 from __future__ import annotations
 
@@ -45,8 +40,7 @@ Floats = NDArray[np.float64]
 def read_fedscale_devices(path: str) -> Devices:
     """Read FedScale's capacities: {client: {"computation": ms, "communication": kbit/s}}.
 
-    `computation` is the time of inference of one sample, tripled for training; `communication` is
-    the speed in both directions.
+    `computation` is the time of inference of one sample, tripled for training.
     """
 
     def parse(clients: dict[str, Any]) -> Devices:
@@ -94,8 +88,7 @@ def read_flash_availability(path: str) -> Availability:
     """Read FLASH's intervals, {phone: {"ready_time": [[s, s]]}}, or the logs they come from.
 
     A log is {phone: {"messages": text}} with lines of time, tab and state. A phone is available
-    while it is locked, charged, and on a wireless network, as FLASH defines it. All repeats after
-    the last whole day. Phones that are never available are left out, as FLASH leaves them out.
+    while it is locked, charged, and on a wireless network. Phones that never are are left out.
     """
 
     def one(phone: Any) -> Floats:
@@ -219,37 +212,18 @@ def _checked(value: object) -> float:
 
 
 _MARK: Final = object()
-_VALUES: Final = frozenset(
-    {
-        "INT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG",
-        "LONG1",
-        "LONG4",
-        "FLOAT",
-        "BINFLOAT",
-        "STRING",
-        "BINSTRING",
-        "SHORT_BINSTRING",
-        "UNICODE",
-        "BINUNICODE",
-        "SHORT_BINUNICODE",
-        "BINUNICODE8",
-    }
-)
+_VALUES: Final = frozenset({
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
+    "STRING", "BINSTRING", "SHORT_BINSTRING",
+    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+})  # fmt: skip
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _TUPLES: Final = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _SKIPPED: Final = frozenset({"PROTO", "FRAME"})
 
 
 def load_plain(content: bytes) -> Any:
-    """Return what a pickle holds.
-
-    Memory is bounded by the length of the text: every instruction makes at most one object, and
-    shared ones stay shared.
-    """
+    """Return what a pickle holds: one object at most per instruction, so memory is bounded."""
     machine = _Machine()
     try:
         for operation, argument, _ in pickletools.genops(content):
@@ -267,10 +241,10 @@ class _Machine:
     def __init__(self) -> None:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
-        self._moves: dict[str, Callable[[Any], None]] = {
+        self._moves: dict[str, Callable[[Any], object]] = {
             "MARK": lambda _: self._stack.append(_MARK),
-            "POP": lambda _: self._drop(),
-            "POP_MARK": lambda _: self._forget(),
+            "POP": lambda _: self._stack.pop(),
+            "POP_MARK": lambda _: self._since_mark(),
             "DUP": lambda _: self._stack.append(self._stack[-1]),
             "EMPTY_LIST": lambda _: self._stack.append([]),
             "EMPTY_DICT": lambda _: self._stack.append({}),
@@ -310,12 +284,6 @@ class _Machine:
         if found is _MARK:
             raise ValueError("its instructions do not fit together (a mark where data should be)")
         return found
-
-    def _drop(self) -> None:
-        self._stack.pop()
-
-    def _forget(self) -> None:
-        self._since_mark()
 
     def _since_mark(self) -> list[Any]:
         found = []

@@ -17,13 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
-    """What each client computes in a round in which it trains.
-
-    Attributes:
-        epochs: (clients,) local epochs.
-        steps: (clients,) minibatch steps; None where nobody knows how many samples clients have.
-        samples: (clients,) training samples read, once per epoch; None likewise.
-    """
+    """What each client computes in a round, (clients,): local epochs, minibatch steps, samples."""
 
     epochs: Floats
     steps: Floats | None = None
@@ -39,8 +33,7 @@ class CourseHistory:
         first_round: rounds that the course had taken before.
         start_s: simulated second at which the first of these rounds begins.
         sampled: (rounds, clients) who trained.
-        seconds: (rounds,) simulated seconds of aggregations, which the engine knows; for
-            asynchronous algorithms only.
+        seconds: (rounds,) simulated seconds of aggregations, for asynchronous algorithms only.
     """
 
     seed: int
@@ -52,26 +45,17 @@ class CourseHistory:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of some rounds of one course.
-
-    What clients compute is told of the client that computes most in a round, which is all that
-    Eq. 1 asks: a round waits for its slowest client. Models of single devices ask for `clients`.
+    """The work of some rounds of one course, of the client that computes most in a round.
 
     Attributes:
         num_parameters: parameters of the model that is exchanged.
-        rounds: communication rounds.
-        sampled_clients: clients sampled in a round, at least one.
-        client_share: the same as the real number `client_sample_rate * num_clients`, which
-            Eq. 1 of FedHPO-Bench counts in the communication.
-        local_epochs: local epochs of a client in a round.
-        minibatch_steps: minibatch steps of a client in a round; None where nobody knows how many
-            samples clients have.
+        client_share: the real number `client_sample_rate * num_clients`, as Eq. 1 counts it.
+        minibatch_steps: of a client in a round; None where nobody knows how many samples it has.
         samples: training samples a client reads in a round, once per epoch; None likewise.
         num_clients: clients of the federation; 0 where nobody says.
         clients: the same of each client; None where all are alike.
         happened: the rounds, if they are past; None where they are only planned, as in trials.
-        reports: of an asynchronous algorithm, whose rounds are aggregations: how many an
-            aggregation waits for, while `sampled_clients` train at once. 0: rounds are synchronous.
+        reports: how many an asynchronous aggregation waits for; 0: rounds are synchronous.
         copies: how many times the size of the model every message has.
     """
 
@@ -103,23 +87,7 @@ class Work:
         reports: int = 0,
         copies: int = 1,
     ) -> Self:
-        """Return the work of `fidelity.round` rounds in a federation.
-
-        Args:
-            num_parameters: parameters of the model that is exchanged.
-            num_clients: clients in the federation.
-            fidelity: rounds, and the share of clients that take part in each.
-            local_epochs: see the class.
-            minibatch_steps: see the class.
-            samples: see the class.
-            clients: see the class.
-            happened: see the class.
-            reports: see the class.
-            copies: see the class.
-
-        Raises:
-            InvalidArgumentError: there is no parameter or no client, or work is negative.
-        """
+        """Return the work of `fidelity.round` rounds in a federation."""
         for name, value in (("num_parameters", num_parameters), ("num_clients", num_clients)):
             number = as_integer(value)
             if number is None or number < 1:
@@ -148,10 +116,7 @@ class Work:
 
     @property
     def samples_read(self) -> float | None:
-        """Training samples that all clients read in these rounds; of planned ones, the most.
-
-        None where nobody says how many samples clients have.
-        """
+        """Training samples that all clients read, at most where they are planned; None: unknown."""
         if self.clients is None or self.clients.samples is None:
             return None
         if self.happened is not None:

@@ -183,7 +183,7 @@ def test_final_tables_hold_means_and_deviations() -> None:
 def test_figures_have_the_numbers_behind_them() -> None:
     pytest.importorskip("matplotlib")
     found = compare(study())
-    figures = {f.name: f for f in comparison_figures(found, "s", looks_of(found.order))}
+    figures = {f.numbers.name: f for f in comparison_figures(found, "s", looks_of(found.order))}
     assert set(figures) == {
         "s-rank-over-time", "s-differences-means", "s-differences-runs", "s-regret-over-time",
         "s-profile", "s-data-profile",
@@ -193,7 +193,7 @@ def test_figures_have_the_numbers_behind_them() -> None:
     assert [float(number) for number in lines[-1]] == [1.0, 1.0, 2.0]
     assert all(figure.drawn.svg.startswith("<svg") for figure in figures.values())
     assert "good" in figures["s-differences-means"].drawn.svg
-    (regret,) = [f for f in figures.values() if f.name == "s-regret-over-time"]
+    (regret,) = [f for f in figures.values() if f.numbers.name == "s-regret-over-time"]
     last = [*csv.reader(io.StringIO(regret.numbers.csv()))][-1]
     assert float(last[1]) == pytest.approx(0.0125)
 

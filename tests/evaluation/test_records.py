@@ -123,7 +123,7 @@ def test_evaluation_refuses_wrong_shapes(changes: dict[str, Any], message: str) 
 @pytest.mark.parametrize(
     ("rounds", "rate", "message"),
     [
-        (-1, 1.0, "`round` must be a non-negative integer, got -1"),
+        (-1, 1.0, "`round` must be an integer >= 0, got -1"),
         (1.0, 1.0, "`round` must be"),
         (True, 1.0, "`round` must be"),
         ("3", 1.0, "`round` must be"),

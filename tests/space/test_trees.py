@@ -67,11 +67,11 @@ def test_coordinates_that_are_not_active_change_nothing(drawn: list[list[float]]
                      if name in c]  # fmt: skip
             assert all(a == b for a, b in named)
         if space is grid:
-            indices = grid.grid_indices(actions)
-            assert indices.tolist() == grid.grid_indices(changed).tolist()
-            assert [tuple(row) for row in indices.tolist()] == [grid.index(c) for c in configs]
-            flat = np.ravel_multi_index(tuple(indices.T), grid.grid_shape)
+            flat = np.ravel_multi_index(
+                [*zip(*map(grid.index, configs), strict=True)], grid.grid_shape
+            )
             np.testing.assert_array_equal(grid.flat_grid_indices(actions), flat)
+            np.testing.assert_array_equal(grid.flat_grid_indices(changed), flat)
 
 
 def test_configurations_leave_out_what_is_not_active() -> None:

@@ -179,14 +179,14 @@ def test_latency_rises_but_never_overflows() -> None:
         (
             "client_upload_bytes_per_s",
             0.0,
-            "must be positive and at least 1e-06 and finite, got 0.0",
+            "must be at least 1e-06 and finite, got 0.0",
         ),
-        ("client_download_bytes_per_s", -1.0, "must be positive"),
-        ("server_upload_bytes_per_s", math.inf, "must be positive"),
-        ("bytes_per_parameter", "4", "must be positive and at most 1e[+]18, got '4'"),
-        ("max_connections", True, "must be positive"),
-        ("client_compute_mean_s", -0.1, "must be non-negative"),
-        ("server_compute_s", math.nan, "must be non-negative"),
+        ("client_download_bytes_per_s", -1.0, "must be at least 1e-06"),
+        ("server_upload_bytes_per_s", math.inf, "and finite"),
+        ("bytes_per_parameter", "4", "must be a number, in .0, 1e[+]18., got '4'"),
+        ("max_connections", True, "must be a number"),
+        ("client_compute_mean_s", -0.1, "must be in .0, 1e.18."),
+        ("server_compute_s", math.nan, "must be in .0, 1e.18."),
     ],
 )
 def test_model_refuses_bad_fields(field: str, value: Any, message: str) -> None:
@@ -204,7 +204,7 @@ def test_cost_refuses_bad_arguments(parameters: Any, clients: Any) -> None:
 @pytest.mark.parametrize("name", ["mode", "compute"])
 @pytest.mark.parametrize("value", [np.array([1.0, 2.0]), ["constant"], None, 1])
 def test_words_are_strings(name: str, value: object) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be a string"):
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be one of "):
         replace(CROSS_SILO, **{name: value})
 
 
@@ -242,5 +242,5 @@ def test_the_slowest_and_dearest_cost_is_a_finite_number(model: Any) -> None:
     work = Work.of_course(10**9, 1000, Fidelity(100_000, 1.0), local_epochs=1e6)
     assert math.isfinite(model(compute="epochs", **dearest).cost(work).time_s)
     for name, value in (("bytes_per_parameter", 1e19), ("server_compute_s", 1e308)):
-        with pytest.raises(InvalidArgumentError, match=f"`{name}` must be .*at most 1e.18"):
+        with pytest.raises(InvalidArgumentError, match=f"`{name}` must be in .*1e.18."):
             model(**{name: value})

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost, Fidelity
-from fedhpo_gym.systems import COMPUTE_RULES, CROSS_DEVICE, CROSS_SILO, SystemModel, Work
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, SystemModel, Work
+from fedhpo_gym.systems.base import Compute
 from fedhpo_gym.tasks import TASKS, decisive_names, get_task, round_system, work_of
 
 SIMPLE = SystemModel(
@@ -60,7 +61,7 @@ def test_negative_work_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("model", [CROSS_SILO, CROSS_DEVICE])
-@pytest.mark.parametrize("rule", COMPUTE_RULES)
+@pytest.mark.parametrize("rule", get_args(Compute))
 def test_more_work_never_costs_less(model: SystemModel, rule: Any) -> None:
     rng = np.random.default_rng(3)
     system = replace(model, compute=rule)
@@ -123,7 +124,7 @@ def test_full_batches_are_one_step() -> None:
     assert (work.minibatch_steps, work.samples) == (3, 21)
 
 
-@pytest.mark.parametrize("rule", COMPUTE_RULES)
+@pytest.mark.parametrize("rule", get_args(Compute))
 @pytest.mark.parametrize("name", ["LR-CreditG", "MLP-CreditG", "Hetero-GraphDC"])
 def test_only_the_decisive_names_decide(name: str, rule: Any) -> None:
     task = get_task(name)

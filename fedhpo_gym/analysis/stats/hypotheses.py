@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Vector, mean_ranks, ranks
-from fedhpo_gym.core.checks import Axes, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 _NODES = 200
 _REACH = 9.0
@@ -25,15 +25,9 @@ def normal_tail(z: float) -> float:
     return 0.5 * erfc(z / sqrt(2.0))
 
 
-def chi2_tail(x: float, freedom: int) -> float:
-    """Return P(X > x) of the chi-squared distribution with a whole number of degrees of freedom.
-
-    With h = x / 2 and integer a = freedom / 2 it is exp(-h) sum_{i<a} h^i / i!; with half-integer
-    a, erfc(sqrt h) + exp(-h) sum_{i<a-1/2} h^(i+1/2) / Gamma(i+3/2) (Abramowitz and Stegun, 1964,
-    26.4.4 and 26.4.5).
-    """
-    if freedom < 1:
-        raise InvalidArgumentError(f"`freedom` must be at least 1, got {freedom}")
+@checked_types
+def chi2_tail(x: float, freedom: Annotated[int, Range(1)]) -> float:
+    """Return P(X > x) of chi-squared (Abramowitz and Stegun, 1964, 26.4.4 and 26.4.5)."""
     if x <= 0:
         return 1.0
     half, odd = x / 2.0, freedom % 2
@@ -48,14 +42,12 @@ def binomial_tail(wins: int, trials: int) -> float:
     return float(ways / 2**trials)
 
 
-def range_tail(q: float, groups: int) -> float:
+@checked_types
+def range_tail(q: float, groups: Annotated[int, Range(2)]) -> float:
     """Return P(Q > q) of the studentised range of some groups with infinite degrees of freedom.
 
-    P(Q <= q) = k integral phi(z) [Phi(z) - Phi(z - q)]^(k-1) dz: one of k standard normal values is
-    the largest, at z, and the others lie within q below it (Tukey, 1953).
+    P(Q <= q) = k integral phi(z) [Phi(z) - Phi(z - q)]^(k-1) dz (Tukey, 1953).
     """
-    if groups < 2:
-        raise InvalidArgumentError(f"`groups` must be at least 2, got {groups}")
     if q <= 0:
         return 1.0
     z, weights, tails = _quadrature()
@@ -73,18 +65,6 @@ def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
     return z, _REACH * weights * density, np.array([normal_tail(value) for value in z.tolist()])
 
 
-@cache
-def range_quantile(alpha: float, groups: int) -> float:
-    """Return the q for which P(Q > q) = alpha."""
-    if not 0 < alpha < 1:
-        raise InvalidArgumentError(f"`alpha` must lie in (0, 1), got {alpha}")
-    low, high = 0.0, 20.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if range_tail(middle, groups) > alpha else (low, middle)
-    return (low + high) / 2
-
-
 EXACT: Final = 50
 """Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
 
@@ -94,13 +74,7 @@ PValues = Annotated[Sequence[float] | Numbers, Axes(1, 1, empty=True)]
 
 @dataclass(frozen=True)
 class Friedman:
-    """Whether agents differ at all.
-
-    Attributes:
-        statistic: Friedman's chi-squared, corrected for ties.
-        p_value: probability of one as large if all agents were alike; chi-squared, A - 1 degrees.
-        mean_ranks: (A,).
-    """
+    """Friedman's chi-squared, corrected for ties, its p-value, and the (A,) mean ranks."""
 
     statistic: float
     p_value: float
@@ -109,14 +83,7 @@ class Friedman:
 
 @dataclass(frozen=True)
 class WinTieLoss:
-    """How often one agent beats another, and the sign test on it.
-
-    Attributes:
-        wins: blocks in which the first is strictly lower.
-        ties: blocks in which both are equal.
-        losses: blocks in which the first is strictly higher.
-        p_value: probability of so many wins, or more, of a fair coin; ties are left out.
-    """
+    """In how many blocks the first is lower, equal and higher, and the one-sided sign test's p."""
 
     wins: int
     ties: int
@@ -129,18 +96,10 @@ class WinTieLoss:
 
 @checked_types
 def friedman(values: Matrix) -> Friedman:
-    """Test whether some agents' ranks differ over blocks (Friedman, 1937).
+    """Test whether some agents' ranks differ over blocks, of (B, A) values (Friedman, 1937).
 
     chi2 = (A - 1) sum_a (R_a - B (A + 1) / 2)^2 / (sum of squared ranks - B A (A + 1)^2 / 4), where
     R_a is the sum of the ranks of agent a: Conover (1999, eq. 5.8.7), which ties do not distort.
-    Where all values of each block are equal, nothing differs: the statistic is 0.
-
-    Args:
-        values: (B, A), a block per problem or per run.
-
-    Raises:
-        InvalidArgumentError: there are fewer than two agents or no block, or a value is
-            NaN.
     """
     _check_matrix(values)
     blocks, agents = values.shape
@@ -152,29 +111,8 @@ def friedman(values: Matrix) -> Friedman:
 
 
 @checked_types
-def nemenyi_distance(agents: int, blocks: int, alpha: float = 0.05) -> float:
-    """Return the critical difference of mean ranks: q_alpha sqrt(A (A + 1) / (6 B)).
-
-    q_alpha is the quantile of the studentised range over sqrt 2 (Nemenyi, 1963; Demsar, 2006,
-    section 3.2.2).
-
-    Raises:
-        InvalidArgumentError: there are fewer than two agents or no block, or `alpha` is not in
-            (0, 1).
-    """
-    if blocks < 1:
-        raise InvalidArgumentError(f"`blocks` must be at least 1, got {blocks}")
-    return range_quantile(alpha, agents) / sqrt(2) * sqrt(agents * (agents + 1) / (6 * blocks))
-
-
-@checked_types
 def nemenyi(values: Matrix) -> Numbers:
-    """Return p-values of all pairs by Nemenyi's test: (B, A) -> (A, A), 1 on the diagonal.
-
-    Raises:
-        InvalidArgumentError: there are fewer than two agents or no block, or a value is
-            NaN.
-    """
+    """Return p-values of all pairs by Nemenyi's test: (B, A) -> (A, A), 1 on the diagonal."""
     _check_matrix(values)
     blocks, agents = values.shape
     found, scale = mean_ranks(values), sqrt(agents * (agents + 1) / (12 * blocks))
@@ -188,22 +126,10 @@ def nemenyi(values: Matrix) -> Numbers:
 
 @checked_types
 def wilcoxon(x: Vector, y: Vector, alternative: Alternative = "two-sided") -> float:
-    """Return the p-value of Wilcoxon's signed-rank test of paired values (Wilcoxon, 1945).
+    """Return the p-value of Wilcoxon's signed-rank test of paired (B,) values (Wilcoxon, 1945).
 
-    Differences of zero are ranked and then left out (Pratt, 1959); equal differences share ranks.
-    Up to `EXACT` differences, all signs of the ranks at hand are counted, ties included; beyond,
-    the rank sum is taken as normal with its own mean and variance, without continuity correction.
-
-    Args:
-        x: (B,) values of one agent.
-        y: (B,) values of another one on the same blocks.
-        alternative: "less" asks whether x is lower.
-
-    Returns:
-        The p-value; 1 where no pair differs.
-
-    Raises:
-        InvalidArgumentError: the lengths differ, or a value is NaN.
+    Differences of zero are ranked and then left out (Pratt, 1959). Up to `EXACT` differences, all
+    signs of the ranks at hand are counted, ties included; beyond, the rank sum is taken as normal.
     """
     _check_pairs(x, y)
     with np.errstate(invalid="ignore"):
@@ -221,18 +147,10 @@ def wilcoxon(x: Vector, y: Vector, alternative: Alternative = "two-sided") -> fl
 
 @checked_types
 def rank_sum(x: Vector, y: Vector) -> float:
-    """Return the two-sided p-value of the rank-sum test of unpaired values (Wilcoxon, 1945).
+    """Return the two-sided p-value of the rank-sum test of unpaired (N,) and (M,) values.
 
     It is the share of all ways of drawing x from both samples whose rank sum is as far from its
-    mean, ties included. Beyond `EXACT` values in all, the rank sum is taken as normal with its own
-    mean and variance, without continuity correction.
-
-    Args:
-        x: (N,) values of one agent.
-        y: (M,) values of another one, on other seeds or the same.
-
-    Raises:
-        InvalidArgumentError: a value is NaN.
+    mean, ties included; beyond `EXACT` values in all, the rank sum is taken as normal.
     """
     ranked = ranks(np.concatenate([x, y]))
     first, count = len(x), len(ranked)
@@ -253,13 +171,7 @@ def rank_sum(x: Vector, y: Vector) -> float:
 
 @checked_types
 def holm(p_values: PValues) -> Numbers:
-    """Return p-values adjusted for being several (Holm, 1979): (n,).
-
-    The i-th lowest of n becomes the largest of (n - j + 1) p_(j) over j <= i, at most 1.
-
-    Raises:
-        InvalidArgumentError: a value is not in [0, 1].
-    """
+    """Return (n,) p-values adjusted for being several (Holm, 1979)."""
     found = np.asarray(p_values, dtype=np.float64)
     if not ((found >= 0) & (found <= 1)).all():
         raise InvalidArgumentError(f"`p_values` must lie in [0, 1], got {found.tolist()}")
@@ -272,12 +184,7 @@ def holm(p_values: PValues) -> Numbers:
 
 @checked_types
 def wilcoxon_holm(values: Matrix) -> Numbers:
-    """Return Holm-adjusted p-values of Wilcoxon's test of all pairs: (B, A) -> (A, A).
-
-    Raises:
-        InvalidArgumentError: there are fewer than two agents or no block, or a value is
-            NaN.
-    """
+    """Return Holm-adjusted p-values of Wilcoxon's test of all pairs: (B, A) -> (A, A)."""
     _check_matrix(values)
     agents = values.shape[1]
     pairs = [(a, b) for a in range(agents) for b in range(a)]
@@ -290,14 +197,7 @@ def wilcoxon_holm(values: Matrix) -> Numbers:
 
 @checked_types
 def sign_test(x: Vector, y: Vector) -> WinTieLoss:
-    """Test whether x is lower than y more often than not: one-sided (Demsar, 2006, 3.1.3).
-
-    What tables 2 and 3 of Wang et al. (2022) print as wins, ties and losses. Their p-values are not
-    a function of these counts: 13/0/7 has 0.0637, 0.1139 and 0.2942 there, and 0.1316 here.
-
-    Raises:
-        InvalidArgumentError: the lengths differ, or a value is NaN.
-    """
+    """Test whether x is lower than y more often than not: one-sided (Demsar, 2006, 3.1.3)."""
     _check_pairs(x, y)
     wins, losses = int(np.sum(x < y)), int(np.sum(x > y))
     ties = len(x) - wins - losses
@@ -340,13 +240,8 @@ class CriticalDifference:
     Attributes:
         agents: names, the best mean rank first.
         ranks: (A,) their mean ranks.
-        blocks: number of blocks.
-        friedman: whether any differ at all.
         p_values: (A, A) of pairs, adjusted for being several.
-        groups: runs of neighbours (first, last) that cannot be told apart, longest possible; none
-            is part of another one. An agent alone is no group.
-        distance: critical difference of Nemenyi's test; None for Wilcoxon's.
-        alpha: level at which agents count as different.
+        groups: longest runs of neighbours (first, last) that cannot be told apart.
     """
 
     agents: tuple[str, ...]
@@ -355,41 +250,25 @@ class CriticalDifference:
     friedman: Friedman
     p_values: Numbers
     groups: tuple[tuple[int, int], ...]
-    distance: float | None
     alpha: float
 
 
 @checked_types
 def critical_difference(
-    values: Matrix, agents: Sequence[str], method: str = "wilcoxon", alpha: float = 0.05
+    values: Matrix, agents: Sequence[str], alpha: float = 0.05
 ) -> CriticalDifference:
-    """Compare all agents over blocks.
+    """Compare all agents over blocks, of (B, A) values.
 
-    A pair differs if Friedman's test rejects and the pair's own test does: Wilcoxon's with Holm's
-    correction (Benavoli et al., 2016), or Nemenyi's.
-
-    Args:
-        values: (B, A), lower is better.
-        agents: names of the columns.
-        method: "wilcoxon" or "nemenyi".
-        alpha: level of both tests.
-
-    Raises:
-        InvalidArgumentError: there are fewer than two agents or no block, a value is NaN, or names
-            and columns differ in number.
-        UnknownNameError: there is no such method.
+    A pair differs if Friedman's test rejects and Wilcoxon's with Holm's correction does (Benavoli
+    et al., 2016).
     """
-    require_known("test of pairs", method, ("wilcoxon", "nemenyi"))
     if len(agents) != values.shape[1]:
         raise InvalidArgumentError(
             f"`agents` must name {values.shape[1]} columns, got {len(agents)} names"
         )
     found = friedman(values)
     order = np.argsort(found.mean_ranks, kind="stable")
-    p_values = (nemenyi if method == "nemenyi" else wilcoxon_holm)(values)[np.ix_(order, order)]
-    distance = None
-    if method == "nemenyi":
-        distance = nemenyi_distance(values.shape[1], len(values), alpha)
+    p_values = wilcoxon_holm(values)[np.ix_(order, order)]
     alike = (p_values >= alpha) | (found.p_value >= alpha)
     return CriticalDifference(
         agents=tuple(agents[place] for place in order),
@@ -398,7 +277,6 @@ def critical_difference(
         friedman=found,
         p_values=p_values,
         groups=_groups(alike),
-        distance=distance,
         alpha=alpha,
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -23,19 +23,7 @@ Matrix = Annotated[Numbers, Axes(2, 2)]
 
 @checked_types
 def ranks(values: Rows) -> Numbers:
-    """Rank along the last axis, 1 the lowest; equal values share the mean of their ranks.
-
-    The rank of x is 1 + #{y < x} + (#{y = x} - 1) / 2 (midranks; Kendall, 1945).
-
-    Args:
-        values: (..., A); infinities are values, NaN is not allowed.
-
-    Returns:
-        (..., A); each last axis sums to A (A + 1) / 2.
-
-    Raises:
-        InvalidArgumentError: a value is NaN, or there is none.
-    """
+    """Rank (..., A) values along the last axis, 1 the lowest; equal ones share the mean rank."""
     below = np.zeros(values.shape)
     equal = np.zeros(values.shape)
     for other in range(values.shape[-1]):  # few agents, many times: no (A, A) array per time
@@ -54,16 +42,7 @@ def mean_ranks(values: Matrix) -> Numbers:
 
 @checked_types
 def interquartile_mean(values: Flat) -> float:
-    """Return the mean without the lowest and highest quarter: IQM.
-
-    Of n values, floor(n / 4) are left out at each end (Agarwal et al., 2021, section 4.3).
-
-    Args:
-        values: any shape; runs of all problems count alike.
-
-    Raises:
-        InvalidArgumentError: there is no value, or one is NaN.
-    """
+    """Return the mean without the lowest and highest floor(n / 4) (Agarwal et al., 2021, 4.3)."""
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
     cut = len(ordered) // 4
     return float(ordered[cut : len(ordered) - cut].mean())
@@ -71,61 +50,40 @@ def interquartile_mean(values: Flat) -> float:
 
 @checked_types
 def ecdf(values: Flat, at: Numbers) -> Numbers:
-    """Return the share of values that are at most each threshold: (T,).
+    """Return the share of values that are at most each of (T,) thresholds: (T,).
 
-    Of normalised regret, it is figure 3 of Wang et al. (2022). Of one agent's normalised results,
-    it is the performance profile of Agarwal et al. (2021, equation 1), turned for results of which
-    the lower are better.
-
-    Args:
-        values: any shape.
-        at: (T,) thresholds.
+    Of one agent's normalised results, it is the performance profile of Agarwal et al. (2021).
     """
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
     return np.searchsorted(ordered, at, side="right") / len(ordered)
 
 
 @checked_types
-def data_profile(curves: Matrix, tolerance: float) -> Numbers:
-    """Return the share of runs that have solved their problem at each time: (R, T) -> (T,).
+def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Numbers:
+    """Return the share of (R, T) regret curves that were at most `tolerance` by each time: (T,).
 
-    Solved is f <= f_best + tolerance (f_start - f_best): normalised regret of at most `tolerance`
-    (More and Wild, 2009, equations 2.2 and 2.5, with budgets in place of function evaluations).
-    What was solved once stays solved, whatever the incumbent becomes, so shares never fall.
-
-    Args:
-        curves: (R, T) normalised regret of the incumbent.
-        tolerance: in [0, 1].
-
-    Raises:
-        InvalidArgumentError: `tolerance` is not.
+    These are the data profiles of More and Wild (2009); what was solved once stays solved.
     """
-    if not 0 <= tolerance <= 1:
-        raise InvalidArgumentError(f"`tolerance` must lie in [0, 1], got {tolerance!r}")
     result: Numbers = np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0)
     return result
 
 
 @checked_types
 def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> float:
-    """Return how likely a run of x is better than one of y on a random problem.
+    """Return how likely a run of x, (S,) per problem, is better than one of y on a random problem.
 
-    Mean over problems of #{x_i < y_j} + #{x_i = y_j} / 2 over the number of pairs (Agarwal et al.,
-    2021, section 4.3): the Mann-Whitney statistic.
-
-    Args:
-        x: runs on each problem, (S,) each; lower is better.
-        y: runs of another agent on the same problems, which may be more or fewer.
-
-    Raises:
-        InvalidArgumentError: there is no problem, or a number of problems that differs.
+    It is the Mann-Whitney statistic, averaged over problems (Agarwal et al., 2021, section 4.3).
     """
-    if not len(x) or len(x) != len(y):
+    _check_problems(x, y)
+    shares = [np.mean((a[:, None] < b) + (a[:, None] == b) / 2) for a, b in zip(x, y, strict=True)]
+    return float(np.mean(shares))
+
+
+def _check_problems(x: Sequence[Numbers], y: Sequence[Numbers]) -> None:
+    if not x or len(x) != len(y):
         raise InvalidArgumentError(
             f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
         )
-    shares = [np.mean((a[:, None] < b) + (a[:, None] == b) / 2) for a, b in zip(x, y, strict=True)]
-    return float(np.mean(shares))
 
 
 RESAMPLES = 1000
@@ -133,15 +91,10 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A mean curve and how sure it is.
+    """A mean curve and its bands, all (T,).
 
-    Attributes:
-        mean: (T,).
-        lower: (T,) lower end of the pointwise band: at each time by itself, `level` of bootstraps.
-        upper: (T,) its upper end.
-        all_lower: (T,) lower end of the simultaneous band: `level` of bootstraps stay inside it at
-            all times together.
-        all_upper: (T,) its upper end.
+    Pointwise, `level` of bootstraps are inside at each time by itself; simultaneously (`all_lower`,
+    `all_upper`), at all times together.
     """
 
     mean: Numbers
@@ -155,27 +108,16 @@ class Band:
 def bootstrap_band(
     curves: Matrix | Sequence[Matrix],
     seed: int = 0,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
+    level: Annotated[float, Range(0, 1, "()")] = 0.95,
+    resamples: Annotated[int, Range(1)] = RESAMPLES,
 ) -> Band:
-    """Return the mean of some curves with bands, by drawing whole curves again with replacement.
+    """Return the mean of (S, T) curves with bands, by drawing whole curves again with replacement.
 
     Pointwise: percentiles of the bootstrap means m*(t) (Efron and Tibshirani, 1993, section 13.3).
     Simultaneous: m(t) -+ c s(t), where s is the standard deviation of m*(t), and c the `level`
     quantile of max_t |m*(t) - m(t)| / s(t) (sup-t band: Montiel Olea and Plagborg-Moller, 2019,
-    algorithm 2). With five runs both are too narrow: a bootstrap cannot invent runs.
-
-    Args:
-        curves: (S, T) finite values; or several such, a sample of runs per problem, whose means are
-            averaged. Runs are then drawn again within each sample.
-        seed: of the draws.
-        level: share of bootstraps inside, in (0, 1).
-        resamples: number of bootstraps.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range, or a value is not finite.
+    algorithm 2). Of several samples, a problem each, runs are drawn again within each sample.
     """
-    _check(level, resamples)
     samples = [curves] if isinstance(curves, np.ndarray) else list(curves)
     if not samples or any(not _is_finite_matrix(sample) for sample in samples):
         raise InvalidArgumentError("`curves` must be a matrix of finite values, a row per run")
@@ -200,22 +142,9 @@ def bootstrap_band(
 
 @checked_types
 def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[float, float]:
-    """Return the stratified 95 % bootstrap interval of the probability of improvement.
-
-    As `bootstrap_interval` of `probability_of_improvement`, with one product per problem.
-
-    Args:
-        x: runs on each problem, (S,) each; lower is better.
-        y: runs of another agent on the same problems.
-
-    Raises:
-        InvalidArgumentError: they do not hold the same problems, at least one.
-    """
+    """Return the stratified 95 % bootstrap interval of the probability of improvement."""
     rng, found = stream(0, "improvement_interval"), np.zeros(RESAMPLES)
-    if not x or len(x) != len(y):
-        raise InvalidArgumentError(
-            f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
-        )
+    _check_problems(x, y)
     for a, b in zip(x, y, strict=True):
         wins = (a[:, None] < b) + (a[:, None] == b) / 2
         drawn = [rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) for n in wins.shape]
@@ -227,14 +156,10 @@ def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[floa
 def bootstrap_interval(
     statistic: Callable[[Sequence[Numbers]], float], samples: Sequence[Vector]
 ) -> tuple[float, float]:
-    """Return the 95 % interval of a statistic, drawing runs again within each sample.
+    """Return the 95 % interval of a statistic, drawing runs again within each (S,) sample.
 
     The stratified bootstrap of Agarwal et al. (2021, section 4.2): a sample holds the runs of one
     agent on one problem, and problems are not drawn again.
-
-    Args:
-        statistic: takes samples like these.
-        samples: (S,) each; they may differ in length.
     """
     rng = stream(0, "bootstrap_interval")
     found = [
@@ -255,40 +180,18 @@ def _is_finite_matrix(sample: Numbers) -> bool:
     return sample.ndim == 2 and len(sample) > 0 and bool(np.isfinite(sample).all())
 
 
-def _check(level: float, resamples: int) -> None:
-    if not 0 < level < 1:
-        raise InvalidArgumentError(f"`level` must lie in (0, 1), got {level!r}")
-    if resamples < 1:
-        raise InvalidArgumentError(f"`resamples` must be at least 1, got {resamples!r}")
-
-
-@checked_types
-def regret(values: Numbers, best: float) -> Numbers:
-    """Return how far values lie above the best that is known: f - f_best."""
-    return np.asarray(values, dtype=np.float64) - best
-
-
 @checked_types
 def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
-    """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1.
+    """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1; 0 where both are equal.
 
-    Wang et al. (2022, figure 3) take the worst of all evaluated configurations. Where courses
-    diverge, it is so large that all others look alike; the report therefore takes what a first
-    trial brings, and cuts off above. Where best and worst are equal, all regret is 0.
-
-    Args:
-        values: any shape; infinity becomes 1.
-        best: value with regret 0: the optimum, or the lowest value seen.
-        worst: value with regret 1.
-
-    Raises:
-        InvalidArgumentError: `worst` is lower than `best`, or one is not finite.
+    Wang et al. (2022, figure 3) take the worst of all evaluated configurations; where courses
+    diverge, it is so large that all others look alike.
     """
     if not (np.isfinite(best) and np.isfinite(worst) and best <= worst):
         raise InvalidArgumentError(
             f"`best` must be finite and at most `worst`, got {best!r} and {worst!r}"
         )
-    above = regret(values, best)
+    above = values - best
     if best == worst:
         return np.where(above > 0, 1.0, 0.0)
     result: Numbers = np.clip(above / (worst - best), 0.0, 1.0)
@@ -297,18 +200,7 @@ def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
 
 @checked_types
 def area(values: Rows, at: Vector) -> Numbers:
-    """Return the mean height of step functions over an axis: the anytime area under the curve.
-
-    Equal to sum_i y_i (x_(i+1) - x_i) / (x_T - x_1). With logarithms of time for `at`, every decade
-    counts alike.
-
-    Args:
-        values: (..., T), each held until the next point.
-        at: (T,) rising points.
-
-    Raises:
-        InvalidArgumentError: there are fewer than two points, or they do not rise.
-    """
+    """Return the mean height of (..., T) step functions over (T,) rising points."""
     widths = np.diff(at)
     if len(at) < 2 or np.any(widths <= 0):
         raise InvalidArgumentError("`at` must hold at least two points, each above the last")
@@ -324,14 +216,7 @@ def area(values: Rows, at: Vector) -> Numbers:
 def overtuning(test: Vector) -> float:
     """Return how much worse the final incumbent is on test data than the best one before it.
 
-    test(lambda*_T) - min_(t <= T) test(lambda*_t) over the incumbents lambda*_t in turn (Schneider,
-    Bischl and Feurer, 2025); 0 where tuning on did no harm.
-
-    Args:
-        test: (T,) test loss of the incumbents, the first one first.
-
-    Raises:
-        InvalidArgumentError: there is no incumbent, or one is NaN.
+    It is test(lambda*_T) - min_t test(lambda*_t) (Schneider, Bischl and Feurer, 2025).
     """
     return float(test[-1] - test.min())
 
@@ -340,12 +225,7 @@ def overtuning(test: Vector) -> float:
 def relative_overtuning(test: Vector) -> float:
     """Return overtuning over what tuning could have gained: 1 or more means all gain was lost.
 
-    Overtuning / (test(lambda*_1) - min_t test(lambda*_t)) (Schneider, Bischl and Feurer, 2025); 0
-    without overtuning, infinity where no incumbent was better than the first, yet the last
-    is worse.
-
-    Raises:
-        InvalidArgumentError: there is no incumbent, or one is NaN.
+    It is infinite where no incumbent was better than the first, yet the last is worse.
     """
     lost, gained = overtuning(test), float(test[0] - test.min())
     if lost == 0:

@@ -13,15 +13,14 @@ from fedhpo_gym.analysis.stats import (
     holm,
     mean_ranks,
     nemenyi,
-    nemenyi_distance,
     rank_sum,
     ranks,
     sign_test,
     wilcoxon,
     wilcoxon_holm,
 )
-from fedhpo_gym.analysis.stats.hypotheses import _groups
-from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.analysis.stats.hypotheses import _groups, range_tail
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
 scipy_stats = pytest.importorskip("scipy.stats")
@@ -63,18 +62,10 @@ def test_friedman_by_hand() -> None:
     assert friedman(np.zeros((4, 3))).p_value == 1.0
 
 
-def test_nemenyi_by_hand() -> None:
-    # Demsar (2006), section 3.2.2: four classifiers, 14 data sets.
-    assert nemenyi_distance(4, 14) == pytest.approx(1.25, abs=0.01)
-    assert nemenyi_distance(4, 14, 0.10) == pytest.approx(1.12, abs=0.01)
-
-
-def test_nemenyi_agrees_with_its_critical_difference() -> None:
+def test_nemenyi_is_the_studentised_range() -> None:
     values = draws(10, 4, 2)
-    distance = nemenyi_distance(4, 10)
     found, p_values = mean_ranks(values), nemenyi(values)
     for a, b in product(range(4), repeat=2):
-        assert (abs(found[a] - found[b]) > distance) == (p_values[a, b] < 0.05)
         scaled = abs(found[a] - found[b]) / np.sqrt(4 * 5 / (12 * 10))
         expected = scipy_stats.studentized_range.sf(scaled, 4, np.inf)
         assert p_values[a, b] == pytest.approx(expected, abs=1e-8)
@@ -161,10 +152,6 @@ def test_groups_of_a_critical_difference_are_the_longest_alike() -> None:
     assert found.ranks.tolist() == [1, 2.5, 2.5]
     assert found.groups == ((1, 2),)
     assert found.p_values[0, 1] == pytest.approx(3 * 2 / 2**8)
-    assert found.distance is None
-    by_range = critical_difference(values, ["a", "b", "c"], "nemenyi")
-    assert by_range.distance == pytest.approx(nemenyi_distance(3, 8))
-    assert by_range.groups == ((1, 2),)
 
 
 def test_groups_may_overlap_and_hold_no_pair_that_differs() -> None:
@@ -181,8 +168,6 @@ def test_where_friedman_sees_nothing_all_are_one_group() -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="at least two columns"):
         friedman(np.zeros((3, 1)))
-    with pytest.raises(UnknownNameError, match="nemenyi"):
-        critical_difference(np.zeros((3, 2)), ["a", "b"], "nemeny")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +192,10 @@ def test_friedman_and_nemenyi_are_autoranks(
     """The figures are of autorank 1.3.0 on the same draws, in an environment of its own."""
     values = stream(number, "autorank").normal(size=shape) + gap * np.arange(shape[1])
     assert friedman(values).p_value == pytest.approx(p_value, rel=1e-9)
+    blocks, agents = shape
+    q = distance * np.sqrt(12 * blocks / (agents * (agents + 1)))
     # It takes the quantile from a table of few digits.
-    assert nemenyi_distance(shape[1], shape[0]) == pytest.approx(distance, rel=3e-5)
+    assert range_tail(q, agents) == pytest.approx(0.05, rel=1e-3)
     assert np.argsort(mean_ranks(values)).tolist() == order
     alike = nemenyi(values)[np.ix_(order, order)] > 0.05
     assert list(_groups(alike)) == groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +19,6 @@ from fedhpo_gym.envs.trial.ledger import Ledger, charge, times_s
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import (
-    COMPUTE_RULES,
     CROSS_DEVICE,
     CROSS_SILO,
     DeviceModel,
@@ -28,7 +27,8 @@ from fedhpo_gym.systems import (
     SystemModel,
     Work,
 )
-from fedhpo_gym.systems.model import MODES
+from fedhpo_gym.systems.base import Compute
+from fedhpo_gym.systems.model import Mode
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
@@ -155,7 +155,7 @@ def assert_many_cost_what_each_costs(task: Task, seed: int = 0, number: int = 50
 NAMES = ("LR-CreditG-v0", "MLP-Car-v0", "LR-Twitter-v0")
 SHARES = st.sampled_from([0.1, 0.5, 1.0])
 SHARED = {
-    "compute": st.sampled_from(COMPUTE_RULES),
+    "compute": st.sampled_from(get_args(Compute)),
     "samples_per_client": st.integers(1, 300),
     "server_compute_s": st.floats(0, 9),
     "upload_compression": SHARES,
@@ -164,7 +164,7 @@ SHARED = {
 CLOCKS = st.one_of(
     st.builds(
         SystemModel,
-        mode=st.sampled_from(MODES),
+        mode=st.sampled_from(get_args(Mode)),
         max_connections=st.integers(1, 70_000),
         server_download_bytes_per_s=st.floats(1.0, 1e9),
         **SHARED,
