@@ -231,5 +231,5 @@ def test_an_unknown_reward_is_refused_with_a_known_one() -> None:
 def test_it_needs_a_trial_environment_with_one_reward() -> None:
     with pytest.raises(InvalidArgumentError, match=r"`env` must have.*'penalty'"):
         IncumbentReward(make_env(vector_reward=True))
-    with pytest.raises(InvalidArgumentError, match="`budget_s` must be finite and above 0"):
+    with pytest.raises(InvalidArgumentError, match="`budget_s` must be above 0 and finite"):
         IncumbentReward(make_env(), budget_s=0.0)
