@@ -155,9 +155,7 @@ PAIRS = {
     "table": Kind(write_made_up_table, of_table, "fedhpo-gym build "),
     "sample": Kind(embedded("BERT-CoLA-fedavg-pretrained0.sample"), of_sample, "fedhpo-gym build "),
     "surrogate": Kind(
-        embedded("BERT-CoLA-v1-fedavg-pretrained0.surrogate"),
-        of_surrogate,
-        "fedhpo-gym surrogate ",
+        embedded("BERT-CoLA-v1-fedavg-pretrained0.surrogate"), of_surrogate, "fedhpo-gym surrogate "
     ),
     "policy": Kind(lambda folder: save_policy(numbered_policy(1), folder), of_policy, "train"),
 }

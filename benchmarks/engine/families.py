@@ -84,12 +84,7 @@ _CNN = Family(
     warm_up=2,
     turns=Schedule(warm_up=1, rounds=1, turns=5),
     compared=Compared("convnet", _images, max_norm=5.0),
-    flops=(
-        2 * 25 * 32 * 28 * 28,
-        2 * 25 * 32 * 64 * 14 * 14,
-        2 * 3136 * 2048,
-        2 * 2048 * 62,
-    ),
+    flops=(2 * 25 * 32 * 28 * 28, 2 * 25 * 32 * 64 * 14 * 14, 2 * 3136 * 2048, 2 * 2048 * 62),
     settings={
         "model.type": "convnet2",
         "model.hidden": 2048,

@@ -64,10 +64,7 @@ def main(argv: Sequence[str] | None = None) -> str:
             lambda: engine(task, some, rounds, every=True),
             len(some),
         ),
-        "engine, one course alone": (
-            lambda: [engine(task, [c], rounds) for c in some],
-            len(some),
-        ),
+        "engine, one course alone": (lambda: [engine(task, [c], rounds) for c in some], len(some)),
         "plain torch loop": (lambda: [plain.train(c, task, rounds) for c in some], len(some)),
     }
     times = {name: clock(work) / count / rounds for name, (work, count) in ways.items()}

@@ -10,18 +10,8 @@ import numpy as np
 
 from studies import cell, table
 
-LABELS = {
-    "random": "random search",
-    "optuna-tpe": "TPE",
-    "hyperband": "Hyperband",
-    "bohb": "BOHB",
-}
-COLOURS = {
-    "random": "#8a8f98",
-    "optuna-tpe": "#e69138",
-    "hyperband": "#0b5394",
-    "bohb": "#6aa84f",
-}
+LABELS = {"random": "random search", "optuna-tpe": "TPE", "hyperband": "Hyperband", "bohb": "BOHB"}
+COLOURS = {"random": "#8a8f98", "optuna-tpe": "#e69138", "hyperband": "#0b5394", "bohb": "#6aa84f"}
 Errors = Mapping[tuple[str, ...], list[float]]
 
 

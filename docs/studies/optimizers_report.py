@@ -18,13 +18,7 @@ from typing import Any
 import numpy as np
 from optimizers_noise import noise_words
 from optimizers_paper import finals, signs
-from optimizers_study import (
-    AGENTS,
-    BLACK_BOX,
-    MULTI_FIDELITY,
-    PARTS,
-    VECTOR_AGENTS,
-)
+from optimizers_study import AGENTS, BLACK_BOX, MULTI_FIDELITY, PARTS, VECTOR_AGENTS
 
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, VALIDATION, VOLUME, Comparison, answer, compare

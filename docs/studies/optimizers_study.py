@@ -68,9 +68,7 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part(["FedHPO-MLP-Car-v1", "FedHPO-CNN-FEMNIST-v1", "FedHPO-GNN-Cora-v1"]),
         Part([*MANY, "FedHPO-Hetero-GraphDC-v1"], budget_s=6 * HOURS),
     ],
-    "vectors-v0": [
-        Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments=FAIR),
-    ],
+    "vectors-v0": [Part([f"MO-FedHPO-{name}-v0" for name in LR], VECTOR_AGENTS, arguments=FAIR)],
     "vectors-v1": [Part([f"MO-FedHPO-{name}-v1" for name in LR], VECTOR_AGENTS)],
     "vectors-others": [Part([f"MO-FedHPO-{name}-v1" for name in OTHERS], VECTOR_AGENTS)],
     "noise": [

@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 
 from studies import cell, table
 
-LABELS = {
-    "random": "random search",
-    "optuna-tpe": "TPE",
-    "hyperband": "Hyperband",
-    "bohb": "BOHB",
-}
+LABELS = {"random": "random search", "optuna-tpe": "TPE", "hyperband": "Hyperband", "bohb": "BOHB"}
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
 
 
@@ -28,10 +23,7 @@ def curves(result: Mapping[str, Any]) -> NDArray[np.float64]:
 def final_table(study: Any, found: Results, problem: str) -> str:
     """Return the validation losses at the end of the budget."""
     rows = [
-        [
-            LABELS[agent],
-            *(cell(curves(found[problem, agent, w])[:, -1], 4) for w in study.workers),
-        ]
+        [LABELS[agent], *(cell(curves(found[problem, agent, w])[:, -1], 4) for w in study.workers)]
         for agent in study.agents
     ]
     return table(["validation loss", *(f"W = {w}" for w in study.workers)], rows)

@@ -8,15 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedhpo_gym.algorithms.base import (
-    Algorithm,
-    Array,
-    Context,
-    Parameters,
-    at_least,
-    fit,
-    flags,
-)
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit, flags
 from fedhpo_gym.algorithms.scaffold import WIDE_RATE
 from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.objectives import planned_noise

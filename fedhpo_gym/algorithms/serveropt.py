@@ -55,11 +55,7 @@ class ServerOpt(Algorithm):
         ),
     )
     settings: ClassVar = {"second_decay": Setting(0.99, 0.0, 0.9999)}
-    inactive: ClassVar = {
-        "server_learning_rate": 1.0,
-        "server_momentum": 0.0,
-        "adaptivity": 1e-3,
-    }
+    inactive: ClassVar = {"server_learning_rate": 1.0, "server_momentum": 0.0, "adaptivity": 1e-3}
 
     def pull(self, context: Context) -> Array:
         return context.hyperparameters["mu"]
@@ -80,12 +76,7 @@ class ServerOpt(Algorithm):
         for name, value in parameters.items():
             rate, momentum, tau, decay = (
                 fit(given[one], value)
-                for one in (
-                    "server_learning_rate",
-                    "server_momentum",
-                    "adaptivity",
-                    "second_decay",
-                )
+                for one in ("server_learning_rate", "server_momentum", "adaptivity", "second_decay")
             )
             is_plain, is_adaptive, is_yogi = (fit(one, value) for one in (plain, adaptive, yogi))
             update = average[name] - value

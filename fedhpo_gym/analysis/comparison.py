@@ -381,9 +381,7 @@ def between(interval: tuple[float, float] | None, form: str) -> str:
 def certainty(found: Comparison) -> str:
     """Return a paragraph on the tests: what they give, and what they can give at best."""
     first = found.order[0]
-    alike = {
-        "on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False),
-    }
+    alike = {"on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False)}
     tests = [f"on means over seeds {shown_p(found.means.friedman.p_value)}"]
     if found.runs is not None:
         alike["on all runs"] = _not_beaten(first, found.pairs, found.runs, runs=True)

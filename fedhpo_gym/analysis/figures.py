@@ -309,10 +309,7 @@ def schedule_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
 
 
 def _schedule(
-    name: str,
-    what: str,
-    lines: Mapping[str, tuple[Numbers, Numbers]],
-    looks: Looks,
+    name: str, what: str, lines: Mapping[str, tuple[Numbers, Numbers]], looks: Looks
 ) -> Figure:
     def fill(axes: Any) -> None:
         for agent, (rounds, values) in lines.items():

@@ -8,14 +8,7 @@ from html import escape
 
 import numpy as np
 
-from fedhpo_gym.analysis.comparison import (
-    FINAL,
-    RETURN,
-    Comparison,
-    between,
-    counted,
-    short,
-)
+from fedhpo_gym.analysis.comparison import FINAL, RETURN, Comparison, between, counted, short
 from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run

@@ -141,11 +141,7 @@ WARM_UP = 50
 
 
 def train_network(
-    rows: PreparedRows,
-    *,
-    steps: int,
-    batch: int,
-    widths: tuple[int, ...] = WIDTHS,
+    rows: PreparedRows, *, steps: int, batch: int, widths: tuple[int, ...] = WIDTHS
 ) -> MultiHeadNetwork:
     """Return a half-precision network whose curves fit those of rows, not their coefficients.
 
@@ -355,10 +351,7 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
             ),
             Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
             Candidate(
-                "compact_forest",
-                "forest",
-                {**COMPACT, "stored": "float16"},
-                _compact_forest,
+                "compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest
             ),
             Candidate(
                 "boosted_trees",

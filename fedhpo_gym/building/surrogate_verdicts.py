@@ -131,11 +131,7 @@ def _claimed(model: CurveModel, rows: FittingRows, source: FittingSource) -> Flo
     return _values(metrics, rows, source)
 
 
-def _values(
-    metrics: NDArray[np.floating],
-    rows: FittingRows,
-    source: FittingSource,
-) -> Floats:
+def _values(metrics: NDArray[np.floating], rows: FittingRows, source: FittingSource) -> Floats:
     """Return (n, objectives) of metrics at the last round; NaN where it was not trained."""
     found = np.full((len(rows), len(JUDGED)), np.nan)
     last = np.full(len(rows), source.stored.rounds[-1])

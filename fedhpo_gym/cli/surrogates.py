@@ -39,8 +39,7 @@ def main(
         bool, Arg("write it even if its errors are not accepted; its card says so")
     ] = False,
     measure: Annotated[
-        bool,
-        Arg("fit nothing: write onto the cards of stored ones how far each objective is off"),
+        bool, Arg("fit nothing: write onto the cards of stored ones how far each objective is off")
     ] = False,
     out: OwnTables = None,
 ) -> int:

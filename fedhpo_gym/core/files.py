@@ -172,10 +172,7 @@ def require_bytes(size: int, what: object) -> None:
 
 
 def load_json(
-    content: bytes,
-    what: object,
-    share: int = 1,
-    parse_constant: Callable[[str], Any] | None = None,
+    content: bytes, what: object, share: int = 1, parse_constant: Callable[[str], Any] | None = None
 ) -> Any:
     """Return what a json text says, if its text and its values fit into memory."""
     require_bytes(len(content), what)

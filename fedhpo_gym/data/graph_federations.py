@@ -55,10 +55,7 @@ class GraphFederation(Federation):
 
 
 def make_graph_federation(
-    dataset: Dataset,
-    seed: int,
-    num_clients: int = 5,
-    delta: int = DELTA,
+    dataset: Dataset, seed: int, num_clients: int = 5, delta: int = DELTA
 ) -> GraphFederation:
     """Give clients whole communities of a graph, no edges between, and split nodes 60/20/20."""
     if not isinstance(dataset, NodeGraph):

@@ -33,11 +33,7 @@ class NodeGraph(Dataset):
 
 @checked_types
 def make_node_graph(
-    name: str,
-    features: SparseRows,
-    labels: Labels,
-    edges: Edges,
-    num_classes: int,
+    name: str, features: SparseRows, labels: Labels, edges: Edges, num_classes: int
 ) -> NodeGraph:
     """Build a graph from edges in any order, direction and number; its arrays become read-only."""
     labels, edges = np.array(labels, dtype=np.int64), undirected(edges)

@@ -125,9 +125,7 @@ class Evaluator:
         items, n = values.shape
         first = torch.arange(items, device=values.device)[:, None] * n
         sums: Tensor = torch.embedding_bag(
-            values.reshape(-1, 1),
-            (self._sorted + first).flatten(),
-            (self._start + first).flatten(),
+            values.reshape(-1, 1), (self._sorted + first).flatten(), (self._start + first).flatten()
         )[0]
         return sums.view(items, self._num_groups)
 

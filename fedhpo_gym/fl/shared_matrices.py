@@ -82,12 +82,7 @@ class SharedMatrix(Matrix):
     """The matrices of clients of one course in one round; clients that still train come first."""
 
     def __init__(
-        self,
-        start: Tensor,
-        dtype: torch.dtype,
-        ranks: Sequence[int],
-        buffers: Workspace,
-        name: str,
+        self, start: Tensor, dtype: torch.dtype, ranks: Sequence[int], buffers: Workspace, name: str
     ) -> None:
         """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)

@@ -25,10 +25,7 @@ from fedhpo_gym.objectives.privacy import Spent
 
 @explained_types
 def performances(
-    evaluations: Evaluations,
-    splits: Sequence[Split],
-    metric: Metric,
-    worst: float | None = None,
+    evaluations: Evaluations, splits: Sequence[Split], metric: Metric, worst: float | None = None
 ) -> NDArray[np.float64]:
     """Return (B, splits) means over clients, then seeds; the worst where training diverged.
 

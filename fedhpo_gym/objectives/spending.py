@@ -12,13 +12,7 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.records import SPLITS, Evaluations
 from fedhpo_gym.objectives.base import Objective
-from fedhpo_gym.objectives.privacy import (
-    CAP,
-    PRIVACY_NAMES,
-    PrivacyLedger,
-    PrivacyLedgers,
-    Spent,
-)
+from fedhpo_gym.objectives.privacy import CAP, PRIVACY_NAMES, PrivacyLedger, PrivacyLedgers, Spent
 
 Costs = Mapping[str, float | NDArray[np.float64]]
 

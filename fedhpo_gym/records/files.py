@@ -153,8 +153,7 @@ def _checked_lines(path: Path, lines: Sequence[bytes]) -> Iterator[bytes]:
 
 @checked_types
 def read_folder(
-    paths: Iterable[Path],
-    damaged: Callable[[Path, DamagedDataError], None] | None = None,
+    paths: Iterable[Path], damaged: Callable[[Path, DamagedDataError], None] | None = None
 ) -> Iterator[tuple[Path, RunRecord]]:
     """Read every record in some files and folders, in the order of their names.
 

@@ -120,10 +120,7 @@ class Surrogate:
         return self.look_up(query_columns(self.space, [query]), seeds)[0]
 
     def look_up(
-        self,
-        columns: Mapping[str, NDArray[Any]],
-        seeds: tuple[int, ...],
-        reads: Entries = ENTRIES,
+        self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...], reads: Entries = ENTRIES
     ) -> Evaluations:
         """Predict (B,) legal, unchecked values; metrics not in `reads` may be NaN."""
         self.require_seeds(seeds)

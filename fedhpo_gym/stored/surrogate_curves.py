@@ -126,10 +126,7 @@ class CurveModel:
         return self._in_range(self._expand(targets.take(back, axis=0)), slice(None))
 
     def best_so_far(
-        self,
-        rows: NDArray[np.float32],
-        rounds: NDArray[np.int64],
-        knots: NDArray[np.int64],
+        self, rows: NDArray[np.float32], rounds: NDArray[np.int64], knots: NDArray[np.int64]
     ) -> Best:
         """Return what is best so far at the asked rounds.
 

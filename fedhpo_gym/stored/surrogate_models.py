@@ -102,9 +102,7 @@ class Forest:
 
     @classmethod
     def from_nodes(
-        cls,
-        trees: Sequence[Mapping[str, NDArray[Any]]],
-        dtype: type[np.floating] = np.float32,
+        cls, trees: Sequence[Mapping[str, NDArray[Any]]], dtype: type[np.floating] = np.float32
     ) -> Self:
         """Build a forest from trees as scikit-learn lays them out."""
         starts = np.cumsum([0, *(len(tree["feature"]) for tree in trees)])

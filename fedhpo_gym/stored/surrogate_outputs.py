@@ -105,9 +105,7 @@ def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> 
 
 
 def to_metrics(
-    outputs: NDArray[np.floating],
-    weights: NDArray[np.floating],
-    reads: Entries = ENTRIES,
+    outputs: NDArray[np.floating], weights: NDArray[np.floating], reads: Entries = ENTRIES
 ) -> NDArray[np.float32]:
     """Return (n, clients, splits, metrics) in their ranges, of (n, outputs)."""
     n, (seeds, clients, splits) = len(outputs), weights.shape

@@ -172,11 +172,7 @@ def take_rounds(
 
 
 def _speeds(
-    means: Floats,
-    variations: Floats,
-    clients: NDArray[np.integer],
-    draw: Draw,
-    name: str,
+    means: Floats, variations: Floats, clients: NDArray[np.integer], draw: Draw, name: str
 ) -> Floats:
     """Return the speeds of one round's transfers: log-normal with these means and variations.
 

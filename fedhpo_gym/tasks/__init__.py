@@ -63,9 +63,7 @@ class LazyTasks(Mapping[str, Task]):
     """A catalogue of many problems, made when one of them is asked for: importing stays quick."""
 
     def __init__(
-        self,
-        tables: Mapping[str, NaturalTable],
-        make: Callable[[NaturalTable], Iterable[Task]],
+        self, tables: Mapping[str, NaturalTable], make: Callable[[NaturalTable], Iterable[Task]]
     ) -> None:
         self._tables = dict(tables)
         self._make = lru_cache(maxsize=None)(lambda table: make_catalogue(make(table)))

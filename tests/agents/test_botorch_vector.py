@@ -17,10 +17,7 @@ from fedhpo_gym.agents.base import SearchProblem, Step
 from fedhpo_gym.space import Dimension, SearchSpace
 
 GRID = SearchSpace(
-    (
-        Dimension("x", 0.0, 1.0, "float", values=(0.0, 0.2, 0.6, 1.0)),
-        Dimension("y", 1, 3, "int"),
-    )
+    (Dimension("x", 0.0, 1.0, "float", values=(0.0, 0.2, 0.6, 1.0)), Dimension("y", 1, 3, "int"))
 )
 VECTOR_MODELS = ("parego", "qlognehvi")
 
@@ -98,11 +95,7 @@ SQUARE = SearchSpace((Dimension("x", 0.0, 1.0, "float"), Dimension("y", 0.0, 1.0
 
 
 def _beyond(
-    name: str,
-    weights: tuple[float, float],
-    constrained: bool,
-    limit: float = 1.0,
-    trials: int = 11,
+    name: str, weights: tuple[float, float], constrained: bool, limit: float = 1.0, trials: int = 11
 ) -> float:
     """Return by how much trials of a model exceed x + y = limit, on average."""
     box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)

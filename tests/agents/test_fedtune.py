@@ -212,10 +212,7 @@ def test_clients_that_did_not_take_part_cost_nothing() -> None:
         (lambda: controller().update(0.5, np.array([1.0, 0.0, 1.0, 1.0])), "`costs`"),
         (lambda: controller().update(np.nan, np.ones(4)), "`accuracy`"),
         (lambda: agent().tell(Step(np.zeros(3), 0.0)), "`info` must have"),
-        (
-            lambda: FedTune(PROBLEM, start={**START, "rate": 0.5}, participants="rate"),
-            "'rate'",
-        ),
+        (lambda: FedTune(PROBLEM, start={**START, "rate": 0.5}, participants="rate"), "'rate'"),
     ],
 )
 def test_wrong_arguments_are_named(make: Any, message: str) -> None:

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from fake_study import FakeEnv
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.studies.population import (
-    Generation,
-    PopulationSettings,
-    evolve,
-    exploit,
-    explore,
-)
+from fedhpo_gym.studies.population import Generation, PopulationSettings, evolve, exploit, explore
 
 SPACE = SearchSpace(
     (

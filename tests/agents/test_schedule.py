@@ -16,10 +16,7 @@ from fedhpo_gym.testing import AnalyticRounds
 from problems import box_problem
 
 SPACE = SearchSpace(
-    (
-        Dimension("step_size", 1, 4, "int"),
-        Dimension("learning_rate", 1e-4, 1.0, "float", log=True),
-    )
+    (Dimension("step_size", 1, 4, "int"), Dimension("learning_rate", 1e-4, 1.0, "float", log=True))
 )
 CONFIGURATION = {"step_size": 3, "learning_rate": 0.1}
 

@@ -12,11 +12,7 @@ import numpy as np
 import pytest
 
 from fake_study import ID, FakeEnv, edit, fake_environments, make_record
-from fedhpo_gym.analysis import (
-    StepRecord,
-    read_folder,
-    read_record,
-)
+from fedhpo_gym.analysis import StepRecord, read_folder, read_record
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.records.files import record_path, write_record
 from fedhpo_gym.studies.environments import make_environment, resolve_id

@@ -45,8 +45,7 @@ def test_without_numbers_nothing_trains_unasked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "backend"),
-    [("FedHPO-CNN-CIFAR10-v0", None), ("FedHPO-CNN-FEMNIST-v0", "tabular")],
+    ("env_id", "backend"), [("FedHPO-CNN-CIFAR10-v0", None), ("FedHPO-CNN-FEMNIST-v0", "tabular")]
 )
 def test_the_refusal_says_what_a_grid_costs_and_where_a_backend_is_chosen(
     env_id: str, backend: str | None

@@ -284,8 +284,7 @@ def test_a_build_killed_while_writing_the_table_writes_it_anew(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_loses_a_worker_builds_the_same_table(
-    tmp_path: Path,
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:
     address, workers = cluster
     left_out = [unit.name for unit in DESIGN.units()][:4]

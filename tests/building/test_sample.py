@@ -239,13 +239,7 @@ def test_courses_may_end_at_different_rounds(tmp_path: Path) -> None:
             if unit["rounds"][-1] == ROUNDS:
                 path.unlink()
     few = build_sample(
-        TASK,
-        size,
-        rounds=depths,
-        rates=RATES,
-        folder=tmp_path,
-        workers=1,
-        only_finished=True,
+        TASK, size, rounds=depths, rates=RATES, folder=tmp_path, workers=1, only_finished=True
     )
     short = Sample(few)
     assert short.rounds == (1, 2, 3)

@@ -302,9 +302,7 @@ def test_the_module_form_of_an_id_imports_the_package(run_python: Callable[..., 
     assert "nothing" in message
 
 
-def test_a_tabular_environment_needs_no_torch(
-    run_python: Callable[..., str],
-) -> None:
+def test_a_tabular_environment_needs_no_torch(run_python: Callable[..., str]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     from stored_files import TINY_ID, tiny_folder

@@ -125,10 +125,7 @@ def test_an_example_runs(path: Path) -> None:
 @pytest.mark.raw
 @pytest.mark.parametrize("name", FAIR)
 def test_a_study_runs_and_goes_on_where_it_stopped(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process: a fresh interpreter would spend its time on importing torch."""
     pytest.importorskip("matplotlib")

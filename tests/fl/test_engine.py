@@ -55,9 +55,7 @@ def run(
 MIXED = [
     course(lr, wd, batch, epochs, rate, seed)
     for (lr, wd), (batch, epochs), (rate, seed) in itertools.product(
-        [(0.01, 0.0), (0.3, 0.001)],
-        [(4, 1), (16, 3), (256, 2)],
-        [(0.2, 1), (0.6, 2), (1.0, 1)],
+        [(0.01, 0.0), (0.3, 0.001)], [(4, 1), (16, 3), (256, 2)], [(0.2, 1), (0.6, 2), (1.0, 1)]
     )
 ]
 
@@ -100,9 +98,7 @@ def test_a_snapshot_can_be_continued_again_and_again(federations: Federations) -
     np.testing.assert_array_equal(again.diverged_at, first.diverged_at)
 
 
-def test_a_diverged_course_is_frozen_and_touches_no_neighbour(
-    federations: Federations,
-) -> None:
+def test_a_diverged_course_is_frozen_and_touches_no_neighbour(federations: Federations) -> None:
     wild = course(lr=1e30, wd=1e30)
     calm = [course(lr=lr) for lr in (0.01, 0.1)]
     curves = run(federations, [calm[0], wild, calm[1]])

@@ -89,9 +89,7 @@ def test_fedprox_pulls_as_in_its_objective(federations: dict[int, GraphFederatio
     assert not np.allclose(found, run(federations, [chosen]).metrics[0], rtol=1e-3)
 
 
-def test_a_diverged_course_touches_no_neighbour(
-    federations: dict[int, GraphFederation],
-) -> None:
+def test_a_diverged_course_touches_no_neighbour(federations: dict[int, GraphFederation]) -> None:
     calm, wild = course(), course(lr=1e30, wd=1e30)
     curves = run(federations, [wild, calm])
     np.testing.assert_array_equal(curves.metrics[1], run(federations, [calm]).metrics[0])

@@ -16,12 +16,7 @@ from fedhpo_gym.data import Dataset  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import (  # noqa: E402
-    LogisticRegression,
-    Model,
-    Perceptron,
-    PlainPerceptron,
-)
+from fedhpo_gym.fl.models import LogisticRegression, Model, Perceptron, PlainPerceptron  # noqa: E402
 from fedhpo_gym.tasks.mlp import perceptron_size  # noqa: E402
 from plain_models import initial_model, plain_mlp  # noqa: E402
 
@@ -109,10 +104,7 @@ def test_without_normalisation_it_equals_plain_torch(
 
 @pytest.mark.parametrize(
     ("algorithm", "more"),
-    [
-        ("fedopt", {"server_momentum": 0.9, "server_learning_rate": 0.5}),
-        ("fedprox", {"mu": 0.5}),
-    ],
+    [("fedopt", {"server_momentum": 0.9, "server_learning_rate": 0.5}), ("fedprox", {"mu": 0.5})],
 )
 def test_other_algorithms_equal_plain_torch(
     federations: Federations, algorithm: str, more: dict[str, float]
@@ -162,11 +154,7 @@ def test_a_diverged_course_touches_no_neighbour(federations: Federations) -> Non
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "more"),
-    [
-        ("fedadam", {"server_learning_rate": 1.0}),
-        ("nbafl", {}),
-    ],
+    ("algorithm", "more"), [("fedadam", {"server_learning_rate": 1.0}), ("nbafl", {})]
 )
 def test_a_course_that_overflows_where_numpy_computes_warns_nobody(
     federations: Federations, algorithm: str, more: dict[str, float]

@@ -133,12 +133,7 @@ def test_observing_changes_nothing_and_company_neither(federation: Federation) -
 def test_corrections_larger_than_the_matrix_are_not_worth_it() -> None:
     assert shared_matrices.worth_sharing(
         np.array([110, 440, 1238, 1240]), (2048, 3136)
-    ).tolist() == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    ).tolist() == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

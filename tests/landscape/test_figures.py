@@ -87,10 +87,7 @@ def federation(labels: list[int], splits: list[list[list[int]]]) -> Federation:
     return Federation(features, np.array(labels), max(labels) + 1, clients, 0)
 
 
-MADE = federation(
-    [0, 0, 0, 1, 0, 1, 1, 1, 2],
-    [[[0, 1], [4, 5], [6]], [[2, 3], [7, 8], [8]]],
-)
+MADE = federation([0, 0, 0, 1, 0, 1, 1, 1, 2], [[[0, 1], [4, 5], [6]], [[2, 3], [7, 8], [8]]])
 """Training labels 0 0 | 0 1, validation labels 0 1 | 1 2, test labels 1 | 2."""
 
 

@@ -128,8 +128,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
     alone: Path, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        [*FEDHPO_GYM, "compare", *WORDS, "--out", str(tmp_path), "--workers", "2"],
-        env=ENVIRONMENT,
+        [*FEDHPO_GYM, "compare", *WORDS, "--out", str(tmp_path), "--workers", "2"], env=ENVIRONMENT
     )
     wait_for(lambda: len(list(tmp_path.rglob("*.jsonl"))) >= 1, process)
     process.send_signal(signal.SIGKILL)
@@ -142,9 +141,7 @@ def test_a_study_killed_in_the_middle_goes_on_to_the_same_records(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_loses_a_worker_leaves_the_same_records(
-    alone: Path,
-    tmp_path: Path,
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    alone: Path, tmp_path: Path, cluster: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:
     address, workers = cluster
     out, words = tmp_path / "study", ["--executor", "dask", "--address", address]

@@ -84,8 +84,7 @@ def test_two_processes_leave_the_records_of_this_one(records: Path, folder: Path
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],
-    records: Path,
+    cluster: tuple[str, list[subprocess.Popen[bytes]]], records: Path
 ) -> None:
     means = Execution(executor="dask", address=cluster[0], columnar=False)
     assert not compare(ID, NAMES, 1, "afar", arguments=SHORT, means=means).faults

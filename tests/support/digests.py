@@ -399,11 +399,7 @@ def made_again(options: argparse.Namespace) -> int:
             changed += 1
             sys.stdout.write(f"changed: {trajectory.name}\n")
             content["trajectories"][index] = found
-    for kind, made in (
-        ("kernels", kernels()),
-        ("runs", records(names)),
-        ("ids", ids(names)),
-    ):
+    for kind, made in (("kernels", kernels()), ("runs", records(names)), ("ids", ids(names))):
         if options.stored or (kind == "kernels" and options.names):
             continue
         for name, digest in made:

@@ -58,14 +58,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*", "cli"),
     "tqdm": ("data.*", "backends*", "building*", "studies*", "cli*"),
-    "torch": (
-        "fl",
-        "fl.*",
-        "agents.sb3",
-        "agents.botorch_vector",
-        "agents.optuna_gp",
-        PEER,
-    ),
+    "torch": ("fl", "fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", PEER),
     "numba": ("fl.compiled.*",),
     # In FederatedScope's own interpreter.
     "federatedscope": (PEER,),

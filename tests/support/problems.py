@@ -66,10 +66,7 @@ class BowlClients(gym.Env[Observation, NDArray[np.float32]]):
         self.action_space = gym.spaces.Box(-1, 1, optima.shape, np.float32)
         shape = (len(optima),)
         self.observation_space = gym.spaces.Dict(
-            {
-                "sampled": gym.spaces.Box(0, 1, shape),
-                "remaining_rounds": gym.spaces.Box(0, 1, (1,)),
-            }
+            {"sampled": gym.spaces.Box(0, 1, shape), "remaining_rounds": gym.spaces.Box(0, 1, (1,))}
         )
         self.search_space = SearchSpace(
             tuple(Dimension(f"x{i}", -1.0, 1.0, "float") for i in range(optima.shape[1]))

@@ -15,21 +15,10 @@ from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.objectives import (
-    NO_PRIVACY,
-    ORDERS,
-    PRIVACY_NAMES,
-    PrivacyLedger,
-    poisson_curve,
-)
+from fedhpo_gym.objectives import NO_PRIVACY, ORDERS, PRIVACY_NAMES, PrivacyLedger, poisson_curve
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.tasks.privacy import (
-    DELTA,
-    MECHANISMS,
-    privacy_spent,
-    renyi_spent,
-)
+from fedhpo_gym.tasks.privacy import DELTA, MECHANISMS, privacy_spent, renyi_spent
 from fedhpo_gym.testing.analytic import Analytic
 from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 from fedhpo_gym.wrappers.budget import Budget
@@ -230,6 +219,5 @@ def test_tables_and_training_show_the_same(tmp_path: Path, monkeypatch: pytest.M
         for high in (-1.0, 1.0):
             check_step(env, task, np.full(env.action_space.shape or (), high, np.float32))
     follow(
-        env_of(task, make_backend("tabular", task)),
-        many_of(task, make_backend("tabular", task)),
+        env_of(task, make_backend("tabular", task)), many_of(task, make_backend("tabular", task))
     )

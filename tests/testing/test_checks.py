@@ -84,10 +84,7 @@ def noise() -> Callable[[Any], Any]:
     ids=["observation", "type of the reward", "chance", "bounds of the reward", "MO chance"],
 )
 def test_planted_faults_are_found(
-    env_id: str,
-    fault: Callable[[Any], Any],
-    refused: set[str],
-    monkeypatch: pytest.MonkeyPatch,
+    env_id: str, fault: Callable[[Any], Any], refused: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = RoundEnv.step
     monkeypatch.setattr(RoundEnv, "step", lambda self, action: fault(step(self, action)))

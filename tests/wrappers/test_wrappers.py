@@ -23,12 +23,7 @@ from fedhpo_gym.wrappers import (
 from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
 SHORT = {"round": 1, "client_sample_rate": 0.2}
-CONFIGURATION = {
-    "learning_rate": 0.01,
-    "weight_decay": 0.001,
-    "batch_size": 64,
-    "step_size": 2,
-}
+CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.001, "batch_size": 64, "step_size": 2}
 
 
 class TestBudgetTermination(WrapperConformance):

@@ -298,10 +298,7 @@ class FederatedScopeCourses(Courses):
         }
 
     def _client_entries(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        return {
-            **local_entries(values, CURRENT),
-            **proximal_entries(values),
-        }
+        return {**local_entries(values, CURRENT), **proximal_entries(values)}
 
     def _samples(self, index: int) -> NDArray[np.int64]:
         instance = self._instances[index]

@@ -47,11 +47,7 @@ class ConvNet(TorchModel):
     precisions = ("float32", "bfloat16")
 
     def __init__(
-        self,
-        image: tuple[int, int, int],
-        num_classes: int,
-        hidden_width: int,
-        device: torch.device,
+        self, image: tuple[int, int, int], num_classes: int, hidden_width: int, device: torch.device
     ) -> None:
         height, width, channels = image
         if min(height, width) < 4:
@@ -160,12 +156,7 @@ class ConvNet(TorchModel):
         return self._known[1]
 
     def _step(
-        self,
-        item: int,
-        size: int,
-        parameters: Parameters,
-        batch: Minibatch,
-        masks: Tensor | None,
+        self, item: int, size: int, parameters: Parameters, batch: Minibatch, masks: Tensor | None
     ) -> Step:
         own = {
             name: value[0, item] for name, value in parameters.items() if name not in self.shareable

@@ -7,11 +7,7 @@ import pytest
 
 from fedhpo_gym.agents import make_agent, read_problem, run_episode
 from fedhpo_gym.agents.base import Step
-from fedhpo_gym.agents.clients import (
-    ArmGrid,
-    listed_arms,
-    perturbed_arms,
-)
+from fedhpo_gym.agents.clients import ArmGrid, listed_arms, perturbed_arms
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace

@@ -125,8 +125,7 @@ def test_entries_are_written(config: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["federate.local_update_steps", "optimizer.lr", "sede", "train.optimizer.learning_rate"],
+    "key", ["federate.local_update_steps", "optimizer.lr", "sede", "train.optimizer.learning_rate"]
 )
 def test_a_key_that_would_be_ignored_is_an_error(config: Node, key: str) -> None:
     """The keys of one layout are taken, and ignored, by the other; so are spelling mistakes."""

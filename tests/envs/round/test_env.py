@@ -17,11 +17,7 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.data import SOURCES
-from fedhpo_gym.envs.round.observation import (
-    client_means,
-    log_norms,
-    mean_and_spread,
-)
+from fedhpo_gym.envs.round.observation import client_means, log_norms, mean_and_spread
 from fedhpo_gym.envs.round.settings import POTENTIALS, decades
 from fedhpo_gym.tasks import TASKS, Task, get_task, make_instances
 from fedhpo_gym.tasks.instances import TEST_SEEDS, TRAIN_SEEDS

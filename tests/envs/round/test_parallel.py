@@ -104,8 +104,7 @@ def test_it_refuses_what_it_cannot_be_made_of() -> None:
 
 
 @pytest.mark.parametrize(
-    "env_id",
-    ["FedHPO-LR-CreditG-v0", "MO-FedHPO-LR-CreditG-v0", "fedhpo_gym:FedHPO-LR-CreditG-v0"],
+    "env_id", ["FedHPO-LR-CreditG-v0", "MO-FedHPO-LR-CreditG-v0", "fedhpo_gym:FedHPO-LR-CreditG-v0"]
 )
 def test_trial_ids_are_refused(env_id: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"`env_id` must be a FedHPO-DAC-\* id.*CreditG"):

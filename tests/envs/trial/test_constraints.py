@@ -189,11 +189,7 @@ def test_by_default_it_ends_after_more_trials_than_any_run_makes() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [
-        ({"budget_trials": 7}, 7),
-        ({"budget_trials": 7, "max_trials": 3}, 3),
-        ({"max_trials": 9}, 9),
-    ],
+    [({"budget_trials": 7}, 7), ({"budget_trials": 7, "max_trials": 3}, 3), ({"max_trials": 9}, 9)],
 )
 def test_budget_trials_takes_its_place(arguments: dict[str, Any], expected: int) -> None:
     env = gym.make(BOUND_ID, disable_env_checker=True, freeze_thaw=True, **arguments)

@@ -31,12 +31,7 @@ from fedhpo_gym.wrappers import BudgetTermination, NamedAction
 from fedhpo_gym.wrappers.budget import Budget
 from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
-CONFIGURATION = {
-    "learning_rate": 0.01,
-    "weight_decay": 0.001,
-    "batch_size": 64,
-    "step_size": 2,
-}
+CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.001, "batch_size": 64, "step_size": 2}
 
 
 def named(**arguments: Any) -> gym.Env[Any, Any]:
@@ -336,8 +331,7 @@ def test_errors_name_the_argument_the_rule_and_the_value(
 )
 @pytest.mark.usefixtures("tiny")
 def test_a_backend_refuses_what_it_cannot_honour(
-    arguments: dict[str, Any],
-    words: list[str],
+    arguments: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         gym.make(TINY_ID, **arguments)

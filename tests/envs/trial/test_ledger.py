@@ -210,9 +210,7 @@ def test_trials_take_all_rules_where_somebody_says_the_samples() -> None:
     """25 samples in minibatches of 4 are 7 steps an epoch; 5 clients, H_5 = 137/60."""
     system = {"compute": "steps", "samples_per_client": 25}
     env = gym.make(
-        "FedHPO-LR-CreditG-v0",
-        system=system,
-        fidelity={"round": 100, "client_sample_rate": 1.0},
+        "FedHPO-LR-CreditG-v0", system=system, fidelity={"round": 100, "client_sample_rate": 1.0}
     )
     env.reset(seed=0)
     info = env.step(np.full(4, -1, np.float32))[4]
