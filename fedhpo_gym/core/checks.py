@@ -254,7 +254,7 @@ def parameter_types(call: Callable[..., Any]) -> dict[str, Any]:
     parameters = inspect.signature(call).parameters.values()
     hints = _hints(call.__init__ if isinstance(call, type) else call)  # type: ignore[misc]
     return {
-        one.name: hints.get(one.name, Any)  # as `self`
+        one.name: hints.get(one.name, Any if one.annotation is one.empty else one.annotation)
         for one in parameters
         if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
     }

@@ -84,7 +84,7 @@ def test_parameters_are_those_of_single_steps(
             # Rounding decides ties of a pooled window, otherwise on each kind of processor.
             moved = (value - start.parameters[name]).norm()
             error = (other.parameters[name] - value).norm()
-            assert error <= 0.05 * moved + 1e-5 * value.norm(), (name, error, moved)
+            assert error <= 0.1 * moved + 1e-5 * value.norm(), (name, error, moved)
     np.testing.assert_allclose(found.evaluate(), expected.evaluate(), rtol=5e-3, atol=1e-3)
 
 
