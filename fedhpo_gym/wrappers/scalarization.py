@@ -107,7 +107,7 @@ class Episodes:
         self._fronts[index] = Front(self._rule.source, truth)
 
     def value(self, index: int, scores: Any) -> float:
-        """Return what a trial with (m,) scores is worth."""
+        """Return the reward of a trial with (m,) scores, and add it to the front."""
         error = -np.asarray(scores, dtype=np.float64)
         size = len(self._rule.source.objectives)
         if error.shape != (size,):

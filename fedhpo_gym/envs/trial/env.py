@@ -343,8 +343,8 @@ class TrialVectorEnv(BatchedVectorEnv):
     """N trial environments with the default wrappers, exactly as `gymnasium.make` builds them.
 
     On a table, everything that does not depend on the past is computed once for all cells, at the
-    first step; a step is then one look-up. Other backends are asked at every step,
-    all queries together.
+    first step; a step is then one look-up. Other backends are asked at every step, all queries
+    together.
 
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     `trial`, `elapsed_s`, `objectives`, `cost` (`time_s`, `rounds`), `incumbent` (`trial`) and,
