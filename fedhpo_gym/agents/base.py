@@ -169,6 +169,9 @@ class Agent(ABC):
         starts: whether it can begin with configurations that it is given.
         action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
             (clients, n) where `per_client`.
+
+    Raises:
+        InvalidArgumentError: it cannot act on this problem.
     """
 
     acts_on: ClassVar[tuple[Process, ...]] = ("trial", "round")

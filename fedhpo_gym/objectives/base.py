@@ -154,7 +154,7 @@ class Objective:
         return high if self.minimize else low
 
     def with_transform(self, name: str) -> Objective:
-        """Return this objective with another way from values to errors and scores.
+        """Return this objective with another of ``TRANSFORMS`` from values to errors and scores.
 
         An objective that is not ``open_ended`` is returned as it is: a clip hides nothing of it.
         """

@@ -48,7 +48,12 @@ class Front:
 
 
 class Source:
-    """Where ideal and nadir point come from."""
+    """Where ideal and nadir point come from.
+
+    `points` are "learned" (of the front so far in the episode, so the reward of a trial depends on
+    those before it), "truth" (of the true front, where stored numbers know it), "bounds" (of the
+    objectives' values), or `{"ideal": [...], "nadir": [...]}` in the objectives' units.
+    """
 
     def __init__(self, objectives: Objectives, points: Points, end: str = "nadir") -> None:
         self.objectives = tuple(objectives)
@@ -86,7 +91,7 @@ class Source:
 
 
 class Rule(NamedTuple):
-    """Where ideal and nadir point come from, and what a trial is worth: higher is better.
+    """The source of ideal and nadir point, and what a trial is worth: higher is better.
 
     `value` takes the (m,) errors of a trial, the (k, m) front before it, and the front with it.
     """

@@ -155,7 +155,7 @@ class TrialEnv(DrawnEnv):
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (B,) values and violations of all trials that an action can ask for, if stored."""
+        """Return (B,) values of the first objective and (B,) violations of all stored trials."""
         return self._process.all_trials(0)
 
     def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
