@@ -138,7 +138,7 @@ def truth(env_id: str, **arguments: Any) -> Any:
     Raises:
         InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
             of its range.
-        MissingDataError: nothing is stored; says what to do.
+        MissingDataError: no numbers of the id are stored here.
     """
     why = "courses of round environments are trained: nobody knows what they can reach"
     _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)

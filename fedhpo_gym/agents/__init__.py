@@ -67,7 +67,15 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 
 @checked_types
 def agent_class(name: str) -> type[Agent]:
-    """Import the class of an agent: a key of `AGENTS`, or `module:Class`, whose module is run."""
+    """Import the class of an agent: a key of `AGENTS`, or `module:Class` of one's own.
+
+    The module is run: pass only names that a caller chose, never one out of a file.
+
+    Raises:
+        UnknownNameError: no such agent.
+        MissingDependencyError: the library it is made of is not installed.
+        InvalidArgumentError: `module:Class` cannot be imported, or is no agent.
+    """
     if name in AGENTS:
         module, _, attribute = AGENTS[name].partition(":")
         found: type[Agent] = getattr(importlib.import_module(module), attribute)
@@ -106,7 +114,11 @@ def _own_class(name: str) -> type[Agent]:
 
 @checked_types
 def agent_name(agent: str | type[Agent]) -> str:
-    """Return the name of a class of agents, which other processes find it by; names stay as is."""
+    """Return the name by which other processes find a class of agents; names stay as they are.
+
+    Raises:
+        InvalidArgumentError: the class cannot be imported by its module.
+    """
     if isinstance(agent, str):
         return agent
     place = f"{agent.__module__}:{agent.__qualname__}"

@@ -64,7 +64,10 @@ class SearchProblem:
 def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> SearchProblem:
     """Return what an agent has to solve in an environment, which is not reset.
 
-    Its first `shared_start` configurations are drawn uniformly from the seed alone.
+    The first `shared_start` configurations to try are drawn uniformly from the seed alone.
+
+    Raises:
+        InvalidArgumentError: `env` is no environment, has no search space, or a number is negative.
     """
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
@@ -123,7 +126,10 @@ class Step:
     Attributes:
         action: (n,) what the agent did; read-only in the steps of `run_episode` and `run_crew`.
         reward: a number, or a vector in `MO-` environments; higher is better.
+        terminated: whether the budget is spent.
+        truncated: whether the episode was cut off from outside.
         info: what the environment reports about the step.
+        observation: what the environment shows now.
         worker: which simulated worker did it; None where there are none.
     """
 
@@ -163,6 +169,9 @@ class Agent(ABC):
         starts: whether it can begin with configurations that it is given.
         action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
             (clients, n) where `per_client`.
+
+    Raises:
+        InvalidArgumentError: it cannot act on this problem.
     """
 
     acts_on: ClassVar[tuple[Process, ...]] = ("trial", "round")
@@ -204,11 +213,16 @@ class Agent(ABC):
         return actions
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that it learned and drew, as JSON data, with which a new one goes on."""
+        """Return all that it learned and drew, as JSON data, with which a new agent goes on."""
         return {"agent": type(self).__name__, "seed": self.seed, "state": self._state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take in what `state_dict` of another agent returned; only a new agent does."""
+        """Go on from what `state_dict` of an agent of the same class and problem returned.
+
+        Raises:
+            InvalidArgumentError: it is the state of another agent or seed, or this one is not new.
+            DamagedDataError: what it says cannot have been.
+        """
         made = {"agent": type(self).__name__, "seed": self.seed}
         given = {name: state.get(name) for name in made}
         if given != made:
@@ -281,7 +295,7 @@ class Agent(ABC):
 
 
 def score_of(reward: float, info: Mapping[str, Any]) -> float:
-    """Return the score that `info` says, else the reward: what optimizers of one number hear."""
+    """Return what optimizers of one number are told: `info["score"]`, else the reward."""
     if "score" in info:
         return float(info["score"])
     if np.ndim(reward):
@@ -301,7 +315,10 @@ def _taken(action: ArrayLike) -> NDArray[np.float32]:
 
 @checked_types
 def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Step]:
-    """Run one episode to its end, and yield its steps as they happen; `env` is reset first."""
+    """Reset an environment with a seed, and yield the steps of one episode of a new agent.
+
+    The last step is terminated or truncated.
+    """
     observation, over = env.reset(seed=seed)[0], False
     while not over:
         action = _taken(agent.ask(observation))
@@ -324,7 +341,10 @@ class TrialWorkers(Protocol):
 
 @checked_types
 def run_crew(crew: TrialWorkers, agent: Agent, seed: int) -> Iterator[Step]:
-    """Run one episode of simulated workers, of whom none is idle; yield trials as they end."""
+    """Run one episode with simulated workers, and yield its trials as they end.
+
+    Whenever a worker is free, the agent is asked, before it knows what the others will find.
+    """
     observation, over = crew.reset(seed=seed)[0], False
     while not over:
         while crew.free:

@@ -95,8 +95,8 @@ class BOHB(Hyperband):
     2018, Algorithm 2.
 
     l and g are kernel densities of the good and the bad configurations of the highest rung that
-    has seen enough of them. Differs from the paper and its authors' code: all
-    coordinates are intervals, because the action codec has turned integers and grids into such.
+    has seen enough of them. Differs from the paper and its authors' code: all coordinates are
+    intervals, because the action codec has turned integers and grids into such.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ def densities(
 def likeliest(
     pair: tuple[Density, Density], model: ModelSettings, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return (candidates, n) points drawn near good ones, that with the largest l / g first."""
+    """Return (candidates, n) points drawn near good ones, the one of largest l / g first."""
     good, bad = pair
     points = good.draw(model.candidates, model.widening, rng)
     ratios = np.maximum(good.log(points), LOWEST) - np.maximum(bad.log(points), LOWEST)

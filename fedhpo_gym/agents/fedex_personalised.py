@@ -72,7 +72,7 @@ def forward(parameters: Parameters, encodings: Array) -> Forward:
 
 
 def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> Parameters:
-    """Return the gradient of a loss, whose slopes are (clients, arms), by every parameter."""
+    """Return the gradient of a loss by every parameter; `slopes` are its (clients, arms) ones."""
     gradients: Parameters = {}
     signal = np.zeros_like(seen.inputs[-1])
     for i, (slope, log_theta) in enumerate(zip(slopes, seen.log_theta, strict=True)):

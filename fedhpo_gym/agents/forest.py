@@ -30,9 +30,8 @@ class ForestSearch(TrialSearch):
     the prior and neighbours of the five best trials. Trees, depth and splits are those of
     FedHPO-Bench, Appendix C.
 
-    As in SMAC, the forest learns logarithms of losses and no told cell is tried again while a
-    candidate has another one; losses are scaled first, so that they may have any
-    sign.
+    As in SMAC, the forest learns logarithms of losses, scaled first so that they may have any
+    sign, and no told cell is tried again while a candidate lies in another one.
 
     Differs from SMAC: the forest is scikit-learn's with bootstrap samples. SMAC 2 itself is no
     choice here: what it suggests depends on Python's hash seed. The first trials are draws from the

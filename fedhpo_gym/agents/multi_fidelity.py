@@ -80,7 +80,7 @@ class LadderSearch(TrialSearch):
         self._begin()
 
     def _begin(self) -> None:
-        """Make what a search remembers; the rungs are there."""
+        """Make what a search remembers; `rungs` are known by then."""
 
     def next_given(self) -> Point | None:
         """Return the next configuration of `problem.start`; None where all were tried."""
@@ -206,7 +206,7 @@ class Hyperband(LadderSearch):
         return Bracket(start, number, top, self._eta, turn)
 
     def _point(self, number: int, bracket: Bracket, kept: Point | None) -> Point:
-        """Return what trial `number` tries, for which `kept` came up, if anything did."""
+        """Return what trial `number` tries: `kept` if a configuration came up, else a new one."""
         point = self.next_given() if kept is None else kept
         return self._draw(bracket.rung) if point is None else point
 

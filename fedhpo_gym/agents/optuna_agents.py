@@ -137,8 +137,7 @@ class NSGA2(OptunaSearch):
 class MOTPE(OptunaSearch):
     """TPE on many objectives (Ozaki et al., 2020): good trials are those of the best fronts.
 
-    Optuna's with its defaults. Ties within a front are broken by hypervolume, as
-    in the paper.
+    Optuna's with its defaults. Ties within a front are broken by hypervolume, as in the paper.
     """
 
     rewards = "vector"
@@ -156,8 +155,7 @@ class PrunedTPE(LadderSearch):
     every round: each is a trial of the environment. With `freeze_thaw=True` it charges the rounds
     that are new; without, every rung starts from scratch.
 
-    The sampler is Optuna's TPE with its defaults; several configurations may be
-    in flight.
+    The sampler is Optuna's TPE with its defaults; several configurations may be in flight.
     """
 
     def _begin(self) -> None:
@@ -201,7 +199,7 @@ class PrunedTPE(LadderSearch):
 
 
 class MedianTPE(PrunedTPE):
-    """TPE with median stopping: what is worse than the median of others on its rung, stops.
+    """TPE with median stopping: a configuration worse than its rung's median goes no further.
 
     Optuna's defaults, as in FedHPO-Bench's Appendix C: the others are configurations that came to
     the top, and until there are five of them, nothing is stopped.

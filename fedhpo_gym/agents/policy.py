@@ -88,7 +88,11 @@ class Policy:
         return gym.spaces.Box(self.low, self.high, dtype=np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the most likely action for an observation, or for many along leading axes."""
+        """Return the most likely action for an observation, or for many along leading axes.
+
+        Raises:
+            InvalidArgumentError: an entry is missing or has another shape.
+        """
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
         hidden = rows[..., None, :]
@@ -121,7 +125,7 @@ class Policy:
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:
-    """Write a policy as `policy.json` and the arrays it names; the card completes it."""
+    """Write a policy as `policy.json` and the arrays it names; return the path of the former."""
     card = {
         "format": FORMAT,
         "entries": [[name, list(shape)] for name, shape in policy.entries.items()],
@@ -139,7 +143,12 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
 
 
 def load_policy(folder: Path | str) -> Policy:
-    """Read what `save_policy` wrote: a policy with the same actions, bit for bit."""
+    """Read what `save_policy` wrote: a policy with the same actions, bit for bit.
+
+    Raises:
+        MissingDataError: there is no policy in the folder.
+        DamagedDataError: a file is damaged; names it and the command that makes it again.
+    """
     card = Path(folder) / f"{STEM}.json"
     try:
         found = card.is_file()

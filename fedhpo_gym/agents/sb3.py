@@ -57,7 +57,25 @@ def train(
 ) -> Training:
     """Train one policy in one environment, or in several with the same spaces at once.
 
-    Observations and rewards are normalised as `VecNormalize` does; the policy holds the former.
+    Observations and rewards are normalised as `VecNormalize` does; the policy also normalises
+    observations.
+
+    Args:
+        env: ids, or vector environments made with `autoreset_mode="SameStep"`.
+        algorithm: "A2C", "PPO" or "SAC".
+        steps: of all environments together; rounded up to whole rollouts.
+        seed: source of all randomness, the environments' included.
+        num_envs: how many environments to make of each id.
+        env_arguments: arguments of `gymnasium.make_vec` for ids.
+        share_starts: reset all environments of an id with one seed.
+        layers: widths of the hidden layers.
+        settings: further arguments of the algorithm's class.
+        made_by: command that repeats the training, for messages about damaged files.
+        progress: called with the number of steps done since the last call.
+
+    Raises:
+        UnknownNameError: no such algorithm.
+        InvalidArgumentError: an environment cannot be used, or their spaces differ.
     """
     require_known("algorithm", algorithm, ALGORITHMS)
     wanted = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)

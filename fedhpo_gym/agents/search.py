@@ -54,7 +54,7 @@ class TrialSearch(Agent):
         """Return the action of trial `number`, counted from 0."""
 
     def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
-        """Return the action of a trial of which `problem.start` says what is tried."""
+        """Return the action of a trial whose configuration `problem.start` gives."""
         del number
         return action
 
@@ -86,7 +86,7 @@ class TrialSearch(Agent):
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
 
     def told(self) -> tuple[Array, Array]:
-        """Return (m, n) actions and (m, k) scores of told trials, the worst finite one for none."""
+        """Return (m, n) actions and (m, k) finite scores of told trials, the worst for infinite."""
         actions = self._of(list(self.results))
         scores = np.array(list(self.results.values()), dtype=np.float64)
         if not len(scores):

@@ -93,10 +93,7 @@ class Algorithm(ABC):
 
     @cached_property
     def hyperparameters(self) -> Mapping[str, float | None]:
-        """What it reads of a configuration, with the value for those that lack it.
-
-        None where it must not lack.
-        """
+        """What it reads of a configuration, with the default; None where there must be a value."""
         searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
         return {**searched, **{name: one.default for name, one in self.settings.items()}}
 

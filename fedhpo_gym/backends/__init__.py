@@ -79,7 +79,14 @@ def default_backend(task: Task) -> str:
 
 @checked_types
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
-    """Open a backend, "tabular", "surrogate", "raw" or "federatedscope", for a task."""
+    """Open a backend, "tabular", "surrogate", "raw" or "federatedscope", for a task.
+
+    Raises:
+        UnknownNameError: no such backend.
+        MissingDataError: it has nothing to answer from.
+        MissingDependencyError: it trains, and torch is not installed.
+        InvalidArgumentError: it cannot answer this task, or takes no such option or value.
+    """
     require_known("backend", as_typed("backend", name, str), BACKENDS)
     if task.asynchronous and name in STORED:
         raise InvalidArgumentError(

@@ -66,7 +66,7 @@ class Backend(ABC):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples of the clients, where they are known before a trial."""
+        """(seeds, clients, splits) samples; InvalidArgumentError where no trial has told them."""
         raise InvalidArgumentError(
             f"`backend` must have stored numbers, which say how many samples clients have, got "
             f"{self.name!r}"
@@ -98,7 +98,7 @@ class Backend(ABC):
         return self.evaluate_many([(configuration, fidelity)])[0]
 
     def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
-        """Return the answers to one query or more; what trains, trains together."""
+        """Return the answers to queries, checked as in `evaluate`; what trains, trains together."""
         checked = [self._checked_query(*query) for query in queries]
         return self.look_up(query_columns(self.space, checked))
 
@@ -110,6 +110,9 @@ class Backend(ABC):
             columns: (B,) legal values of every dimension of `space` and `fidelity_space`, by name;
                 no more is checked than what costs nothing.
             reads: metrics of clients that are needed; others may be NaN.
+
+        Raises:
+            OffGridError: a value is not on the grid of a table.
         """
 
     def queries(self, columns: Mapping[str, NDArray[Any]]) -> list[CheckedQuery]:

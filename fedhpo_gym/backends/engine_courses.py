@@ -171,7 +171,7 @@ class RunningCourses(Courses):
         ]
 
     def _move_products(self, before: Sequence[Move]) -> NDArray[np.float64]:
-        """Return the products of the moves since then and the last ones; remember the former."""
+        """Return the products of the moves since `before` and the last ones; keep the former."""
         products = np.zeros(len(before))
         for position, (old, new) in enumerate(zip(before, self._models(), strict=True)):
             move, last = new - old, self._moves[position]

@@ -39,11 +39,11 @@ class SurrogateModel(Backend):
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
-        """They were the checksum of the arrays alone."""
+        """Fingerprints of older versions: the checksum of the arrays alone."""
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
 
     def why_refused(self, objective: str) -> str:
-        """Say what its held-out figures are short of (`stored.surrogate_verdicts`)."""
+        """Return which held-out figures are not good enough (`stored.surrogate_verdicts`)."""
         known = self.task.objectives.get(objective)
         if known is None or not known.reads_clients:  # costs and privacy follow from the query
             return ""

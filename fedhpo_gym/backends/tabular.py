@@ -37,7 +37,7 @@ class Tabular(StoredBackend):
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
-        """Of the arrays alone, or of an older format."""
+        """Fingerprints of older versions: of the arrays alone, or of an older format."""
         return tuple(f"table-sha256:{sha256}" for sha256 in self._table.former)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:

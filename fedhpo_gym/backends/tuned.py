@@ -46,7 +46,7 @@ class TunedNumbers(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of those of its parts."""
+        """A digest of the fingerprints of its parts."""
         words = "\n".join(f"{value!r} {one.fingerprint}" for value, one in self._parts.items())
         return f"{self.name}-tuned-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
@@ -55,7 +55,7 @@ class TunedNumbers(Backend):
         return self._first.num_samples
 
     def why_refused(self, objective: str) -> str:
-        """All of its parts must answer it."""
+        """Return why one of its parts refuses an objective; "" where all answer it."""
         return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
@@ -89,7 +89,7 @@ class TunedNumbers(Backend):
 
 
 class TunedTables(TunedNumbers, StoredBackend):
-    """The same of tables: asking for all answers at once is cheap."""
+    """`TunedNumbers` of tables: asking for all answers at once is cheap."""
 
 
 def open_tuned(

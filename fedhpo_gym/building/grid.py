@@ -33,7 +33,7 @@ class GridUnit:
 
     @property
     def name(self) -> str:
-        """Courses that are computed, stored and resumed as one."""
+        """File stem of the unit's results: its seed, and the values that its courses share."""
         words = (f"{name.removesuffix('_size')}{value}" for name, value in self.fixed)
         return "-".join([f"seed{self.seed}", *words])
 

@@ -46,7 +46,7 @@ class SampleUnit:
 
     @property
     def name(self) -> str:
-        """A run of three or more points is written as `first_last`."""
+        """File stem of the results; a run of three or more points is written as `first_last`."""
         return PREFIX + "-".join(_runs(self.points))
 
 
@@ -132,7 +132,7 @@ class SampleDesign(Design[SampleUnit]):
         return [self.depths[depth] for depth in self._drawn(blocks)[0]]
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
-        """The courses of a unit are trained equally long."""
+        """Return the rounds after which courses of a unit are evaluated; all train equally long."""
         points = _points_of(name)
         last = self._trained(points[:1])[0] if points else 0
         return tuple(r for r in self.task.evaluated_rounds if r <= last)
@@ -171,7 +171,7 @@ class SampleDesign(Design[SampleUnit]):
         return {stem: rows for stem, rows in found.items() if rows}
 
     def stored(self, parts: Path) -> dict[str, int]:
-        """A name that no unit can have says that it holds none."""
+        """Return how many courses each file holds; none where no unit can have its name."""
         found = sorted(parts.glob(f"{PREFIX}*.npz"))
         return {path.stem: len(_points_of(path.stem)) for path in found}
 

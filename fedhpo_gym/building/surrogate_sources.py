@@ -190,7 +190,7 @@ class FittingSample:
 
     @property
     def seed_spread(self) -> dict[str, float]:
-        """Nothing: a sample has every configuration under one seed."""
+        """Empty, as a sample has every configuration under one seed."""
         return {}
 
 

@@ -160,7 +160,7 @@ def outcome_spread(rows: FittingRows) -> dict[str, float]:
 
 
 def compression_summary(rows: FittingRows) -> dict[str, Any]:
-    """Return what standing for curves by a few numbers loses by itself."""
+    """Return how few numbers stand for curves, and the share of variance that this loses."""
     prepared = prepare(rows)
     basis = prepared.basis.reshape(len(prepared.basis), -1)
     lost = np.where(prepared.known, prepared.coefficients @ basis - prepared.curves, 0.0)

@@ -128,7 +128,7 @@ NAME = "claims"
 
 @contextmanager
 def claim(folder: Path, positions: Sequence[int]) -> Iterator[bool]:
-    """Claim bytes for the body, once per process; give whether they are ours."""
+    """Lock a byte per position for the body; give whether all are this process's."""
     descriptor = _open(folder / NAME)
     held: list[int] = []
     try:

@@ -1,4 +1,4 @@
-"""What counts as a number: one rule for every argument that must be one."""
+"""How arguments are read: what counts as a number, and values as their annotations say."""
 
 from __future__ import annotations
 

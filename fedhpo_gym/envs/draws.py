@@ -53,7 +53,7 @@ class EpisodeDraws:
 
 
 def named_stream(name: str, seed: int | None) -> np.random.Generator:
-    """Return the stream of a name and a seed, which the system chooses where it is None."""
+    """Return the stream of a name and a seed; for None, the system chooses the seed."""
     return stream(int(seeding.np_random(None)[1] if seed is None else seed), name)
 
 

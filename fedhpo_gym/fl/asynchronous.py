@@ -122,7 +122,7 @@ class AsynchronousGroup(Group):
             )
 
     def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
-        """Do the same; what clients have begun they finish as they began it."""
+        """Take the courses' hyperparameters; clients finish what they began as they began it."""
         super().configure(courses, needed)
         self._clocks = [course.clock or OneSecondEach() for course in courses]
         self._reports = [int(course.configuration.get(BUFFER, 1)) for course in courses]
@@ -174,7 +174,7 @@ class AsynchronousGroup(Group):
         return self._flights[row].models[job.number]
 
     def _mean(self, arrived: Sequence[tuple[int, Job]]) -> Values:
-        """Return the mean of discounted updates; of running statistics, what they become."""
+        """Return the mean of discounted updates, and the next values of running statistics."""
         trainer, buffers = self._trainer, self._trainer.model.buffers
         total = trainer.zeros(len(self.positions))
         current, means = trainer.views(self._parameters), trainer.views(total)

@@ -76,7 +76,7 @@ def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
 
 
 def _add_together(average: Parameters, local: Parameters, items: Items) -> None:
-    """Do the same by one sum per course and parameter."""
+    """Add weighted parameters to averages by one sum per course and parameter."""
     for course in np.unique(items.course).tolist():
         own = np.flatnonzero(items.course == course)
         for name, value in average.items():

@@ -177,7 +177,7 @@ class Draws:
     """The random numbers of local training in one round, from a stream of each client's own."""
 
     def __init__(self, names: Names) -> None:
-        """Start the streams of a round; `names` are those whom numbers are drawn for."""
+        """Start the streams of a round; `names` say for whom numbers are drawn."""
         self._names = names
         self._streams: dict[int, np.random.Generator] = {}
 

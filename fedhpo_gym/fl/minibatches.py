@@ -62,7 +62,7 @@ class ClientStreams:
         ]
 
     def _worth(self, names: Sequence[tuple[int, ...]]) -> bool:
-        """Return whether enough is used of what is prepared, for each seed and round anew."""
+        """Return whether preparing all clients' streams of each seed and round pays off."""
         if len(names) >= MIN_PREPARED:
             return False
         rounds = {(seed, finished) for seed, finished, _ in names}

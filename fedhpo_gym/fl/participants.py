@@ -80,7 +80,7 @@ class Items:
 
     @cached_property
     def counted_equally(self) -> Items:
-        """The same with weights that count everybody alike, of as many as are sampled."""
+        """The same items with equal weights: each 1 / (clients that its course samples)."""
         return replace(self, weight=(1.0 / self.num_sampled).astype(np.float32))
 
     @cached_property
@@ -208,7 +208,7 @@ class Roster:
 
 
 def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:
-    """Yield items in portions of whole batch keys, of large ones of whole clients."""
+    """Yield items in portions of whole batch keys; large keys are parted between clients."""
     limit = max(max_bytes // max(item_bytes, 1), 1)
     for part in _portions(items, items.batch_key, limit):
         yield from _portions(part, part.client, limit)

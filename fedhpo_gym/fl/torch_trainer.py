@@ -85,7 +85,7 @@ class TorchTrainer(Trainer):
         return base**exponent
 
     def norm(self, values: Parameters) -> Tensor:
-        """Take every item by itself, in double precision."""
+        """Sum every item by itself, in double precision."""
         like = next(iter(values.values()))
         total = like.new_zeros(like.shape[1], dtype=torch.float64)
         for value in values.values():
@@ -147,7 +147,7 @@ class TorchTrainer(Trainer):
         return torch.where(fit(self._index(live), new), new, old)
 
     def finite(self, values: Parameters, more: Iterable[Tensor] = ()) -> Bools:
-        """Look for odd numbers only where the largest or the smallest is one."""
+        """Look for non-finite numbers only where the largest or the smallest is one."""
         found = [_finite(one) for one in (*values.values(), *more)]
         return np.asarray(np.stack(found).all(axis=0))
 

@@ -83,19 +83,19 @@ class Trainer(ABC):
 
     @abstractmethod
     def kept_of(self, values: Values) -> Values:
-        """Return those parameters of which every client keeps its own."""
+        """Return the parameters of which every client keeps its own: those in `kept`."""
 
     @abstractmethod
     def kept_views(self, values: Values) -> Parameters:
-        """Return views of them, by name."""
+        """Return views of the kept parameters, by name."""
 
     @abstractmethod
     def with_kept(self, values: Values, kept: Values) -> Values:
-        """Return values with those that clients keep in their places."""
+        """Return values in which what clients keep stands in its places."""
 
     @abstractmethod
     def with_personal(self, average: Values, start: Values) -> Values:
-        """Return an average with what the server has where parameters stay with the clients."""
+        """Return an average in which parameters that stay with the clients are those of `start`."""
 
     @abstractmethod
     def replaced(self, values: Values, new: Parameters) -> Values:
@@ -111,7 +111,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def concatenated(self, values: Sequence[Values]) -> Values:
-        """Return the rows of all of them."""
+        """Return the rows of all values, one after the other."""
 
     @abstractmethod
     def where(self, live: NDArray[np.bool_], new: Values, old: Values) -> Values:
@@ -119,11 +119,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def choose(self, live: NDArray[np.bool_], new: Array, old: Array) -> Array:
-        """Return the same of one array (own, rows, ..)."""
+        """Return what `where` does, of one array (own, rows, ..)."""
 
     @abstractmethod
     def finite(self, values: Values, more: Iterable[Array] = ()) -> NDArray[np.bool_]:
-        """Return (rows,) whether all numbers are finite, of more arrays (own, rows, ..), too."""
+        """Return (rows,): whether all numbers are finite, also those of `more` (own, rows, ..)."""
 
     def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
         """Return items that fit into memory together."""

@@ -42,7 +42,7 @@ class Objective:
     ==========  ==============================  =================================
 
     That is the transform ``"clip"``, which cannot tell apart what lies beyond the worse bound.
-    ``"squash"`` orders that, too: the error is `transforms.squash` of the distance from the better
+    ``"squash"`` orders that, too: the error is `squash` of the distance from the better
     bound, in [0, 1], and NaN has the error 1.
 
     Attributes:
@@ -52,14 +52,12 @@ class Objective:
         bounds: Finite lowest and highest value that counts.
         compute: Reads the (B,) values off evaluations and what was spent on them: privacy and
             costs. Each has the bits that it has alone.
-        reads: Which metrics of clients `compute` reads, if it does. Of a
-            user's own objectives nobody relies on it.
+        reads: Which metrics of clients `compute` reads; not relied on for a user's own objectives.
         open_ended: Whether values beyond the worse of the bounds occur.
         transform: One of ``TRANSFORMS``, how values become errors; use `with_transform`.
         sensitivity: Most that one of n clients can change the value, which is of equally weighted
             clients with clipped metrics, as an array function of n; 0 for what reads no metric of
-            a client, such as a cost.
-            None where it is not known, and no epsilon can be kept.
+            a client, such as a cost. None where it is not known, and no epsilon can be kept.
 
     Raises:
         InvalidArgumentError: The bounds are not finite or not in order.
@@ -156,7 +154,7 @@ class Objective:
         return high if self.minimize else low
 
     def with_transform(self, name: str) -> Objective:
-        """Return this objective with another way from values to errors and scores.
+        """Return this objective with another of ``TRANSFORMS`` from values to errors and scores.
 
         An objective that is not ``open_ended`` is returned as it is: a clip hides nothing of it.
         """

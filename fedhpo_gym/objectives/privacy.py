@@ -110,7 +110,10 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 def gaussian_ledger(
     noise_multiplier: float, rounds: Rounds, sample_rate: Share, delta: Delta
 ) -> PrivacyLedger:
-    """Return what rounds of a subsampled Gaussian mechanism spend, capped at ``CAP``."""
+    """Return what rounds of a subsampled Gaussian mechanism spend, capped at ``CAP``.
+
+    The noise multiplier is the standard deviation of the noise over the clipping norm.
+    """
     return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
 
 
@@ -276,7 +279,8 @@ def selection_epsilon(
 ) -> float:
     """Return the epsilon of showing the best of a random number of independent trials.
 
-    `renyi` (orders,) is that of the worst trial that may be drawn, `mean` the expected number.
+    `renyi` (orders,) is that of the worst trial that may be drawn, `mean` the expected number,
+    `distribution` that of the number, as `selected_renyi` takes it.
     """
     selected = selected_renyi(renyi, mean, distribution, orders)
     return epsilon_from_renyi(orders, selected.tolist(), delta)

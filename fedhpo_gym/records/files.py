@@ -121,14 +121,14 @@ def read_record(path: Path) -> RunRecord:
 
 
 def read_judged(path: Path) -> JudgedRun:
-    """Read what judges read of a record; of a Parquet file, nothing else."""
+    """Read a record as a `JudgedRun`; of a Parquet file, only the columns that it needs."""
     if path.suffix == parquet.SUFFIX and path.is_file():
         return parquet.read_judged(path)
     return JudgedRun.of(read_record(path))
 
 
 def _check_claims(first: object) -> None:
-    """Say what a file is instead, or of which format, before its digests are looked at."""
+    """Refuse a file that is no record of this format, before its digests are looked at."""
     claims = first if isinstance(first, dict) else {}
     if (claims.get("kind"), claims.get("format")) != (KIND, FORMAT):
         plain = {name: value for name, value in claims.items() if name != "digest"}

@@ -1,4 +1,4 @@
-"""Run records as Parquet files: what judges read is read at once, what replays is read whole.
+"""Run records as Parquet files: `read_judged` reads some columns, `read_columns` all of a file.
 
 A file has a row per step. Its columns are the leaves of a step, and the environment's id, the agent
 and the seed. Its metadata hold the header, what the columns are, and two digests: one of all steps,
@@ -208,7 +208,7 @@ def read_columns(path: Path) -> RunRecord:
 
 
 def read_judged(path: Path) -> JudgedRun:
-    """Read what judges read of a record, and check that."""
+    """Read only what a `JudgedRun` needs of a record, and check the bytes of the file."""
     with _opened(path) as found:
         names = found.about["columns"]
     if _VALUE not in names or names["reward"]["kind"] != "double":

@@ -47,7 +47,7 @@ class ScoredTrials:
 
     @classmethod
     def of(cls, run: RunRecord) -> ScoredTrials | None:
-        """Take from a record what is judged; None where its rewards are no vectors, or of steps."""
+        """Take the trials of a record; None where rewards are no vectors or steps no trials."""
         steps = run.steps
         if "step" in run.final.incumbent or not isinstance(steps[0].reward, Sequence):
             return None
@@ -95,7 +95,7 @@ def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
 
 
 def _signs(rewards: Numbers, told: Numbers) -> Numbers:
-    """Return (k,) -1 of what is to be high: scores rise with it, which records do not say else."""
+    """Return (k,) -1 of objectives to be maximised, told by how scores rise with them, else 1."""
     slopes = ((rewards - rewards[0]) * (told - told[0])).sum(axis=0)
     # A score of what is to be low is its negative, and that of 0 is -0.0.
     still = np.copysign(1.0, rewards[0]) * np.copysign(1.0, told[0])
@@ -179,7 +179,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class JudgedRun:
-    """What a judge reads of a run record.
+    """What comparisons and reports need of a run record.
 
     Attributes:
         accuracy: (N,) accuracy of each trial on the test split.
@@ -201,7 +201,7 @@ class JudgedRun:
 
     @classmethod
     def of(cls, run: RunRecord) -> JudgedRun:
-        """Take from a record what a judge reads."""
+        """Take from a record what comparisons and reports need."""
         steps = run.steps
         return cls(
             header=run.header,

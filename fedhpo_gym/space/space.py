@@ -124,7 +124,10 @@ class SearchSpace:
         return config
 
     def encode(self, mapping: Mapping[str, object]) -> NDArray[np.float32]:
-        """Return the (n,) action of a configuration; ``decode`` gives grid points back exactly."""
+        """Return the (n,) action of a configuration, checked as by ``validate``.
+
+        ``decode`` gives grid points back exactly.
+        """
         config = self.validate(mapping)
         coordinates = [
             d.encode(config[d.name]) if d.name in config else INACTIVE for d in self.dimensions
@@ -231,7 +234,13 @@ class SearchSpace:
     def validate(
         self, mapping: Mapping[str, object], what: str = "configuration"
     ) -> dict[str, Value]:
-        """Return the configuration with built-in numbers, in canonical order."""
+        """Return the configuration with built-in numbers, in canonical order.
+
+        Raises:
+            InvalidArgumentError: a name is missing or unknown, or a value has the wrong type or is
+                out of range.
+            OffGridError: a value is in range but not on the grid.
+        """
         if not isinstance(mapping, Mapping):
             raise InvalidArgumentError(f"`{what}` must be a mapping, got {mapping!r}.")
         if unknown := [str(name) for name in mapping if name not in self.names]:
@@ -267,7 +276,7 @@ class SearchSpace:
         return self.validate(given)
 
     def index(self, mapping: Mapping[str, object]) -> tuple[int, ...]:
-        """Return the grid index of a configuration."""
+        """Return the grid index, one number per dimension, of a configuration."""
         config = self.validate(mapping)
         return tuple(
             d.index(config[d.name]) if d.name in config else len(d.grid) // 2

@@ -70,7 +70,12 @@ def list_samples() -> tuple[str, ...]:
 
 @checked_types
 def open_table(wanted: str | Identity) -> Table:
-    """Open a table."""
+    """Open a table by the stem of its files, or by the identity that it must have.
+
+    Raises:
+        MissingDataError: nobody has built it.
+        DamagedDataError: its card is damaged, or belongs to something else.
+    """
     name, arguments = named(wanted)
     path = find(name, ".table.json")
     if path is None:
@@ -96,7 +101,7 @@ def _instead(name: str, arguments: str) -> str:
 
 @checked_types
 def open_sample(wanted: str | Identity) -> Sample:
-    """Open a sample."""
+    """Open a sample as `open_table` opens a table."""
     name, arguments = named(wanted)
     command = f"fedhpo-gym build {arguments} --sample N"
     path = find(name, f"{SUFFIX}.json")

@@ -1,8 +1,12 @@
-"""How metrics are stored: rounded once, to a stated precision, in one or two bytes.
+"""How metrics are stored: rounded once, in one or two bytes, and then entropy coded.
 
 A loss keeps the sign-free upper half of its float32: 8 bits of exponent and 8 of mantissa, a
 relative error of at most 2^-9. An accuracy is the exact number of hits. A macro-F1 is rounded to
 steps of 1/250.
+
+The entropy coder is interleaved rANS (Duda, "Asymmetric numeral systems", 2013, arXiv:1311.2540):
+each *lane* has a state of 32 bits, and all share one stream of 16-bit words. How often a token
+occurs in a context is learned while coding, so that a stream holds no tables.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Model:
     def _number(
         self, group: _Group, prediction: Prediction, at: Integers, surprise: NDArray[np.int32]
     ) -> None:
-        """Code numbers as differences from what was expected."""
+        """Code numbers of `at` as differences from their predictions."""
         top = group.limits - 1
         expected = np.clip(np.rint(prediction.values).astype(np.int32), 0, top)
         half = group.limits // 2

@@ -1,9 +1,9 @@
 """How tables and samples are stored: curves without what follows from the rest.
 
 Losses, hits and macro-F1 are predicted from neighbours (`neighbours.py`), and what predictions miss
-is entropy coded (`rans.py`). Two things are not coded at all. The best model so far is that of the
+is entropy coded (`codec.py`). Two things are not coded at all. The best model so far is that of the
 round before, or the current one, unless it was found in a round that is not stored. And how many
-hits there are leaves few values of macro-F1: which ones occur is listed once (`listed.py`).
+hits there are leaves few values of macro-F1: which ones occur is listed once (`Codebook`).
 """
 
 from __future__ import annotations

@@ -84,6 +84,7 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
     """Compute the health of a table or a surrogate, and write it onto its card, whose digest stays.
 
     Raises:
+        DamagedDataError: the card or its arrays are damaged.
         OSError: the card cannot be written.
     """
     number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)

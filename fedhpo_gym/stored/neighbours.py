@@ -143,7 +143,7 @@ class Prediction:
         return values
 
     def learn(self, values: NDArray[np.int32], residuals: NDArray[np.int32]) -> None:
-        """Take what the cells were, for those whose neighbours they are."""
+        """Keep what the cells were, which predicts the cells they are neighbours of."""
         known, at = self._known, self._at
         real = values.astype(np.float32)
         known.values[at] = real

@@ -192,7 +192,12 @@ def list_surrogates() -> tuple[str, ...]:
 
 @checked_types
 def open_surrogate(wanted: str | Identity) -> Surrogate:
-    """Open a surrogate."""
+    """Open a surrogate by the stem of its files, or by the identity that it must have.
+
+    Raises:
+        MissingDataError: nobody has fitted it.
+        DamagedDataError: its card is damaged, or belongs to something else.
+    """
     name, arguments = named(wanted)
     command = f"fedhpo-gym surrogate {arguments}"
     path = find(name, f"{SUFFIX}.json")

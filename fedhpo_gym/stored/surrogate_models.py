@@ -20,7 +20,7 @@ TOGETHER = 1 << 14
 
 
 class Forest:
-    """The mean over trees of the value of the leaf that a row falls into, left up to the threshold.
+    """The mean over trees of the leaf that a row falls into; up to a threshold, it goes left.
 
     A leaf is its own child on both sides, so all rows take the same number of steps down all trees.
     """
@@ -130,7 +130,7 @@ class Forest:
 
 
 def _round_down(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the largest float32 not above: every float32 row then turns the same way."""
+    """Return the largest float32 not above a threshold: float32 rows turn the same way."""
     rounded = threshold.astype(np.float32)
     below = np.nextafter(rounded, np.float32(-np.inf))
     return np.where(rounded > threshold, below, rounded)

@@ -36,7 +36,7 @@ CLAIM_RULE = (
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out figures of an objective, of courses at full fidelity; of a loss, its logarithm."""
+    """Held-out figures of an objective at full fidelity; a loss is measured by its logarithm."""
 
     mae: float  # mean absolute error of the claims
     bias: float  # mean of claim less truth

@@ -230,13 +230,13 @@ class Table(StoredCurves):
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
     ) -> Evaluation:
-        """Look one evaluation up."""
+        """Look one evaluation up; what is off the grid, or of another seed, is an error."""
         query = self.space.validate(configuration), fidelity
         self.fidelity_space.validate(vars(fidelity))
         return self.look_up(query_columns(self.space, [query]), seeds)[0]
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
-        """Look many evaluations up."""
+        """Look up (B,) columns of values by dimension; off the grid is an error."""
         cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
         rows = self._seed_rows(seeds)
         return Evaluations(

@@ -116,7 +116,11 @@ TESTING = ("LR-CreditG", "LR-BreastCancer")
 
 @checked_types
 def get_task(name: str) -> Task:
-    """Return a task by name, with or without prefixes of ids and the version."""
+    """Return a task by name, with or without prefixes of ids and the version.
+
+    Raises:
+        UnknownNameError: no such task, or no such version.
+    """
     short = name.removeprefix("MO-").removeprefix("FedHPO-")
     if not short.removeprefix("DAC-").startswith(TRIALS_ONLY):
         short = short.removeprefix("DAC-")

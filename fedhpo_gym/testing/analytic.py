@@ -75,7 +75,11 @@ def make_env(
     render_mode: str | None = None,
     **arguments: Any,
 ) -> gym.Env[Any, Any]:
-    """Build a trial environment on the analytic backend, wrapped as the registered ids are."""
+    """Build a trial environment on the analytic backend, wrapped as the registered ids are.
+
+    Budgets are simulated seconds, communication rounds and trials; without any, the task's holds.
+    `constraints` are those of `ScalarizePenalty`, further arguments those of `TrialSetup.of`.
+    """
     found = get_task(task)
     if budget_s is None and budget_rounds is None and budget_trials is None:
         budget_s = found.budget_s

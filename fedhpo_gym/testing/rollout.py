@@ -18,7 +18,10 @@ from fedhpo_gym.core.checks import checked_types
 
 @checked_types
 def rollout(env: gym.Env[Any, Any], seed: int = 0, steps: int = 4) -> list[Any]:
-    """Return all that an environment says under seeded random actions, as plain data."""
+    """Return all that `reset` and seeded random steps of an environment return, as plain data.
+
+    The environment is reset again when an episode ends.
+    """
     trace = [plain(env.reset(seed=seed))]
     env.action_space.seed(seed)
     return trace + go_on(env, steps)

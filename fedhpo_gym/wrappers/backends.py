@@ -15,12 +15,16 @@ class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
 
     It comes too late where an id has no stored numbers: to open it, `gymnasium.make` itself needs
     a `backend` that answers, such as "raw", and then nothing is left to exchange.
+
+    Raises:
+        InvalidArgumentError: `env` is no trial environment, or an argument is out of its range.
+        MissingDataError: the backend has nothing to answer from.
     """
 
     backend: ClassVar[str]
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None) -> None:
-        """Exchange the backend; call `reset` before the next step."""
+        """Answer for one seed, or for None by the mean over the task's; call `reset` next."""
         self._exchange(env, seed=seed)
 
     def _exchange(self, env: gym.Env[Any, Any], **options: Any) -> None:
@@ -51,7 +55,7 @@ class RawBackend(BackendWrapper):
     def __init__(
         self, env: gym.Env[Any, Any], *, seed: int | None = None, device: str = "cpu"
     ) -> None:
-        """Exchange the backend, as `BackendWrapper` does; `device` is that of torch."""
+        """Exchange the backend as `BackendWrapper` does; `device` is torch's, such as "cuda"."""
         self._exchange(env, seed=seed, device=device)
 
 

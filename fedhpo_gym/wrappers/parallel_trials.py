@@ -30,6 +30,9 @@ class FinishedTrial:
         action: (n,) what was tried.
         observation: after this trial; all trials that ended before it are in it.
         reward: a number, or a vector on `MO-` ids.
+        terminated: whether the budget is spent.
+        truncated: whether the episode was cut off from outside.
+        info: what the environment reports about the trial.
     """
 
     number: int
@@ -73,7 +76,11 @@ class ParallelTrials:
     """
 
     def __init__(self, env: gym.Env[Any, Any], workers: int) -> None:
-        """Put W workers to an environment; call `reset` next."""
+        """Put W workers to an environment; call `reset` next.
+
+        Raises:
+            InvalidArgumentError: `env` is no trial environment, or `workers` is below 1.
+        """
         check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
         number = as_typed("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])
         if env.action_space != env.unwrapped.action_space:
@@ -109,7 +116,12 @@ class ParallelTrials:
         return observation, info
 
     def start(self, action: NDArray[np.float32]) -> int:
-        """Give a trial, an (n,) action, to the lowest free worker now."""
+        """Give a trial, an (n,) action, to the lowest free worker now; return its number, from 1.
+
+        Raises:
+            ResetNeeded: there was no `reset`, or the episode has ended.
+            InvalidArgumentError: no worker is free, or the action is not in the action space.
+        """
         self._require_episode()
         if not self._free:
             raise InvalidArgumentError(
@@ -149,7 +161,12 @@ class ParallelTrials:
         return float(cost.time_s), self._busy_until.get(course, 0.0), course, paid
 
     def finish(self) -> FinishedTrial:
-        """Wait for the next trial that ends, and tell the environment of it."""
+        """Return the next trial that ends, and tell the environment of it.
+
+        Raises:
+            ResetNeeded: there was no `reset`, or the episode has ended.
+            InvalidArgumentError: no worker is busy.
+        """
         self._require_episode()
         if not self._running:
             raise InvalidArgumentError(

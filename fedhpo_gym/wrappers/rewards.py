@@ -1,4 +1,4 @@
-"""One reward from many objectives: the paper's soft constraints."""
+"""Rewards of one number: of a trial under soft constraints, and of the incumbent; its regret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 class Penalty:
-    """What exceeds soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
+    """What exceeding soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
 
     def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
         self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
@@ -60,7 +60,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
 
     Attributes:
         vector_reward: False: what is under this wrapper returns a vector, this returns a number.
-        penalty: what exceeds the constraints costs.
+        penalty: what exceeding the constraints costs.
     """
 
     vector_reward = False
@@ -213,7 +213,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
 
         Args:
             env: a trial environment in `ScalarizePenalty`.
-            kind: "improvement", "incumbent" or "regret".
+            kind: "improvement", "anytime", "incumbent" or "regret".
             discount: gamma of "improvement", in (0, 1].
             per_cost: divide an improvement by the cost of its trial.
             budget_s: simulated seconds that time is measured in; by default the task's budget.
@@ -259,7 +259,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
 
 
 def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
-    """Refuse what no `IncumbentReward` can be."""
+    """Refuse a kind, a discount or a division by cost that `IncumbentReward` does not have."""
     require_known("reward", as_typed("reward", kind, str), KINDS)
     as_typed("reward_per_cost", per_cost, bool)
     number = as_typed("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])

@@ -48,7 +48,12 @@ class Front:
 
 
 class Source:
-    """Where ideal and nadir point come from."""
+    """Where ideal and nadir point come from.
+
+    `points` are "learned" (of the front so far in the episode, so the reward of a trial depends on
+    those before it), "truth" (of the true front, where stored numbers know it), "bounds" (of the
+    objectives' values), or `{"ideal": [...], "nadir": [...]}` in the objectives' units.
+    """
 
     def __init__(self, objectives: Objectives, points: Points, end: str = "nadir") -> None:
         self.objectives = tuple(objectives)
@@ -86,7 +91,7 @@ class Source:
 
 
 class Rule(NamedTuple):
-    """Where ideal and nadir point come from, and what a trial is worth: higher is better.
+    """The source of ideal and nadir point, and what a trial is worth: higher is better.
 
     `value` takes the (m,) errors of a trial, the (k, m) front before it, and the front with it.
     """
@@ -107,7 +112,7 @@ class Episodes:
         self._fronts[index] = Front(self._rule.source, truth)
 
     def value(self, index: int, scores: Any) -> float:
-        """Return what a trial with (m,) scores is worth."""
+        """Return the reward of a trial with (m,) scores, and add it to the front."""
         error = -np.asarray(scores, dtype=np.float64)
         size = len(self._rule.source.objectives)
         if error.shape != (size,):

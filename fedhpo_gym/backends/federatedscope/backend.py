@@ -99,7 +99,7 @@ class FederatedScope(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Of data, task, FederatedScope and torch."""
+        """Digest of data, task, FederatedScope and torch."""
         known = self._peer.versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         own = json.dumps(self._own_data, sort_keys=True)
@@ -116,7 +116,7 @@ class FederatedScope(Backend):
         return described(self._peer)
 
     def close(self) -> None:
-        """The process ends with its last environment."""
+        """Give the process back; it ends with the last environment that uses it."""
         for kept in self._kept.values():
             if kept.course is not None:
                 kept.course.drop()

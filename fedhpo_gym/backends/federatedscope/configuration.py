@@ -163,7 +163,7 @@ def local_entries(values: Mapping[str, Value], layout: str) -> Entries:
 
 
 def server_values(values: Mapping[str, Value]) -> dict[str, float]:
-    """Return what torch's optimizer on the server is called to take, of some hyperparameters."""
+    """Return, of some hyperparameters, those of the server's optimizer by torch's names."""
     names = {"server_learning_rate": "lr", "server_momentum": "momentum"}
     return {ours: float(values[name]) for name, ours in names.items() if name in values}
 

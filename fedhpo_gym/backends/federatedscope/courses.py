@@ -130,7 +130,7 @@ class FederatedScopeCourses(Courses):
         return {**state, "_courses": courses}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a process when one is needed."""
+        """Take up what was pickled; a process is started when one is needed."""
         self.__dict__.update(state)
         self._first, self._lease = {}, Lease(self._where)
 

@@ -49,7 +49,7 @@ def measurement_of(
 ) -> Measurement:
     """Return what the server hears of (N, splits, metrics) means over clients.
 
-    Where the noise withholds, the other metrics are those of a guess.
+    Where the noise withholds metrics, all but `told` are those of a guess.
     """
     bounds = np.array([metric.bounds for metric in task.metrics])
     heard = noise.apply(exact, rngs, bounds)
@@ -90,7 +90,7 @@ def _private(
     rngs: Sequence[np.random.Generator],
     evaluations: int,
 ) -> list[Numbers]:
-    """Return (N,) values with Laplace noise, clipped; they share what an evaluation may spend."""
+    """Return (N,) values with Laplace noise, clipped; all share the epsilon of an evaluation."""
     clients = clients_evaluated(heard)
     each = np.stack([o.sensitivity(clients) for o, _ in values], axis=1)  # type: ignore[misc]
     added = noise.laplace(each, evaluations, rngs)

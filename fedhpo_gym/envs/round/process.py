@@ -476,6 +476,6 @@ MAX_NATS: Final = float(np.finfo(np.float32).max)
 
 
 def _spread(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Return the (N,) standard deviation of the validation accuracy of clients that have such."""
+    """Return the (N,) standard deviation of validation accuracy, over clients with such data."""
     chosen = num_samples[:, :, VAL] > 0
     return mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]

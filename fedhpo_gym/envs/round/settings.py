@@ -114,7 +114,7 @@ class RoundSettings:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is told of evaluations that withhold the rest: of `noise.VALUES`."""
+        """Which of `noise.VALUES` evaluations tell where they withhold the rest."""
         names = ("val_error" if self.potential == "accuracy" else "val_loss",)
         return (*names, "fairness_std") if "fairness" in self.names else names
 

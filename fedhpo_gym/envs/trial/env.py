@@ -155,7 +155,7 @@ class TrialEnv(DrawnEnv):
         return self.setup.error_scale
 
     def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (B,) values and violations of all trials that an action can ask for, if stored."""
+        """Return (B,) values of the first objective and (B,) violations of all stored trials."""
         return self._process.all_trials(0)
 
     def unmoved_objectives(self, fidelity: Mapping[str, Value]) -> tuple[str, ...]:
@@ -343,8 +343,8 @@ class TrialVectorEnv(BatchedVectorEnv):
     """N trial environments with the default wrappers, exactly as `gymnasium.make` builds them.
 
     On a table, everything that does not depend on the past is computed once for all cells, at the
-    first step; a step is then one look-up. Other backends are asked at every step,
-    all queries together.
+    first step; a step is then one look-up. Other backends are asked at every step, all queries
+    together.
 
     **Info** of a step, in Gymnasium's vector form (arrays, and a mask `_key` beside every `key`):
     `trial`, `elapsed_s`, `objectives`, `cost` (`time_s`, `rounds`), `incumbent` (`trial`) and,

@@ -36,7 +36,7 @@ objectives, under noise what these truly are, and what only `info` says."""
 
 @dataclass(frozen=True, eq=False)
 class ScoredRows:
-    """What B evaluations say: (B, size) of the observations, and (B, columns) of `Scorer`."""
+    """What B evaluations say: (B, size) observations, and (B, columns) numbers of `Scorer`."""
 
     seen: NDArray[np.float32]
     numbers: NDArray[np.float64]
@@ -46,10 +46,10 @@ class ScoredRows:
 
 
 class Scorer:
-    """Computes the rows of evaluations, of which it tells the columns.
+    """Computes the rows of evaluations; its attributes are slices of their columns.
 
-    `truth` are those of values without noise, the same as `values` where there is none; `details`
-    are what only `info` says: test metrics, whether any seed diverged, and each seed's best round.
+    `truth` are values without noise, the same as `values` where there is none; `details` are what
+    only `info` says: test metrics, whether any seed diverged, and each seed's best round.
     """
 
     def __init__(self, setup: TrialSetup, layout: Layout) -> None:
@@ -283,7 +283,7 @@ class TrialSource:
         return rows
 
     def _keys(self, handles: NDArray[Any]) -> list[Any]:
-        """Return what tells the queries of some handles apart, where that matters."""
+        """Return keys that are equal for equal queries of some handles, where that matters."""
         if self._has_cells or self._ledger is None:
             return list(handles.tolist())
         queries = map(self.query, handles)
@@ -379,7 +379,10 @@ def noisy_values(
     spent: Spent,
     rngs: Sequence[np.random.Generator],
 ) -> tuple[Numbers, dict[str, Numbers]]:
-    """Return noisy (B, objectives) values and entries that fit; what reads no client is exact."""
+    """Return noisy (B, objectives) values, and the entries of observations that go with them.
+
+    Objectives that read no client, such as costs, stay exact.
+    """
     noise = setup.noise
     assert noise is not None  # noqa: S101 - the caller asked
     bounds = np.array([metric.bounds for metric in setup.task.metrics])
@@ -415,7 +418,7 @@ def _private(
 
 
 def _told(setup: TrialSetup, values: Numbers) -> dict[str, Numbers]:
-    """Return the entries of what clients evaluate: objectives only, else as before a trial."""
+    """Return the observations' metrics: known of objectives, the others as before a trial."""
     task, names = setup.task, setup.objective_names
     entries = {
         metric.name: np.full((len(values), len(task.seen_splits)), metric.worst)

@@ -57,7 +57,7 @@ def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
 
 
 def unmoved(setup: TrialSetup) -> tuple[str, ...]:
-    """Return the costs among the objectives that are equal all over a setup: middle and ends."""
+    """Return the cost objectives that are equal in the middle and at all ends of the space."""
     middle = np.zeros(setup.action_space.shape, dtype=np.float32)
     ends = np.concatenate([np.diag(middle + end) for end in (-1.0, 1.0)]).astype(np.float32)
     columns = setup.columns(np.stack([middle, *ends]))
@@ -149,7 +149,7 @@ class Ledger:
 
 
 class TuningLedger:
-    """What the trials of N episodes spend together, each episode by itself.
+    """The privacy that all trials of an episode spend together, for each of N episodes.
 
     Equal trials count again, in full when they begin; with freeze-thaw, only rounds trained anew.
     """
@@ -187,7 +187,7 @@ class TuningLedger:
         self.vectors[index] = ledger_of(self._sum[index].tolist(), DELTA).vector()
 
     def info(self, index: int) -> dict[str, Any]:
-        """Return what is spent, and what showing only the best of a random number would be."""
+        """Return what is spent, and the epsilon of showing the best of randomly many trials."""
         spent = dict(zip(PRIVACY_NAMES, self.vectors[index].tolist(), strict=True))
         trials = max(int(self._trials[index]), 1)
         selected = selection_epsilon(self._worst[index], trials, DELTA)

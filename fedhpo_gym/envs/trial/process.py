@@ -235,7 +235,7 @@ class TrialProcess:
         return dict(zip(self.setup.objective_names, found, strict=True))
 
     def _truth(self, numbers: Numbers, best: Numbers) -> dict[str, Any]:
-        """Return what noisy (..., columns) numbers of trials and incumbents truly are, by name."""
+        """Return the true values of noisy (..., columns) trials and incumbents, by name."""
         if self.setup.noise is None:
             return {}
         found = {}

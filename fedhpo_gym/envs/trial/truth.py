@@ -171,26 +171,33 @@ class Truth:
         return float(self._medians[0]) * (1.0 if self.objectives[0].minimize else -1.0)
 
     def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
-        """Return the rows that no other dominates, in their order."""
+        """Return the feasible rows that no other dominates, in their order.
+
+        Args:
+            names: objectives that count, here and in the methods below; all by default.
+
+        Raises:
+            UnknownNameError: the environment has no such objective.
+        """
         rows = np.flatnonzero(self.feasible)
         return rows[non_dominated(self.errors[rows][:, self._columns(names)])]
 
     def ideal(
         self, names: Sequence[str] | None = None, constraints: Constraints | None = None
     ) -> NDArray[np.float64]:
-        """Return the best value of each objective (`front`)."""
+        """Return the best value of each of `names`, if given under other constraints."""
         if constraints is not None:
             return self.under(constraints).ideal(names)
         errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
         return self._as_values(errors, names)
 
     def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the worst value of each objective on the front (`front`)."""
+        """Return the worst value of each of `names` on their front."""
         errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
         return self._as_values(errors, names)
 
     def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
-        """Return the point at which volumes end that are compared (`front`).
+        """Return the point, values of `names`, at which volumes end that are compared.
 
         In each objective the worse of the median of the lattice's feasible rows and the nadir point
         moved by `BEYOND` of its distance from the ideal one (Ishibuchi et al., 2018); where an
@@ -224,7 +231,14 @@ class Truth:
     def hypervolume_regret(
         self, values: ArrayLike, names: Sequence[str] | None = None, told: ArrayLike | None = None
     ) -> NDArray[np.float64]:
-        """Return the (T,) shares of hypervolume missing after each of (T, objectives) trials."""
+        """Return the (T,) shares of the true hypervolume missing after each of some trials.
+
+        Args:
+            values: (T, objectives) of the trials in their order; NaN is worse than any number.
+            names: objectives that count; all by default.
+            told: (T, objectives) noisy values, by which an agent picks the trials that it presents;
+                `values` by default.
+        """
         found = self._ranked("values", values, names)
         seen = found if told is None else self._ranked("told", told, names)
         if seen.shape != found.shape:

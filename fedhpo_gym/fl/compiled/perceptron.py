@@ -51,7 +51,7 @@ class Network(NamedTuple):
 
 
 def memory(inputs: int, width: int, depth: int, classes: int, rows: int) -> int:
-    """Return how many numbers both functions need for minibatches of some rows."""
+    """Return how many numbers of memory gradients and predictions of some rows need."""
     centred = rows * (inputs + (depth - 1) * width)
     layers = depth * (2 * rows * width + _PER_UNIT * width)
     own = 2 * rows * width + width * width + rows * classes

@@ -124,7 +124,7 @@ class _Layer:
         return rectified.reshape(shape) * self._valid[..., None, None]
 
     def _statistics(self, center: Tensor, variance: Tensor, count: Tensor) -> None:
-        """Update the running ones; of the variance, the unbiased one, as torch does."""
+        """Update the running statistics; of the variance, the unbiased one, as torch does."""
         mean = center[:, 0] + self._parameter("bias")
         unbiased = (variance * (count / (count - 1).clamp(min=1)))[:, 0]
         self._parameter("mean").lerp_(mean, MOMENTUM)

@@ -68,7 +68,7 @@ class Perceptron(CompiledModel):
         return dict(sorted(drawn.items()))
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Return them in the order in which compiled code reads them."""
+        """Return the parameters' shapes in the order in which compiled code reads them."""
         found: dict[str, tuple[int, ...]] = {}
         for layer, inputs in enumerate(self.inputs_of[: self.depth], start=1):
             found[f"weight{layer}"] = (1, inputs, self.width)
@@ -107,7 +107,7 @@ class Perceptron(CompiledModel):
 
 
 class PlainPerceptron(Perceptron):
-    """The same without batch normalisation: `Linear - ReLU` layers, then `Linear`."""
+    """A perceptron without batch normalisation: `Linear - ReLU` layers, then `Linear`."""
 
     min_rows = 1
     normalised = False

@@ -1,7 +1,7 @@
 """Start of the program: `python .../peer/__main__.py`, with requests on the standard input.
 
-The interpreter has not this package, whose root would import gymnasium. So the packages above are
-put up without their contents, and modules of the program have one name here and there.
+The interpreter does not have this package, whose root would import gymnasium. So the packages above
+are made without their contents, and modules of the program have the same names in both.
 """
 
 import sys
