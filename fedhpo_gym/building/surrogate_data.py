@@ -189,7 +189,7 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
 
     From each round at which courses end to the next, a line says what follows from the last value,
     and courses of similar settings and beginnings say the rest. It stays near the range of those
-    that go on. After the last round of all courses, values stay as they are.
+    that go on. After the last round that any course has, the last value is repeated.
 
     Shapes: `curves` (n, K, targets); `trained` (n, K); `settings` (n, columns).
     """

@@ -75,7 +75,7 @@ def read_tables(path: Path) -> tuple[NaturalTable, ...]:
 
 
 NATURAL = read_tables(Path(__file__).with_suffix(".csv"))
-"""In the order of their sources. No licence of any is stated: see docs/licences.md."""
+"""The tables, in the order of their sources. No licence of any is stated: see docs/licences.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
