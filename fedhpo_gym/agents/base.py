@@ -221,7 +221,7 @@ class Agent(ABC):
 
         Raises:
             InvalidArgumentError: it is the state of another agent or seed, or this one is not new.
-            DamagedDataError: what it says cannot have been.
+            DamagedDataError: its entries contradict each other.
         """
         made = {"agent": type(self).__name__, "seed": self.seed}
         given = {name: state.get(name) for name in made}

@@ -41,7 +41,7 @@ BUDGET = "share of the budget"
 TOLERANCE = 0.1
 """A problem counts as solved when a tenth of a first trial's regret is left."""
 SHARES = (0.25, 0.5, 0.75)
-"""Of runs that attain what is written down; the second is drawn."""
+"""Shares of runs whose attained points are written down; those of the second are drawn."""
 
 
 LEADERS = 3

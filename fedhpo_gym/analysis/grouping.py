@@ -36,7 +36,7 @@ def group(
     Records are read one at a time, and only their incumbents are kept.
 
     Args:
-        records: run records, or what judges read of them, and where they come from.
+        records: run records, whole or as `JudgedRun`, and where they come from.
         tables: runs of foreign tables; their problems are those of the records with these names.
         present: the present name of a fingerprint. It is asked where records of one problem name
             several: a stored table was called otherwise by older versions, and the runs on it are
@@ -130,7 +130,7 @@ def _header(run: Run) -> Header:
 
 
 def _sorted_out(read: Sequence[Run], present: Callable[[Header], str]) -> list[list[Run]]:
-    """Sort by question, and by the numbers that answered."""
+    """Sort runs by what was asked, and by the stored numbers that answered."""
     by_question: dict[str, list[Run]] = {}
     for one in read:
         header = _header(one)

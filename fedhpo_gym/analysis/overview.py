@@ -119,7 +119,7 @@ def legend(found: Comparison) -> str:
 
 
 def _span(found: Comparison) -> str:
-    """Return what shares of the budget are shares of."""
+    """Return in words what counts as the whole budget."""
     return "the budget" if found.study.has_budgets else "the longest run here"
 
 

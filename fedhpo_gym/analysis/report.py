@@ -214,7 +214,7 @@ def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list
 
 
 def _measured(problem: Problem, run: Run) -> Iterator[tuple[str, Trajectory]]:
-    """Yield what a run is judged by."""
+    """Yield the measures by which a run is judged, and its values over time in each."""
     if run.course is not None:
         yield FINAL, run.trajectory
         if run.returned is not None:
@@ -226,7 +226,7 @@ def _measured(problem: Problem, run: Run) -> Iterator[tuple[str, Trajectory]]:
 
 
 def _rules(problem: Problem) -> dict[str, str]:
-    """Return a name of the problem for each agent, where they must not be in one ranking."""
+    """Return names that part the problem's agents where they must not be in one ranking."""
     varies = {agent: any(run.varies for run in of) for agent, of in problem.runs.items()}
     if "budget_trials" not in problem.kwargs or len({*varies.values()}) < 2:
         return {}

@@ -66,7 +66,7 @@ class Backend(ABC):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        """(seeds, clients, splits) samples; InvalidArgumentError where no trial has told them."""
+        """(seeds, clients, splits) samples; an error where they are not known before a trial."""
         raise InvalidArgumentError(
             f"`backend` must have stored numbers, which say how many samples clients have, got "
             f"{self.name!r}"

@@ -189,7 +189,7 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
 
     From each round at which courses end to the next, a line says what follows from the last value,
     and courses of similar settings and beginnings say the rest. It stays near the range of those
-    that go on. Where none was trained on, all stay.
+    that go on. After the last round that any course has, the last value is repeated.
 
     Shapes: `curves` (n, K, targets); `trained` (n, K); `settings` (n, columns).
     """
@@ -214,7 +214,7 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
 
 
 def _beginnings(heads: Floats, longer: NDArray[np.bool_]) -> Floats:
-    """Return (n, directions) of (n, columns): where those that go on differ most, of unit size."""
+    """Return (n, directions) scores of (n, columns) along what differs most in longer courses."""
     known = heads[longer]
     centre = known.mean(axis=0)
     directions = np.linalg.svd(known - centre, full_matrices=False)[2][:DIRECTIONS]
@@ -230,7 +230,7 @@ def _line(last: Floats, later: Floats) -> Floats:
 
 
 def _told(known: Floats, values: Floats, asked: Floats) -> Floats:
-    """Return the (s, targets) values of what resembles `asked`.
+    """Predict the (s, targets) values at `asked` from courses that resemble it.
 
     Kernel ridge regression about the mean. A Matern kernel of smoothness 3/2 forgets with the
     distance, so a course that resembles no other gets the mean: with lines alone, the best courses
@@ -250,7 +250,7 @@ def _told(known: Floats, values: Floats, asked: Floats) -> Floats:
 
 
 def _left_out(gram: Floats, values: Floats, ridge: float) -> float:
-    """Return the squared error of every course told by the others."""
+    """Return the squared error, over all courses, of predicting each from the others."""
     inverse = np.linalg.inv(gram + ridge * np.eye(len(gram)))
     missed = (inverse @ values) / np.diag(inverse)[:, None]
     return float((missed**2).sum())

@@ -178,7 +178,7 @@ def whole_records(
 def each_judged_run(
     command: str, paths: Sequence[Path], damaged: list[Path]
 ) -> Iterator[tuple[Path, JudgedRun]]:
-    """Yield what judges read, one record at a time; damaged files are named and appended."""
+    """Yield each record as a `JudgedRun`; damaged files are named and appended."""
     yield from read_each(paths, read_judged, _teller(command, damaged))
 
 

@@ -52,7 +52,7 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name a file in what a disk says of it: a full one says only that it is full."""
+    """Name the file in errors of writing it: that of a full disk does not."""
     try:
         yield
     except OSError as error:

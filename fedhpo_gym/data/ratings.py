@@ -141,7 +141,7 @@ class MadeRatingsSource(Source):
 
     @property
     def offline(self) -> bool:
-        """Generated data need no file."""
+        """True: generated data need no file."""
         return True
 
     def read(self) -> Dataset:

@@ -173,7 +173,7 @@ class Group:
         return local if said is own else self._trainer.replaced(local, said), said
 
     def _add_cut(self, parts: Sequence[Items], start: Values, mean: Values) -> list[Items]:
-        """Add to the mean updates the portions of courses that lie in several; return them."""
+        """Add to the mean updates of courses that are cut into several portions; return these."""
         number = np.zeros(len(self.positions), dtype=np.int64)
         for part in parts:
             number[np.unique(part.course)] += 1

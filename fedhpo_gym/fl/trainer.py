@@ -91,7 +91,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def with_kept(self, values: Values, kept: Values) -> Values:
-        """Return values in which what clients keep stands in its places."""
+        """Return values with the parameters that clients keep in their places."""
 
     @abstractmethod
     def with_personal(self, average: Values, start: Values) -> Values:

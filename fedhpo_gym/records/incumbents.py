@@ -46,7 +46,7 @@ __all__ = [
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 RULE: Final = "recommended"
-"""What holds unless another rule is asked for."""
+"""The rule, unless another is asked for."""
 
 
 @dataclass(frozen=True, eq=False)

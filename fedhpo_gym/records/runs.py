@@ -257,7 +257,7 @@ def trials_of_run(run: RunRecord) -> Trials:
 
 
 REFERENCE: Final = 1.1
-"""Of every objective, where the best known front reaches from 0 to 1."""
+"""Reference value of every objective; the best known front reaches from 0 to 1."""
 
 
 def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:

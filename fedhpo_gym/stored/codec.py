@@ -152,7 +152,7 @@ class Encoder:
         return sum(step[0].size for step in self._steps)
 
     def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
-        """What both directions share."""
+        """Code numbers, each in its context, and return them."""
         if numbers is None:
             raise TypeError("an encoder needs the numbers")
         folded = (numbers << 1) ^ (numbers >> 31)
@@ -207,7 +207,7 @@ class Decoder:
         self._frequencies = Frequencies()
 
     def code(self, contexts: Contexts, numbers: Numbers | None) -> Numbers:
-        """What both directions share."""
+        """Read the next numbers, one for each context; `numbers` is not looked at."""
         table = self._frequencies.look_up()
         entries = np.empty(contexts.size, np.uint16)
         rests = np.empty(contexts.size, np.int32)

@@ -28,8 +28,8 @@ CONTEST = (4.0, 10.0)
 """Standard errors of seeds that random search leaves after 25 trials, and that tuning gains over
 the usual configuration, in a contest: at least."""
 CONTEST_LEFT = 0.01
-"""Share of (guess - best) that it leaves then, at least: a surrogate may say of all its best that
-their seeds are alike, and anything is many of no deviations."""
+"""Share of (guess - best) that it leaves then, at least: a surrogate may give all its best
+configurations equal seeds, and any gain is large in units of no deviation."""
 
 USUAL: Mapping[str, float] = {
     "learning_rate": 0.1,

@@ -20,7 +20,7 @@ TOGETHER = 1 << 14
 
 
 class Forest:
-    """The mean over trees of the leaf that a row falls into; up to a threshold, it goes left.
+    """The mean over trees of the leaf that a row falls into, left up to a threshold.
 
     A leaf is its own child on both sides, so all rows take the same number of steps down all trees.
     """

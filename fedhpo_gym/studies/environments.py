@@ -112,7 +112,7 @@ MOST_ENTRIES: Final = 10_000
 
 
 def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the arguments of a record, and what the user names where it may not say it itself."""
+    """Return a record's arguments; those that it may not decide are as the user named them."""
     chosen = dict(named or {})
     if (entries := _entries(arguments)) > MOST_ENTRIES:
         raise InvalidArgumentError(

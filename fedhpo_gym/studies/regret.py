@@ -81,7 +81,7 @@ def _truth_of_front(
 
 
 def _volume_regret_of(header: Header) -> Callable[[ScoredTrials], NDArray[np.float64]]:
-    """Return what says the hypervolume regret of a run of some problem."""
+    """Return a function that computes the hypervolume regret of any run of a problem."""
 
     def volume_regret(run: ScoredTrials) -> NDArray[np.float64]:
         truth = _truth_of_front(header, run.names)
@@ -132,7 +132,7 @@ def _asked(
     own: Mapping[str, Objective] | None = None,
     named: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Return attributes of the environment of a run, made again."""
+    """Make the environment of a run again, and return some of its attributes."""
     # What trains would load its data, or start another program, and knows no truth then.
     if not from_stored_numbers(header):
         raise InvalidArgumentError(

@@ -94,7 +94,7 @@ def _multi_objective() -> tuple[str, ...]:
 
 
 def _natural() -> tuple[str, ...]:
-    """Federations of life, split within clients: logistic regression and perceptrons."""
+    """Natural federations, split within clients: logistic regression and perceptrons."""
     return tuple(f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP"))
 
 

@@ -294,7 +294,7 @@ class DeviceModel(System):
         return lived
 
     def ample_s(self, work: Work) -> float:
-        """The mean and four standard deviations between courses."""
+        """Return the mean seconds and four standard deviations between courses."""
         if work.reports or work.happened is not None:
             return super().ample_s(work)
         number, mean_s = _clients_of(work), self.cost(work).time_s
@@ -359,7 +359,7 @@ class DeviceModel(System):
         )
 
     def job_means(self, work: Work) -> JobDurations:
-        """The wait is the mean over times spread evenly over a day."""
+        """Return how long jobs are expected to take; the wait is the mean over times of a day."""
         for name in ("over_selection", "deadline_s"):
             if value := getattr(self, name):
                 raise InvalidArgumentError(

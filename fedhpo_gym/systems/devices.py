@@ -1,4 +1,4 @@
-"""Names of the random numbers of a clock."""
+"""Devices of clients, when they are available, and names of a clock's random numbers."""
 
 from __future__ import annotations
 

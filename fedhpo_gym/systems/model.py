@@ -67,7 +67,7 @@ class SystemModel(System):
     def times_s(
         self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
     ) -> Floats:
-        """Synchronous rounds are computed as arrays."""
+        """Return the (B,) `time_s` of planned works; synchronous rounds are computed as arrays."""
         if any(work.reports for work in works):
             return super().times_s(works, which, rounds, rates)
         sizes = np.array([self.message_bytes(work) for work in works], np.float64)[which]
@@ -83,14 +83,14 @@ class SystemModel(System):
         return np.asarray(rounds * communication_s + computation_s, dtype=np.float64)
 
     def job_means(self, work: Work) -> JobDurations:
-        """Clients that train at once share the server's link."""
+        """Return how long jobs take; clients that train at once share the server's link."""
         up_bytes, down_bytes = self.message_bytes(work)
         other_s = self._communication_s(up_bytes, down_bytes, work.client_share)
         compute_s = self.client_compute_mean_s * self.client_units(work, work.num_clients)
         return JobDurations(np.full(work.num_clients, float(other_s)), compute_s)
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
-        """Exponential, as in Eq. 1."""
+        """Return the seconds of one job, exponential as in Eq. 1, and that it reports."""
         del start_s
         means = self.job_means(work)
         deviate = draw.stream("client computation").standard_exponential()

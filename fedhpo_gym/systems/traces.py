@@ -88,7 +88,7 @@ def read_flash_availability(path: str) -> Availability:
     """Read FLASH's intervals, {phone: {"ready_time": [[s, s]]}}, or the logs they come from.
 
     A log is {phone: {"messages": text}} with lines of time, tab and state. A phone is available
-    while it is locked, charged, and on a wireless network. Phones that never are are left out.
+    while it is locked, charged, and on a wireless network. Phones that never are so are left out.
     """
 
     def one(phone: Any) -> Floats:

@@ -145,7 +145,7 @@ class Task(Problem):
         return {one.instead: name for name, one in own if one.instead and name in deciding}
 
     def variant(self, **changes: Any) -> Self:
-        """Settings that another algorithm does not know fall away."""
+        """Replace some fields; settings that another algorithm does not know fall away."""
         algorithm = changes.get("algorithm", self.algorithm)
         if algorithm != self.algorithm and algorithm in [*ALGORITHMS]:
             known = {*TRAINING, *ALGORITHMS[algorithm].settings, *dict(self.model_settings)}

@@ -56,7 +56,7 @@ class Instance:
 def make_instances(
     task: Task, wanted: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
 ) -> tuple[Instance, ...]:
-    """Return instances of a task, "train", "test", "all" or (alpha, seed) pairs, in order."""
+    """Return the instances of "train", "test" or "all", or of (alpha, seed) pairs, in order."""
     if isinstance(wanted, str):
         require_known("instance set", wanted, SETS)
         drawn = task.instance_alphas if task.partition == "lda" else (task.alpha,)

@@ -42,7 +42,7 @@ class PerceptronTask(Task):
     """A task whose configurations choose depth and width of the model."""
 
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """Biases, scales and shifts count, running statistics do not."""
+        """Return the numbers of a model; running statistics do not count."""
         depth, width = (int(configuration[name]) for name in self.architecture)
         return perceptron_size(self.num_features, self.num_classes, depth, width)
 

@@ -1,4 +1,4 @@
-"""Federations of life: schools, airlines, households; logistic regression and perceptrons.
+"""Natural federations: schools, airlines, households; logistic regression and perceptrons.
 
 Clients are as the tables of `data.natural` have them. `<Name>` splits the rows of each client,
 `<Name>Unseen` the clients: three in five train, the others are evaluated on.
@@ -54,7 +54,7 @@ def shared_fields(table: NaturalTable) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalTask(Task):
-    """A task of logistic regression whose clients are those of life."""
+    """A task of logistic regression whose clients are real ones, such as schools."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class NaturalTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class NaturalPerceptron(NaturalTask, mlp.PerceptronTask):
-    """The same with perceptrons."""
+    """A task of perceptrons with such clients."""
 
 
 def natural_names(table: NaturalTable) -> tuple[str, ...]:

@@ -79,7 +79,8 @@ class ParallelTrials:
         """Put W workers to an environment; call `reset` next.
 
         Raises:
-            InvalidArgumentError: `env` is no trial environment, or `workers` is below 1.
+            InvalidArgumentError: `env` is no trial environment, a wrapper changes its actions, or
+                `workers` is out of its range.
         """
         check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
         number = as_typed("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])

@@ -170,7 +170,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
 
 
 class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
-    """The same for N environments: bit for bit what each wrapped alone returns.
+    """A scalarisation of N environments: bit for bit what each wrapped alone returns.
 
     Every episode is scalarised by itself, in a loop over environments.
     """

@@ -118,7 +118,7 @@ def course_entries(
 ) -> Entries:
     """Return the entries of a course's configuration, by dotted key."""
     values = {**task.all_settings, **configuration}
-    shares = task.algorithm != "fedopt"  # as the scripts of the benchmark: see `docs`
+    shares = task.algorithm != "fedopt"  # as in the scripts of the benchmark
     found = {
         "backend": "torch",
         "use_gpu": False,

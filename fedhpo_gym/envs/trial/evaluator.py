@@ -418,7 +418,7 @@ def _private(
 
 
 def _told(setup: TrialSetup, values: Numbers) -> dict[str, Numbers]:
-    """Return the observations' metrics: known of objectives, the others as before a trial."""
+    """Return entries of observations: told of objectives, all others as before a trial."""
     task, names = setup.task, setup.objective_names
     entries = {
         metric.name: np.full((len(values), len(task.seen_splits)), metric.worst)

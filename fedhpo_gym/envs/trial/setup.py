@@ -32,7 +32,7 @@ RATE = "client_sample_rate"
 Columns = Mapping[str, NDArray[Any]]
 """Values of every dimension of configurations and fidelities, (B,) each."""
 FAIR: Final = ("fairness_p10", "fairness_std", "fairness_jain")
-"""What a default says of fairness, the first that the backend answers."""
+"""Objectives of fairness in defaults: the first that the backend answers stands for it."""
 
 
 @dataclass(frozen=True, eq=False)

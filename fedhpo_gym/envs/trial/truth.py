@@ -185,7 +185,7 @@ class Truth:
     def ideal(
         self, names: Sequence[str] | None = None, constraints: Constraints | None = None
     ) -> NDArray[np.float64]:
-        """Return the best value of each of `names`, if given under other constraints."""
+        """Return the best value of each of `names`, under other constraints if given."""
         if constraints is not None:
             return self.under(constraints).ideal(names)
         errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
@@ -330,7 +330,7 @@ def values_of_queries(setup: TrialSetup, columns: Columns) -> NDArray[np.float64
 
 
 MAX_QUERIES, DRAWS = 100_000, 1 << 13
-"""Queries of a surrogate on the grid, drawn of a larger one, and between, at full fidelity."""
+"""Queries of a surrogate: most on the grid, and draws between its points at full fidelity."""
 
 
 @dataclass(frozen=True, eq=False)

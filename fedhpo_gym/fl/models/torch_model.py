@@ -40,7 +40,7 @@ class TorchModel(Model):
     # (1, items, out, in) matrices that `Minibatch.shared` may hold.
     shareable: frozenset[str] = frozenset()
     precision: str = "float32"  # the type of numbers it computes in; parameters are float32 in any
-    # a step is of all items, `shared` holds `Matrices`, as on graphics cards.
+    # whether a step is of all items, as on graphics cards; `shared` then holds `Matrices`.
     together: bool = False
 
     @property
