@@ -1,25 +1,30 @@
-"""The decision processes. Entry points of ids are the names here: run records hold them."""
+"""The decision processes. Entry points of ids are the names here: run records hold them.
 
-from __future__ import annotations
+What is named here is imported when somebody asks: an id needs the modules of its kind.
+"""
 
-import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING
 
-HOMES: Final = {
-    "TrialEnv": "fedhpo_gym.envs.trial.env",
-    "make_trial_env": "fedhpo_gym.envs.trial.arguments",
-    "make_trial_vector_env": "fedhpo_gym.envs.trial.arguments",
-    "make_round_env": "fedhpo_gym.envs.round.arguments",
-    "make_round_vector_env": "fedhpo_gym.envs.round.arguments",
-}
-"""Names -> their modules, which are imported when somebody asks: an id needs those of its kind."""
+from fedhpo_gym.core import lazy_names
 
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.round.arguments import make_round_env, make_round_vector_env
+    from fedhpo_gym.envs.trial.arguments import make_trial_env, make_trial_vector_env
+    from fedhpo_gym.envs.trial.env import TrialEnv
 
-def __getattr__(name: str) -> Any:
-    """Return what lies in a module that was not needed before."""
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(HOMES[name]), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "round.arguments": "make_round_env, make_round_vector_env",
+        "trial.arguments": "make_trial_env, make_trial_vector_env",
+        "trial.env": "TrialEnv",
+    },
+)
 
-
-__all__ = list(HOMES)
+__all__ = [
+    "TrialEnv",
+    "make_round_env",
+    "make_round_vector_env",
+    "make_trial_env",
+    "make_trial_vector_env",
+]

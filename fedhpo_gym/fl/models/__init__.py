@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedhpo_gym.algorithms.base import Parameters
+from fedhpo_gym.core import lazy_names
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import needing, unknown_name
 from fedhpo_gym.fl.models.logistic import LeafLogisticRegression, LogisticRegression
@@ -21,26 +21,23 @@ if TYPE_CHECKING:
     from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
     from fedhpo_gym.fl.models.torch_model import Inputs, Minibatch, TorchModel
 
-_WHERE = {
-    "BertTiny": "bert",
-    "ConvNet": "cnn",
-    "GCN": "gcn",
-    "HeteroGCN": "hetero_gcn",
-    "Inputs": "torch_model",
-    "MatrixFactorisation": "matrix_factorisation",
-    "Minibatch": "torch_model",
-    "Perceptron": "mlp",
-    "PlainPerceptron": "mlp",
-    "TorchModel": "torch_model",
-}
-"""Modules of what is loaded when it is asked for."""
+_torch_models = lazy_names(
+    __name__,
+    {
+        "bert": "BertTiny",
+        "cnn": "ConvNet",
+        "gcn": "GCN",
+        "hetero_gcn": "HeteroGCN",
+        "matrix_factorisation": "MatrixFactorisation",
+        "mlp": "Perceptron, PlainPerceptron",
+        "torch_model": "Inputs, Minibatch, TorchModel",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needing(f"model {name}", "torch", "torch", "torch"):
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return _torch_models(name)
 
 
 class _Models(Mapping[str, type[Model]]):
