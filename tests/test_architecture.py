@@ -40,6 +40,16 @@ def test_the_package_keeps_the_contract(check: Check) -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_every_part_imports_all_that_it_may() -> None:
+    used: dict[str, set[str]] = {part: set() for part in contract.LAYERS}
+    for name, source in PACKAGE.items():
+        for found in contract.imports_of(source):
+            if found.module.partition(".")[0] == contract.PACKAGE:
+                used[contract.part_of(name)].add(contract.part_of(found.module))
+    idle = {part: allowed - used[part] for part, allowed in contract.LAYERS.items()}
+    assert {part for part, names in idle.items() if names - contract.EVERYTHING} == set()
+
+
 @pytest.mark.parametrize("folder", ["tests", "examples", "docs/studies", "benchmarks"])
 def test_files_outside_the_package_are_small_too(folder: str) -> None:
     named = modules(folder).items()

@@ -29,7 +29,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "fl": frozenset({"algorithms", "data"}),
     "tasks": frozenset({"algorithms", "data", "objectives", "systems"}),
     "stored": frozenset({"tasks"}),
-    "backends": frozenset({"algorithms", "tasks", "stored", "objectives", "systems", "data"}),
+    "backends": frozenset({"algorithms", "tasks", "stored", "data"}),
     # Filling a table runs the engine over a design.
     "building": frozenset({"backends", "tasks", "stored", "objectives", "data", "fl"}),
     "wrappers": frozenset(),
@@ -38,9 +38,9 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "records": frozenset(),
     "analysis": frozenset({"records"}),
-    "root": frozenset({"records", "envs", "tasks", "wrappers", "studies"}),
+    "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
-        {"agents", "records", "analysis", "stored", "tasks", "objectives", "fl", "wrappers", "data"}
+        {"agents", "records", "analysis", "tasks", "objectives", "fl", "wrappers", "data"}
     ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,
@@ -56,9 +56,9 @@ PEER = "backends.federatedscope.peer.*"
 # Which modules (patterns below the package) may import a third-party package.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
-    "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*", "cli"),
-    "tqdm": ("data.*", "backends*", "building*", "studies*", "cli*"),
-    "torch": ("fl", "fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", PEER),
+    "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*"),
+    "tqdm": ("backends*", "building*", "studies*", "cli*"),
+    "torch": ("fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", PEER),
     "numba": ("fl.compiled.*",),
     # In FederatedScope's own interpreter.
     "federatedscope": (PEER,),
@@ -83,7 +83,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "stable_baselines3": ("agents.sb3", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "moocore": ("evaluation.fronts",),
-    "ConfigSpace": ("agents.*", "space.configspace"),
+    "ConfigSpace": ("space.configspace",),
     "matplotlib": ("*",),
     "pyarrow": ("records.parquet",),
     "distributed": ("core.processes",),
