@@ -22,7 +22,7 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym
 from fedhpo_gym.analysis import stats
-from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective, epsilon_from_renyi, selected_renyi, selection_epsilon
 from fedhpo_gym.tasks import get_task
@@ -59,6 +59,8 @@ def fitting(hint: Any) -> Any:
         return fitting(next(one for one in inner if one is not NoneType))
     if origin is Literal:
         return inner[0]
+    if origin is Annotated and isinstance(inner[1], Range):
+        return next(one for one in (fitting(inner[0]), 1, 0.01) if inner[1].fit(one))
     if origin is Annotated:
         axes = max(getattr(inner[1], "least", 1), 1)
         return np.ones((2,) * axes, int if "int" in str(inner[0]) else float)
@@ -195,6 +197,13 @@ def fits(given: dict[str, Any], hints: dict[str, Any]) -> bool:
     except InvalidArgumentError:
         return False
     return True
+
+
+def test_what_fits_is_taken_as_it_is() -> None:
+    for call in FUNCTIONS.values():
+        for name, hint in get_type_hints(call, include_extras=True).items():
+            if get_origin(hint) is Annotated:
+                as_typed(name, fitting(hint), hint)
 
 
 def test_all_packages_were_found() -> None:
