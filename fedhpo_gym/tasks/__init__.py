@@ -12,12 +12,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
-from fedhpo_gym.tasks.bert import BERT_TASKS
-from fedhpo_gym.tasks.cnn import CNN_TASKS
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.tasks.gnn import GNN_TASKS
-from fedhpo_gym.tasks.hetero import HETERO_TASKS
 from fedhpo_gym.tasks.instances import Instance, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
@@ -28,6 +24,7 @@ from fedhpo_gym.tasks.natural import (
     natural_names,
     natural_tasks,
 )
+from fedhpo_gym.tasks.networks import BERT_TASKS, CNN_TASKS, GNN_TASKS, HETERO_TASKS
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 
