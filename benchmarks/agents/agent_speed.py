@@ -1,4 +1,4 @@
-"""What agents cost: `python benchmarks/agent_speed.py [--agent NAME ...]`.
+"""What agents cost: `python benchmarks/agents/agent_speed.py [--agent NAME ...]`.
 
 Every agent of trials acts in an environment that is a formula. "suggest" is the processor time of
 an `ask` and its `tell`, as the mean over the last quarter of the trials: models cost more the more

@@ -1,6 +1,6 @@
 """The meta-data set: the same configurations, trained on every natural federation.
 
-    python benchmarks/metadata.py --out FOLDER
+    python benchmarks/tables/metadata.py --out FOLDER
 
 Every task gets the first points of one space-filling sequence (`fedhpo-gym build --sample`): of
 spaces that are equal, all tasks have equal configurations, client sample rates and seeds. A tenth
