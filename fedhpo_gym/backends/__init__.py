@@ -1,4 +1,4 @@
-"""What answers queries, opened by name; the raw backend trains through `courses/`."""
+"""What answers queries, opened by name; the raw backend trains by `fl/`."""
 
 from __future__ import annotations
 
