@@ -1,7 +1,7 @@
 """Records what `mfhpo-simulator` says of 1,000 random traces: an oracle for simulated workers.
 
-    python -m venv /tmp/simulator && /tmp/simulator/bin/pip install mfhpo-simulator==1.4.6
-    /tmp/simulator/bin/python tests/data/record_workers.py tests/data/workers.npz
+    python -m venv .venv-simulator && .venv-simulator/bin/pip install mfhpo-simulator==1.4.6
+    .venv-simulator/bin/python tests/data/record_workers.py tests/data/workers.npz
 
 Seconds are whole numbers, so that sums are exact, and no two trials of a trace end together: the
 simulator sorts by time, and equal times in no order of its own. Its clock also counts the seconds

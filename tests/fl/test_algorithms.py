@@ -52,7 +52,7 @@ GIVEN: dict[str, dict[str, float]] = {
         "clip_rate": 0.2,
     },
 }
-PLAIN = [n for n in GIVEN if not ALGORITHMS[n].asynchronous and not ALGORITHMS[n].poisson]
+PLAIN = [n for n, a in ALGORITHMS.items() if not a.asynchronous and not a.poisson]
 """The others are compared with loops of their own, `test_asynchronous.py`, `test_updates.py`."""
 
 
@@ -317,7 +317,7 @@ def test_clients_of_fedavg_do_influence_each_other(federation: Federation) -> No
     assert not np.allclose(before[:, :4], after[:, :4])
 
 
-@pytest.mark.parametrize("algorithm", GIVEN)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_diverged_course_touches_no_neighbour(federation: Federation, algorithm: str) -> None:
     given = GIVEN[algorithm]
     wild = course(**given, learning_rate=1e30, weight_decay=1e30)
@@ -329,7 +329,7 @@ def test_a_diverged_course_touches_no_neighbour(federation: Federation, algorith
     assert (found.diverged_at[[0, 2]] == 0).all()
 
 
-@pytest.mark.parametrize("algorithm", GIVEN)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_portions_of_clients_give_the_same_numbers(
     federation: Federation, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size  # noqa: E402
 from plain_course import client_order, draw_round  # noqa: E402
+from plain_models import course as any_course  # noqa: E402
 
 SMALL = Size(vocabulary=40, hidden=16, layers=2, heads=2, inner=24, positions=12)
 CPU = torch.device("cpu")
@@ -111,23 +112,8 @@ def test_its_logits_are_those_of_transformers(num_classes: int) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def course(
-    rate: float = 0.1,
-    decay: float = 0.01,
-    dropout: float = 0.0,
-    batch: int = 8,
-    epochs: int = 1,
-    pretrained: float = 1.0,
-) -> Course:
-    configuration = {
-        "learning_rate": rate,
-        "weight_decay": decay,
-        "dropout": dropout,
-        "batch_size": batch,
-        "step_size": epochs,
-        "pretrained": pretrained,
-    }
-    return Course(configuration, 1.0, 1)
+def course(**changes: Any) -> Course:
+    return any_course(**{"rate": 0.1, "decay": 0.01, "batch": 8, "pretrained": 1.0, **changes})
 
 
 def run(federation: Federation, courses: list[Course], rounds: int = 2) -> Curves:
