@@ -38,7 +38,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "envs/trial": ("tests/envs/trial", "tests/envs/test_rendering.py"),
         "envs/vector.py": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
-        "fl/algorithms": ("tests/fl/test_algorithms.py",),
+        "algorithms": ("tests/fl/test_algorithms.py",),
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
         "building/design.py": ("tests/building/test_units.py",),
         "studies/environments.py": ("tests/studies/test_trust.py",),
