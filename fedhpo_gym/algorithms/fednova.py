@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit
-from fedhpo_gym.algorithms.fedopt import MOMENTUM_AND_RATE
+from fedhpo_gym.algorithms.base import Array, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.fedopt import FedOpt
 
 LENGTH = "length of local training"
 
 
-class FedNova(Algorithm):
+class FedNova(FedOpt):
     """Updates are divided by the length of local training, and their mean taken at mean length.
 
     With D_i what client i makes of the model, p_i its share of the samples and |a_i| its length:
@@ -21,13 +21,8 @@ class FedNova(Algorithm):
     """
 
     name = "fednova"
-    dimensions = MOMENTUM_AND_RATE
     reads_uploads = True
     sends_updates = True
-
-    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        del context
-        return {name: value - value for name, value in parameters.items()}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
         del parameters

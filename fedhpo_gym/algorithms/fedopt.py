@@ -5,22 +5,20 @@ from __future__ import annotations
 from fedhpo_gym.algorithms.base import Algorithm, Context, Parameters, fit
 from fedhpo_gym.space import Dimension
 
-MOMENTUM_AND_RATE = (
-    Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
-    Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
-)
-"""Of the server: Table 8 of FedHPO-Bench."""
-
 
 class FedOpt(Algorithm):
     """The server takes the step of `torch.optim.SGD` along the pseudo-gradient.
 
     With w the global model and w' the clients' average: g = w - w', m <- momentum m + g,
     w <- w - server_learning_rate m. A momentum of 0 and a rate of 1 give FedAvg.
+    Ranges are those of Table 8 of FedHPO-Bench.
     """
 
     name = "fedopt"
-    dimensions = MOMENTUM_AND_RATE
+    dimensions = (
+        Dimension("server_momentum", 0.0, 0.9, "float", bins=2, scope="server"),
+        Dimension("server_learning_rate", 0.1, 1.0, "float", bins=3, scope="server"),
+    )
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
         del context

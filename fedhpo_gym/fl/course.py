@@ -60,10 +60,6 @@ class PerClient:
     base: float  # value of all other clients
     own: tuple[tuple[int, float], ...] = ()  # (client, value) of the clients that differ, sorted
 
-    def of(self, client: int) -> float:
-        """Return the value for one client."""
-        return dict(self.own).get(client, self.base)
-
 
 class Needs(NamedTuple):
     """What decides which courses train beside a course, and on what."""

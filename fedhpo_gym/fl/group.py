@@ -68,7 +68,6 @@ class Group:
     def roster(self) -> Roster:
         """Who trains in the rounds to come."""
         if self._roster is None:
-            self._elapsed = 0
             self._roster = Roster(
                 self._needs,
                 self._finished.tolist(),
@@ -96,8 +95,7 @@ class Group:
         """Run one communication round of every course."""
         trainer, algorithm, number = self._trainer, self._algorithm, len(self.positions)
         self._begin_round()
-        roster = self.roster
-        items = roster.items(self._elapsed)
+        items = self.roster.items()
         before, context = self._trained(self._parameters), self._context()
         sent = algorithm.broadcast(before, context)
         start = self._parameters if sent is before else trainer.replaced(self._parameters, sent)
@@ -105,7 +103,7 @@ class Group:
         reports = {n: 1.0 * zeros for n, zeros in algorithm.reports(before, context).items()}
         changes: list[tuple[Items, Parameters]] = []
         kept = feedback is not None or algorithm.sends_updates
-        parts = trainer.portions(items, roster)
+        parts = trainer.portions(items, self.roster)
         mean = None if feedback is None else trainer.no_updates(number)
         cut = [] if mean is None else self._add_cut(parts, start, mean)
         for part in parts:
@@ -120,7 +118,9 @@ class Group:
                 changes.append((part, said))
         if algorithm.poisson:
             nobody = np.bincount(items.course, minlength=number) == 0
-            trainer.keep_statistics(average, start, nobody)
+            statistics, former = trainer.views(average), trainer.views(start)
+            for name in trainer.model.buffers & statistics.keys():
+                statistics[name][:, nobody] = former[name][:, nobody]
         self._end_round(start, average, reports)
         for part, said in changes:
             self._change_variates(part, said)
@@ -212,7 +212,7 @@ class Group:
     def _end_round(self, start: Values, average: Values, reports: Parameters) -> None:
         """Finish a round; a course that met a non-finite number keeps its last finite state."""
         self._finished += 1
-        self._elapsed += 1
+        self.roster.elapsed += 1
         trainer = self._trainer
         means = {**self._trained(average), **reports}
         updated, server = self._algorithm.server_update(
@@ -251,8 +251,7 @@ class Group:
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains in the next round, or some rounds ahead of it."""
-        roster = self.roster
-        return roster.sampled(self._elapsed + ahead)
+        return self.roster.sampled(ahead)
 
     def freeze(self, diverged: NDArray[np.bool_]) -> None:
         """Mark (courses,) as diverged in this round and stop training them."""
@@ -307,5 +306,4 @@ class Group:
         )
 
     def _names(self, items: Items | None) -> Names:
-        roster = self.roster
-        return roster.names(items, self._elapsed)
+        return self.roster.names(items)

@@ -70,10 +70,10 @@ class Hyperparameters:
         """Return the row of each item."""
         return items.course * self.width + (items.client if self.width > 1 else 0)
 
-    def of(self, items: Items, names: Sequence[str]) -> dict[str, Array]:
-        """Return some of the model's hyperparameters, (items,) each."""
+    def of_model(self, items: Items) -> dict[str, Array]:
+        """Return the model's hyperparameters, (items,) each."""
         rows = self.rows(items)
-        return {name: self._others[name][rows] for name in names}
+        return {name: self._others[name][rows] for name in self._trainer.model.hyperparameters}
 
     def context(
         self,

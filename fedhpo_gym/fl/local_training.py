@@ -205,7 +205,7 @@ class LocalTraining:
         self._prepared = prepared
         self._model = prepared.model
         self._device = device
-        self._streams = ClientStreams(prepared.num_clients)
+        self._streams = ClientStreams(prepared.federation.num_clients)
         self._known: WeakKeyDictionary[Items, Sequence[tuple[slice, Steps]]] = WeakKeyDictionary()
         self._plans: WeakKeyDictionary[Items, tuple[Tensor, Sequence[Plan]]] = WeakKeyDictionary()
 
@@ -246,7 +246,7 @@ class LocalTraining:
         if pull is not None:
             pull = rate * pull
             decay = decay - pull
-        others = settings.of(items, list(self._model.hyperparameters))
+        others = settings.of_model(items)
         chosen = StepSettings(rate, decay, others, pull, momentum)
         plans = [Plan(*part, chosen) for part in self._parts(items)]
         if pull is None:

@@ -102,7 +102,10 @@ class Roster:
         width: (courses,) rows of a minibatch, padding included.
         epochs: (courses, clients) local epochs.
         batch_size: (courses, clients) samples per minibatch.
+        elapsed: rounds that were finished since.
     """
+
+    elapsed: int = 0
 
     def __init__(
         self,
@@ -110,9 +113,9 @@ class Roster:
         finished: Sequence[int],
         federation: Federation,
         *,
-        poisson: bool = False,
-        min_rows: int = 1,
-        longest_first: bool = True,
+        poisson: bool,
+        min_rows: int,
+        longest_first: bool,
     ) -> None:
         self._poisson, self._min_rows, self._longest_first = poisson, min_rows, longest_first
         self._seed, self._num_clients = federation.seed, federation.num_clients
@@ -129,9 +132,9 @@ class Roster:
         self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
         self._known: dict[bytes, Items] = {}
 
-    def items(self, elapsed: int) -> Items:
-        """Return the items of a round, the same object for the same clients."""
-        drawn = self._participants(elapsed)
+    def items(self) -> Items:
+        """Return the items of the next round, the same object for the same clients."""
+        drawn = self._participants(self.elapsed)
         client = np.concatenate(drawn)
         course = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
         key = course.tobytes() + client.tobytes()
@@ -168,15 +171,15 @@ class Roster:
             self.num_sampled[course],
         )
 
-    def names(self, items: Items | None, elapsed: int) -> Names:
-        """Return whom random numbers of a round are drawn for; None for the courses' server."""
+    def names(self, items: Items | None) -> Names:
+        """Return whom random numbers of the round are drawn for; None for the courses' server."""
         drawers = self._server if items is None else items.drawers
-        return Names(self._seed, [finished + elapsed for finished in self._finished], drawers)
+        return Names(self._seed, [finished + self.elapsed for finished in self._finished], drawers)
 
-    def sampled(self, elapsed: int) -> NDArray[np.bool_]:
-        """Return (courses, clients): who trains in a round."""
+    def sampled(self, ahead: int) -> NDArray[np.bool_]:
+        """Return (courses, clients): who trains some rounds ahead of the next one."""
         found = np.zeros((len(self.batch_key), self._num_clients), dtype=np.bool_)
-        for own, clients in zip(found, self._participants(elapsed), strict=True):
+        for own, clients in zip(found, self._participants(self.elapsed + ahead), strict=True):
             own[clients] = True
         return found
 

@@ -250,11 +250,6 @@ class TorchTrainer(Trainer):
         for name, matrix in shared.items():
             matrix.add_to(average[name][0, items.course[0]], items.weight)
 
-    def keep_statistics(self, average: Parameters, start: Parameters, nobody: Bools) -> None:
-        empty = self._index(nobody)
-        for name in self.model.buffers & average.keys():
-            average[name][:, empty] = start[name][:, empty]
-
     def written_out(
         self, result: LocalResult, start: Parameters
     ) -> Iterator[tuple[Items, Parameters, Parameters]]:

@@ -95,11 +95,11 @@ class Trainer(ABC):
 
     @abstractmethod
     def with_personal(self, average: Values, start: Values) -> Values:
-        """Return an average in which parameters that stay with the clients are those of `start`."""
+        """Return an average with the personal parameters of `start`, perhaps the same memory."""
 
     @abstractmethod
     def replaced(self, values: Values, new: Parameters) -> Values:
-        """Return a copy of values with some parameters replaced; other names are left out."""
+        """Return values with some parameters replaced; the rest may be the same memory."""
 
     @abstractmethod
     def take(self, values: Values, rows: Rows) -> Values:
@@ -174,10 +174,6 @@ class Trainer(ABC):
         result: LocalResult,
     ) -> None:
         """Add what items send to averages; running statistics count by samples, always."""
-
-    @abstractmethod
-    def keep_statistics(self, average: Values, start: Values, nobody: NDArray[np.bool_]) -> None:
-        """Let running statistics stay in courses in which nobody took part."""
 
     def written_out(
         self, result: LocalResult, start: Values

@@ -173,10 +173,9 @@ def _renew(
     horizon: int,
 ) -> None:
     """Set the variates of those who trained to the mean gradient of their steps (Option II)."""
-    size, held = course.value("batch_size", FULL_BATCH), federation.num_samples[:, 0]
     shifts = {client: _shift(algorithm, variates, client) for client in updates}
     for client, (before, local) in updates.items():
-        steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
+        steps = _steps(course, client, federation)
         last = _of(course, "rate_decay", client, 1.0) ** (index / max(horizon - 1, 1))
         momentum = _of(course, "momentum", client, 0.0)
         length = _length(steps, momentum) * float(last * _of(course, "learning_rate", client))
@@ -184,6 +183,12 @@ def _renew(
             name: (before[name] - local[name]) / length - shift
             for name, shift in shifts[client].items()
         }
+
+
+def _steps(course: Course, client: int, federation: Federation) -> int:
+    """Return how many local steps a client takes in a round."""
+    size = int(_of(course, "batch_size", client, FULL_BATCH))
+    return int(_of(course, "step_size", client, 1)) * -(-federation.num_samples[client, 0] // size)
 
 
 def _length(steps: int, momentum: float) -> float:
@@ -195,13 +200,12 @@ def _normalised(
     updates: Mapping[int, tuple[State, State]], federation: Federation, course: Course
 ) -> State:
     """Return where FedNova's mean update leads; a step weighs what momentum makes of it."""
-    size, held = course.value("batch_size", FULL_BATCH), federation.num_samples[:, 0]
+    held = federation.num_samples[:, 0]
     share = {client: float(held[client] / held[[*updates]].sum()) for client in updates}
     length = {}
     for client in updates:
         momentum = _of(course, "momentum", client, 0.0)
-        steps = int(_of(course, "step_size", client, 1)) * -(-held[client] // int(size.of(client)))
-        length[client] = _length(steps, momentum)
+        length[client] = _length(_steps(course, client, federation), momentum)
     mean = sum(share[client] * length[client] for client in updates)
     start = next(iter(updates.values()))[0]
     return {
@@ -420,7 +424,7 @@ def draw_round(
     chosen = clients.tolist()
     layout = RoundLayout(
         [federation.clients[client][0] for client in chosen],
-        np.array([int(batch_size.of(client)) for client in chosen]),
+        np.array([int(dict(batch_size.own).get(client, batch_size.base)) for client in chosen]),
         np.full(len(chosen), num_epochs),
         batch_rows(federation, batch_size),
     )

@@ -34,12 +34,12 @@ _NOBODY = np.empty((0, 0), dtype=np.float32)
 class CompiledTrainer(Trainer):
     """Trains courses of one federation and model shape, client after client."""
 
+    model: CompiledModel
     longest_first: ClassVar[bool] = False
 
     def __init__(self, federation: Federation, model: CompiledModel, algorithm: Algorithm) -> None:
         self._layout = layout = model.layout
         super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
-        self._shape = model
         self.min_rows = model.min_rows
         self._data = model.data(federation)
         self._train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
@@ -185,7 +185,7 @@ class CompiledTrainer(Trainer):
             local,
             _NOBODY if pull is None or anchor is None else anchor,
             added,
-            self._shape.memory(int(items.width.max())),
+            self.model.memory(int(items.width.max())),
         )
 
     def updates(self, local: Numbers, received: Numbers) -> Numbers:
@@ -215,10 +215,6 @@ class CompiledTrainer(Trainer):
     def _weight(self, items: Items) -> Numbers:
         return items.counted_equally.weight if self.equally else items.weight
 
-    def keep_statistics(self, average: Numbers, start: Numbers, nobody: NDArray[np.bool_]) -> None:
-        trained = self._layout.trained
-        average[nobody, trained:] = start[nobody, trained:]
-
     def no_updates(self, rows: int) -> NDArray[np.float64]:
         return np.zeros((rows, self._layout.trained))
 
@@ -247,7 +243,7 @@ class CompiledTrainer(Trainer):
         count, width = clients.shape
         groups = (clients[:, :, None] * len(SPLITS) + np.arange(len(SPLITS))).reshape(count, -1)
         out = np.empty((*groups.shape, len(METRICS)), dtype=np.float32)
-        memory = self._shape.memory(BLOCK)
+        memory = self.model.memory(BLOCK)
         evaluation.measure(self._data, self._rows, self._labels, groups, models, memory, out)
         return out.reshape(count, width, len(SPLITS), len(METRICS))
 

@@ -183,16 +183,13 @@ def add_squares(values: Floats, total: NDArray[np.float64]) -> None:
 
 
 @kernel
-def finite(values: Floats, found: NDArray[np.bool_]) -> bool:
-    """Note for every row of (n, numbers) values whether all are finite; return if all rows are."""
-    every = True
+def finite(values: Floats, found: NDArray[np.bool_]) -> None:
+    """Note for every row of (n, numbers) values whether all are finite."""
     for n in range(len(values)):
         total = np.float32(0.0)
         for p in range(values.shape[1]):
             total += values[n, p] * np.float32(0.0)  # neither NaN nor infinities become zero
         found[n] = total == np.float32(0.0)
-        every = every and found[n]
-    return every
 
 
 @kernel

@@ -117,8 +117,6 @@ class TorchFederation:
         federation: the data.
         model: the model that fits them.
         inputs: all rows.
-        num_samples: (clients,) training samples.
-        num_clients: clients.
     """
 
     def __init__(
@@ -134,8 +132,6 @@ class TorchFederation:
         self.model = model.for_federation(federation, device, **dict(architecture))
         self.model.precision = precision
         self.inputs = self.model.inputs(federation.features)
-        self.num_samples = federation.num_samples[:, 0]
-        self.num_clients = federation.num_clients
         self._labels = torch.from_numpy(federation.labels.astype(np.int64)).to(device)
         self._one_hot = torch.eye(federation.num_classes, device=device)
 
