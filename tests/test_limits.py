@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.core.archive import MODEL_GROWTH, read_npz, reading_card, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, max_bytes
-from fedhpo_gym.core.npz import read_npz
 from fedhpo_gym.data.leaf import read_file
 from fedhpo_gym.stored.surrogate_models import Forest
 from fedhpo_gym.stored.table import Table

@@ -33,7 +33,7 @@ from measuring import number
 from plain_loop import STEPS, PlainCourse, TorchDraws
 
 from fedhpo_gym.backends.training import make_batch, task_federation
-from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.design import GridDesign
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.torch_trainer import one_thread
 from fedhpo_gym.tasks import Task, get_task

@@ -17,8 +17,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 import measuring
 
 from fedhpo_gym.backends.training import task_federation
-from fedhpo_gym.building.grid import GridDesign, GridUnit
-from fedhpo_gym.building.workers import compute_unit
+from fedhpo_gym.building.build import compute_unit
+from fedhpo_gym.building.design import GridDesign, GridUnit
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import Task, get_task
 

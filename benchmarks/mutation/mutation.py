@@ -42,7 +42,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
         "building/design.py": ("tests/building/test_units.py",),
         "studies/environments.py": ("tests/studies/test_trust.py",),
-        "stored/health_cards.py": ("tests/cli/test_show.py",),
+        "stored/health.py": ("tests/cli/test_show.py",),
         "core/archive.py": ("tests/test_archive.py",),
         "backends/federatedscope": (
             "tests/backends/federatedscope/test_conversations.py",

@@ -13,6 +13,7 @@ from fedhpo_gym.analysis.problems import Summary
 from fedhpo_gym.analysis.stats import (
     Band,
     CriticalDifference,
+    Numbers,
     WinTieLoss,
     area,
     bootstrap_band,
@@ -30,7 +31,6 @@ from fedhpo_gym.analysis.stats import (
     sign_test,
     wilcoxon_holm,
 )
-from fedhpo_gym.analysis.stats.summaries import Numbers
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.records.incumbents import FRACTIONS, Study, ends
 

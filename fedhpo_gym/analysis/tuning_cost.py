@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats.summaries import Matrix, Numbers, Rows, Vector
+from fedhpo_gym.analysis.stats import Matrix, Numbers, Rows, Vector
 from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream

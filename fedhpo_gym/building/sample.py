@@ -15,8 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.training import make_course
-from fedhpo_gym.building.design import UNIT_NUMBERS, Design, encode_curves, shared_axes
-from fedhpo_gym.building.provenance import client_samples, provenance
+from fedhpo_gym.building.design import (
+    UNIT_NUMBERS,
+    Design,
+    client_samples,
+    encode_curves,
+    provenance,
+    shared_axes,
+)
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream

@@ -29,8 +29,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
-from fedhpo_gym.stored.health import LABELS
-from fedhpo_gym.stored.health_cards import health_on
+from fedhpo_gym.stored.health import LABELS, health_on
 from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate import FORMAT, Surrogate
 from fedhpo_gym.stored.surrogate_curves import CurveModel, running_best

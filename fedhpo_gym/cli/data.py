@@ -174,7 +174,7 @@ def leaf(
 ) -> int:
     """Read, sample, split and write; what was asked for and written goes into a manifest."""
     from fedhpo_gym.data import leaf
-    from fedhpo_gym.data.leaf_preprocessing import Options, preprocess
+    from fedhpo_gym.data.leaf import Options, preprocess
 
     files = leaf.find_files(folder)
     if not files:

@@ -18,8 +18,18 @@ from fedhpo_gym.envs.trial.truth import values_of_queries
 from fedhpo_gym.objectives import ENERGY
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.catalogue import open_table
-from fedhpo_gym.stored.health import INERT, NEAR, SURVIVES, faults, inert, labels_on
-from fedhpo_gym.stored.health_cards import health_cards, health_on, open_card, survival_on
+from fedhpo_gym.stored.health import (
+    INERT,
+    NEAR,
+    SURVIVES,
+    faults,
+    health_cards,
+    health_on,
+    inert,
+    labels_on,
+    open_card,
+    survival_on,
+)
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
 from fedhpo_gym.stored.surrogate import Surrogate, open_preferred
 from fedhpo_gym.stored.surrogate_verdicts import (

@@ -27,8 +27,7 @@ from fedhpo_gym.cli.problems import (
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.health import LABELS, SURVIVAL, labels_on
-from fedhpo_gym.stored.health_cards import health_on, survival_on
+from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE

@@ -7,20 +7,20 @@ from fedhpo_gym.core import lazy_names
 if TYPE_CHECKING:
     from fedhpo_gym.data.catalogue import SOURCES, load_dataset
     from fedhpo_gym.data.federation import Federation
-    from fedhpo_gym.data.graph_sets import GraphSet, make_graph_set
-    from fedhpo_gym.data.graph_tasks import GraphSets, make_graph_sets
+    from fedhpo_gym.data.graph_sets import GraphSet, GraphSets, make_graph_set, make_graph_sets
     from fedhpo_gym.data.graphs import NodeGraph, make_node_graph
     from fedhpo_gym.data.leaf import (
         LeafData,
+        Options,
         UserSamples,
         find_files,
         find_in,
         integer,
+        preprocess,
         read_file,
         read_files,
         write_files,
     )
-    from fedhpo_gym.data.leaf_preprocessing import Options, preprocess
     from fedhpo_gym.data.partitions import get_partition
     from fedhpo_gym.data.records import Dataset, Source, SparseRows, make_dataset
     from fedhpo_gym.data.tables import TableSource
@@ -30,12 +30,10 @@ __getattr__ = lazy_names(
     {
         "catalogue": "SOURCES, load_dataset",
         "federation": "Federation",
-        "graph_sets": "GraphSet, make_graph_set",
-        "graph_tasks": "GraphSets, make_graph_sets",
+        "graph_sets": "GraphSet, GraphSets, make_graph_set, make_graph_sets",
         "graphs": "NodeGraph, make_node_graph",
-        "leaf": "LeafData, UserSamples, find_files, find_in, "
-        "integer, read_file, read_files, write_files",
-        "leaf_preprocessing": "Options, preprocess",
+        "leaf": "LeafData, Options, UserSamples, find_files, find_in, "
+        "integer, preprocess, read_file, read_files, write_files",
         "partitions": "get_partition",
         "records": "Dataset, Source, SparseRows, make_dataset",
         "tables": "TableSource",

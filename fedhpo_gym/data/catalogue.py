@@ -8,13 +8,10 @@ from types import MappingProxyType
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
-from fedhpo_gym.data.cifar import CIFAR10
-from fedhpo_gym.data.femnist import FEMNIST
-from fedhpo_gym.data.graph_sets import TU_SETS
-from fedhpo_gym.data.graph_tasks import GRAPH_DC
-from fedhpo_gym.data.molecules import MOLECULES
+from fedhpo_gym.data.graph_sets import GRAPH_DC, MOLECULES, TU_SETS
+from fedhpo_gym.data.graphs import NODE_GRAPHS
+from fedhpo_gym.data.images import CIFAR10, FEMNIST
 from fedhpo_gym.data.natural import NATURAL_SOURCES
-from fedhpo_gym.data.planetoid import NODE_GRAPHS
 from fedhpo_gym.data.ratings import FEDNETFLIX, MADE_RATINGS
 from fedhpo_gym.data.records import Dataset, Source
 from fedhpo_gym.data.sentences import COLA, SST2

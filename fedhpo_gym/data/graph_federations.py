@@ -15,8 +15,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import Federation, split_sizes
-from fedhpo_gym.data.graph_sets import GraphSet
-from fedhpo_gym.data.graph_tasks import GraphSets
+from fedhpo_gym.data.graph_sets import GraphSet, GraphSets
 from fedhpo_gym.data.graphs import NodeGraph, from_dense, matmul, normalised_adjacency
 from fedhpo_gym.data.records import Dataset, SparseRows
 

@@ -20,8 +20,7 @@ from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
 from fedhpo_gym.fl.models import Minibatch, Parameters
 from fedhpo_gym.fl.models.torch_model import TorchFederation, fit
 from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.shared_matrices import SharedMatrix
-from fedhpo_gym.fl.shared_together import SharedMatrices
+from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
 
 MAX_LAID_OUT = 2**26
 """Numbers of minibatches that are laid out ahead of the steps that read them."""

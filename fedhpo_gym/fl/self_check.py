@@ -27,8 +27,7 @@ from fedhpo_gym.core.processor import SETTING, STRICT, this_platform
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.graph_federations import make_graph_federation, make_hetero_federation
-from fedhpo_gym.data.graph_sets import make_graph_set
-from fedhpo_gym.data.graph_tasks import make_graph_sets
+from fedhpo_gym.data.graph_sets import make_graph_set, make_graph_sets
 from fedhpo_gym.data.graphs import from_dense, make_node_graph
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset
 from fedhpo_gym.data.records import Dataset, make_dataset

@@ -9,16 +9,25 @@ from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.records import CLASSIFICATION, MAX_LOSS, SPLITS, MetricSpec
 from fedhpo_gym.objectives.base import LARGEST, TRANSFORMS, Objective, values_of
 from fedhpo_gym.objectives.performance import (
+    BUDGET_S,
+    COST_NAMES,
+    ENERGY,
     FAIRNESS,
     FAIRNESS_METRIC,
     FAIRNESS_NAMES,
+    FLOPS_PER_PARAMETER,
+    PRIVACY,
     WORST_FAIRNESS,
+    Costs,
+    Spending,
     client_fairness,
+    cost_objectives,
     fairness_objective,
     fairness_vector,
     performance_objective,
     performance_objectives,
     performances,
+    privacy_objective,
 )
 from fedhpo_gym.objectives.privacy import (
     CAP,
@@ -38,17 +47,6 @@ from fedhpo_gym.objectives.privacy import (
     renyi_gaussian,
     selected_renyi,
     selection_epsilon,
-)
-from fedhpo_gym.objectives.spending import (
-    BUDGET_S,
-    COST_NAMES,
-    ENERGY,
-    FLOPS_PER_PARAMETER,
-    PRIVACY,
-    Costs,
-    Spending,
-    cost_objectives,
-    privacy_objective,
 )
 
 

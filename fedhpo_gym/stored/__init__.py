@@ -13,8 +13,14 @@ if TYPE_CHECKING:
         table_folder,
         writable_table_folder,
     )
-    from fedhpo_gym.stored.health import HEALTH, LABELS, health_of, labels_on
-    from fedhpo_gym.stored.health_cards import health_on, write_health
+    from fedhpo_gym.stored.health import (
+        HEALTH,
+        LABELS,
+        health_of,
+        health_on,
+        labels_on,
+        write_health,
+    )
     from fedhpo_gym.stored.sample import Sample
     from fedhpo_gym.stored.surrogate import (
         Surrogate,
@@ -30,8 +36,7 @@ __getattr__ = lazy_names(
     {
         "catalogue": "list_samples, list_tables, open_sample, "
         "open_table, table_folder, writable_table_folder",
-        "health": "HEALTH, LABELS, health_of, labels_on",
-        "health_cards": "health_on, write_health",
+        "health": "HEALTH, LABELS, health_of, health_on, labels_on, write_health",
         "sample": "Sample",
         "surrogate": "Surrogate, has_surrogate, list_surrogates, open_preferred, open_surrogate",
         "table": "Table",

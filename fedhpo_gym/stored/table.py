@@ -21,8 +21,7 @@ from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, position, query_columns
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.curve_coder import CurveLayout
-from fedhpo_gym.stored.curve_format import ENTRY, WORDS, Packing, pack, unpack
+from fedhpo_gym.stored.curve_coder import ENTRY, WORDS, CurveLayout, Packing, pack, unpack
 
 WHICH = ("best", "current")
 FORMAT = 2

@@ -13,8 +13,7 @@ from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
-from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.tasks.instances import Instance, make_instances
+from fedhpo_gym.tasks.federated import Instance, Task, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.mlp import MLP_TASKS
 from fedhpo_gym.tasks.natural import (

@@ -20,10 +20,9 @@ from stored_files import arrays_of
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.building import workers
+from fedhpo_gym.building import build
 from fedhpo_gym.building.build import build_table
-from fedhpo_gym.building.design import encode_curves
-from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.design import GridDesign, encode_curves
 from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import ENV_VAR
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -148,7 +147,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(
     assert not (folder / f"{NAME}.table.json").exists(), "a table that is not finished is none"
     torn = parts_of(folder) / ".seed3-batch32.npz.0123.part"
     torn.write_bytes(b"killed while writing")
-    monkeypatch.setattr(workers, "WorkerPool", CrewHere)
+    monkeypatch.setattr(build, "WorkerPool", CrewHere)
     build_table(TASK, folder, workers=2)
     after = finished(folder)
     assert {name: after[name] for name in before} == before, "a finished unit was computed again"
@@ -224,7 +223,7 @@ def test_builds_that_share_a_folder_share_the_work(
     looking.start()
     try:
         wait_for_units(tmp_path, other, 1)
-        monkeypatch.setattr(workers, "WorkerPool", CrewHere)
+        monkeypatch.setattr(build, "WorkerPool", CrewHere)
         build_table(TASK, tmp_path, workers=1)
         assert other.wait(timeout=200) == 0
     finally:
@@ -238,7 +237,7 @@ def test_builds_that_share_a_folder_share_the_work(
 CLAIM = """
 import sys
 from pathlib import Path
-from fedhpo_gym.building.workers import claim
+from fedhpo_gym.building.build import claim
 
 with claim(Path(sys.argv[1]), [0, 2]) as ours:
     print(ours, flush=True)
@@ -254,7 +253,7 @@ def test_a_unit_of_another_build_is_left_to_it_until_it_ends(tmp_path: Path) -> 
     )
     assert other.stdout is not None
     assert other.stdout.readline() == b"True\n"
-    work, units = workers.UnitWork(DESIGN, tmp_path, "cpu"), DESIGN.units()
+    work, units = build.UnitWork(DESIGN, tmp_path, "cpu"), DESIGN.units()
     assert not work(units[0], lambda: None)
     assert work(units[1], lambda: None)
     other.kill()  # it never gave its claim back
@@ -319,7 +318,7 @@ def asked_units(patch: pytest.MonkeyPatch) -> list[str]:
     def compute(design: object, units: object, parts: Path, *_: object) -> None:
         for unit in units:  # type: ignore[attr-defined]
             asked.append(unit.name)
-            workers.compute_unit(design, unit, parts)  # type: ignore[arg-type]
+            build.compute_unit(design, unit, parts)  # type: ignore[arg-type]
 
     patch.setattr("fedhpo_gym.building.build.compute_units", compute)
     return asked

@@ -12,8 +12,7 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.building import build as module
 from fedhpo_gym.building.build import Estimate, build_sample, build_table
-from fedhpo_gym.building.design import UNIT_NUMBERS
-from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.design import UNIT_NUMBERS, GridDesign
 from fedhpo_gym.tasks import get_task
 from stored_files import tiny_task
 
@@ -87,7 +86,7 @@ def test_a_sample_costs_its_courses(tmp_path: Path, slow_clock: list[int]) -> No
 
 
 def test_what_is_finished_costs_nothing(tmp_path: Path) -> None:
-    from fedhpo_gym.building.workers import compute_unit
+    from fedhpo_gym.building.build import compute_unit
 
     parts = tmp_path / "parts" / DESIGN.parts_name
     parts.mkdir(parents=True)

@@ -23,11 +23,9 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.building.build import build_sample, build_table
-from fedhpo_gym.building.design import UNIT_NUMBERS, Design
-from fedhpo_gym.building.grid import GridDesign
+from fedhpo_gym.building.build import build_sample, build_table, compute_unit
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, GridDesign
 from fedhpo_gym.building.sample import WINDOW, SampleDesign, SampleUnit, balanced, halton
-from fedhpo_gym.building.workers import compute_unit
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.archive import DIGEST, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError

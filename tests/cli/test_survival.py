@@ -13,13 +13,12 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends.raw import Raw
-from fedhpo_gym.cli import ERROR, main, survival
+from fedhpo_gym.cli import ERROR, health, main
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table
-from fedhpo_gym.stored.health import SURVIVAL
-from fedhpo_gym.stored.health_cards import survival_on
+from fedhpo_gym.stored.health import SURVIVAL, survival_on
 from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import get_task
@@ -44,17 +43,17 @@ def test_the_best_cells_are_those_of_exhaustive_search() -> None:
         land.losses[:, :40], land.exact,
     )  # fmt: skip
     expected = sorted(lowest)[:30]
-    cells = survival.best_cells(few, 30)
+    cells = health.best_cells(few, 30)
     stated = [table.evaluate(c, f, table.seeds).mean("val", "loss") for c, f in cells]
     assert stated == pytest.approx(expected)
-    assert [survival._stated(few, cell) for cell in cells] == pytest.approx(expected)
+    assert [health._stated(few, cell) for cell in cells] == pytest.approx(expected)
 
 
 def test_unmoved_it_trains_what_the_backend_trains_and_moved_something_else() -> None:
     task = get_task(ID)
     configurations = [task.space.decode(np.full(len(task.space), x)) for x in (-1.0, -0.9)]
     cells = [(configurations[0], Fidelity(9, 1.0)), (configurations[1], Fidelity(3, 0.6))]
-    plain, again, moved = (survival.trained(task, (1, 2), cells, d) for d in (0, 0, 1))
+    plain, again, moved = (health.trained(task, (1, 2), cells, d) for d in (0, 0, 1))
     for row, (configuration, fidelity) in zip(plain, cells, strict=True):
         for loss, seed in zip(row, (1, 2), strict=True):
             answer = Raw(task, seed).evaluate(configuration, fidelity)
@@ -66,12 +65,12 @@ def test_unmoved_it_trains_what_the_backend_trains_and_moved_something_else() ->
 
 def test_every_weight_moves_and_none_by_more_than_it_says() -> None:
     weights = np.array([0.0, 1e-6, -0.3, 1.0, 50.0], np.float32)
-    found = survival.moved(weights, np.random.default_rng(0))
+    found = health.moved(weights, np.random.default_rng(0))
     away = np.abs(found.astype(np.float64) - weights)
     step = np.maximum(1e-8 * np.maximum(np.abs(weights), 1.0), np.spacing(np.abs(weights)))
     assert (away > 0).all()
     torch = pytest.importorskip("torch")
-    tensor = survival.moved(torch.from_numpy(weights), np.random.default_rng(0))
+    tensor = health.moved(torch.from_numpy(weights), np.random.default_rng(0))
     assert np.array_equal(tensor.numpy(), found)
     # A sum is rounded by half of the distance to the neighbour.
     assert (away <= step * 1.01 + np.spacing(np.abs(weights)) / 2).all()
@@ -85,18 +84,18 @@ def test_it_is_said_and_written_onto_the_card(
     for path in (card, arrays_of(card)):
         shutil.copy(path, tmp_path)
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    monkeypatch.setattr(survival, "CELLS", 1)
-    monkeypatch.setattr(survival, "PERTURBATIONS", 2)
+    monkeypatch.setattr(health, "CELLS", 1)
+    monkeypatch.setattr(health, "PERTURBATIONS", 2)
     before = open_table(NAME).digest
     assert main(["health", "--survival"]) == ERROR
     assert "`ID`" in capsys.readouterr().err
     card = tmp_path / f"{NAME}.table.json"
-    found = survival.write_survival(card)
+    found = health.write_survival(card)
     table = open_table(NAME)
     assert table.digest == before == found["of"]
     assert survival_on(table) == found
-    health = table.card["health"]
-    assert found["optimum"]["stored"] == pytest.approx(health["optimum"]["val_loss"], rel=1e-3)
+    optimum = table.card["health"]["optimum"]
+    assert found["optimum"]["stored"] == pytest.approx(optimum["val_loss"], rel=1e-3)
     best = found["optimum"]
     inside = (
         abs(best["lowest"] / best["stored"] - 1)

@@ -17,7 +17,9 @@ from hypothesis import given
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.data import SOURCES, cache, load_dataset
 from fedhpo_gym.data.graphs import (
+    NODE_GRAPHS,
     NodeGraph,
+    NodeGraphSource,
     from_dense,
     git_blob,
     make_node_graph,
@@ -25,7 +27,6 @@ from fedhpo_gym.data.graphs import (
     normalised_adjacency,
     undirected,
 )
-from fedhpo_gym.data.planetoid import NODE_GRAPHS, NodeGraphSource
 from fedhpo_gym.testing import DatasetConformance
 
 # Distinct undirected edges without loops, and the largest class, of the published files.

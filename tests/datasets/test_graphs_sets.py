@@ -13,9 +13,17 @@ from hypothesis import given
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.data.graph_sets import PARTS, TU_SETS, GraphSet, TUSource, make_graph_set
+from fedhpo_gym.data.graph_sets import (
+    MOLECULES,
+    NUM_ATOM_FEATURES,
+    PARTS,
+    TU_SETS,
+    GraphSet,
+    MoleculeSource,
+    TUSource,
+    make_graph_set,
+)
 from fedhpo_gym.data.graphs import from_dense, git_blob, normalised_adjacency
-from fedhpo_gym.data.molecules import MOLECULES, NUM_ATOM_FEATURES, MoleculeSource
 from fedhpo_gym.testing import DatasetConformance
 
 # Graphs, nodes, edges and classes as the publishers count them; RDKit 2023 to 2026 reads ClinTox

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.data import cache, load_dataset
-from fedhpo_gym.data.cifar import BATCHES, CIFAR10, CLASSES, read_jpgs
-from fedhpo_gym.data.femnist import FEMNIST, read_json
+from fedhpo_gym.data.images import BATCHES, CIFAR10, CLASSES, FEMNIST, read_jpgs, read_json
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
 from fedhpo_gym.testing import DatasetConformance
 
@@ -170,7 +169,7 @@ def test_jpg_archives_are_decoded_once(data_folder: Path, monkeypatch: pytest.Mo
     expected = [[10, 200, 10], [200, 10, 10], [10, 10, 200]]
     np.testing.assert_allclose(means, expected, atol=4)
     load_dataset.cache_clear()
-    monkeypatch.setattr("fedhpo_gym.data.cifar.read_jpgs", None)
+    monkeypatch.setattr("fedhpo_gym.data.images.read_jpgs", None)
     assert load_dataset("CIFAR10").fingerprint == first.fingerprint
 
 

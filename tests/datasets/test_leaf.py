@@ -18,21 +18,19 @@ from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.leaf import (
     LeafData,
+    Options,
     UserSamples,
     find_files,
     find_in,
+    preprocess,
     read_file,
     read_files,
-    write_files,
-)
-from fedhpo_gym.data.leaf_preprocessing import (
-    Options,
-    preprocess,
     remove_small,
     sample_iid,
     sample_niid,
     split_by_sample,
     split_by_user,
+    write_files,
 )
 
 SIZES = (5, 1, 2, 9, 4, 7)

@@ -12,7 +12,7 @@ from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.surrogate_sources import FittingTable, intervals
 from fedhpo_gym.building.validation import folds_of, summary
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
-from fedhpo_gym.stored.health_cards import health_on
+from fedhpo_gym.stored.health import health_on
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.surrogate_outputs import LARGEST_LOSS, to_metrics, to_outputs
 from fedhpo_gym.stored.table import Table

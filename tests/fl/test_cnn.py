@@ -97,7 +97,7 @@ def test_portions_of_clients_give_the_same_numbers(
     whole = run(federation, MIXED).metrics
     monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", 1)
     monkeypatch.setattr("fedhpo_gym.fl.local_training.MAX_LAID_OUT", 1)
-    monkeypatch.setattr("fedhpo_gym.fl.averaging.PIECE", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.torch_trainer.PIECE", 1)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 
 
@@ -105,7 +105,7 @@ def test_gathering_items_first_gives_the_same_numbers(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(federation, MIXED).metrics
-    monkeypatch.setattr("fedhpo_gym.fl.averaging.MIN_ALONE", 2**40)
+    monkeypatch.setattr("fedhpo_gym.fl.torch_trainer.MIN_ALONE", 2**40)
     np.testing.assert_array_equal(run(federation, MIXED).metrics, whole)
 
 

@@ -16,7 +16,7 @@ from fedhpo_gym.fl import shared_matrices  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import ConvNet  # noqa: E402
-from fedhpo_gym.fl.shared_together import SharedMatrices  # noqa: E402
+from fedhpo_gym.fl.shared_matrices import SharedMatrices  # noqa: E402
 from plain_models import course, small_images  # noqa: E402
 
 MORE = {"mu": 0.5, "regularization": 0.5, "server_momentum": 0.9, "server_learning_rate": 0.5}

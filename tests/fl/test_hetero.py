@@ -18,8 +18,7 @@ from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data import load_dataset, make_dataset  # noqa: E402
 from fedhpo_gym.data.federation import make_federation  # noqa: E402
 from fedhpo_gym.data.graph_federations import HeteroFederation, make_hetero_federation  # noqa: E402
-from fedhpo_gym.data.graph_sets import GraphSet, make_graph_set  # noqa: E402
-from fedhpo_gym.data.graph_tasks import make_graph_sets  # noqa: E402
+from fedhpo_gym.data.graph_sets import GraphSet, make_graph_set, make_graph_sets  # noqa: E402
 from fedhpo_gym.data.graphs import from_dense  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402

@@ -9,8 +9,7 @@ import pytest
 
 from fedhpo_gym.cli.problems import page
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
-from fedhpo_gym.stored.health import LABELS, agree, faults, health_of
-from fedhpo_gym.stored.health_cards import KINDS, health_on, open_card
+from fedhpo_gym.stored.health import KINDS, LABELS, agree, faults, health_of, health_on, open_card
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.tasks import task_of
 

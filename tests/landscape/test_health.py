@@ -14,8 +14,7 @@ import pytest
 from fedhpo_gym.core.archive import DIGEST, add_to_card
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.stored.health import HEALTH, LABELS, edges, health_of
-from fedhpo_gym.stored.health_cards import health_on, write_health
+from fedhpo_gym.stored.health import HEALTH, LABELS, edges, health_of, health_on, write_health
 from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.surrogate import open_surrogate
 from fedhpo_gym.stored.table import FORMAT, Table

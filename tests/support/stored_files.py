@@ -157,9 +157,8 @@ def tiny_task(rounds: int = TINY_ROUNDS, seeds: tuple[int, ...] = (1, 2, 3)) -> 
 @cache
 def tiny_folder() -> Path:
     """Return a folder with the table of `tiny_task()`, built once per test process."""
-    from fedhpo_gym.building.build import build_table
-    from fedhpo_gym.building.grid import GridDesign
-    from fedhpo_gym.building.workers import compute_unit
+    from fedhpo_gym.building.build import build_table, compute_unit
+    from fedhpo_gym.building.design import GridDesign
 
     folder = Path(tempfile.mkdtemp(prefix="fedhpo-gym-tiny-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import ENV_VAR
-from fedhpo_gym.stored import curve_format
+from fedhpo_gym.stored import curve_coder
 from fedhpo_gym.stored.catalogue import EMBEDDED
 from fedhpo_gym.stored.codec import CONTEXTS, MOST, Decoder, Encoder, lanes_for
-from fedhpo_gym.stored.curve_coder import COUNTS, VALUES, CurveLayout
-from fedhpo_gym.stored.curve_format import ENTRY, WORDS, pack, unpack
+from fedhpo_gym.stored.curve_coder import COUNTS, ENTRY, VALUES, WORDS, CurveLayout, pack, unpack
 from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.table import FORMAT, StoredCurves, Table, write_table
 from stored_files import SAMPLES, arrays_of, write_made_up_table
@@ -121,7 +120,7 @@ def drawn(kind: CurveLayout, rng: np.random.Generator, lawful: bool) -> dict[str
         for s, (split, dtype) in enumerate(kind.dtypes(metric).items()):
             top = SAMPLES[:, :, s].min() + 1 if metric == "accuracy" else np.iinfo(dtype).max + 1
             shape = (*kind.shape, SAMPLES.shape[1])
-            both = [rng.integers(0, top, shape).astype(dtype) for _ in curve_format.WHICH]
+            both = [rng.integers(0, top, shape).astype(dtype) for _ in curve_coder.WHICH]
             current, best_ones = (one.reshape(-1, shape[-1]) for one in both)
             for cell in range(len(best_ones) if lawful else 0):
                 if same[cell]:
@@ -145,7 +144,7 @@ def test_arrays_come_back_whatever_they_are(
     arrays = drawn(kind, rng, lawful)
     seeds = rng.integers(0, len(SAMPLES), int(np.prod(shape)))
     members, said = pack(arrays, kind, seeds)
-    again = curve_format.Packing.from_card(json.loads(json.dumps(said.to_card())), kind)
+    again = curve_coder.Packing.from_card(json.loads(json.dumps(said.to_card())), kind)
     assert again == said
     assert not lawful or said.follows
     assert_equal(unpack(members, kind, seeds, again, "this"), arrays)
@@ -189,7 +188,7 @@ def some_stored() -> list[Any]:
 def test_what_is_stored_is_packed_without_loss(card: Path, tmp_path: Path) -> None:
     stored = Table(card) if ".table." in card.name else Sample(card)
     again = written_anew(stored, tmp_path)
-    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, curve_format.NAME)
+    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, curve_coder.NAME)
     assert_equal(all_of(again), all_of(stored))
 
 

@@ -26,8 +26,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, list_tables, open_sample, open_table
-from fedhpo_gym.stored.health import LABELS
-from fedhpo_gym.stored.health_cards import health_on
+from fedhpo_gym.stored.health import LABELS, health_on
 from fedhpo_gym.stored.table import WHICH, Table, write_table
 from fedhpo_gym.tasks import Task, get_task
 from stored_files import (

@@ -13,7 +13,7 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.partitions import PARTITIONS, get_partition
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset
 from fedhpo_gym.tasks import TASKS
-from fedhpo_gym.tasks.instances import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
+from fedhpo_gym.tasks.federated import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
 

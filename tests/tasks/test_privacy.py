@@ -201,9 +201,8 @@ def test_many_environments_show_the_same() -> None:
 def test_tables_and_training_show_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    from fedhpo_gym.building.build import build_table
-    from fedhpo_gym.building.grid import GridDesign
-    from fedhpo_gym.building.workers import compute_unit
+    from fedhpo_gym.building.build import build_table, compute_unit
+    from fedhpo_gym.building.design import GridDesign
 
     task = tiny_task(rounds=3, seeds=(1,)).variant(algorithm="nbafl").fix({"epsilon": 1.0})
     design = GridDesign(task)

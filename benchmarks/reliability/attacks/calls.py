@@ -17,7 +17,7 @@ from attacks.verdicts import Tally, judged, run_cases
 from fedhpo_gym.agents import make_agent
 from fedhpo_gym.backends import engine_courses  # noqa: F401 - loading torch takes more than a case may
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.data.leaf_preprocessing import Options
+from fedhpo_gym.data.leaf import Options
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.trial.arguments import TrialArguments
 from fedhpo_gym.space import Dimension, SearchSpace

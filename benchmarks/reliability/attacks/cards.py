@@ -18,8 +18,15 @@ from fedhpo_gym.cli.show import description
 from fedhpo_gym.core.archive import DIGEST, UNDIGESTED, arrays_of, card_digest
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
-from fedhpo_gym.stored.health import agree, faults, health_of, inert, labels_on
-from fedhpo_gym.stored.health_cards import health_on, open_card
+from fedhpo_gym.stored.health import (
+    agree,
+    faults,
+    health_of,
+    health_on,
+    inert,
+    labels_on,
+    open_card,
+)
 from fedhpo_gym.tasks import get_task
 
 

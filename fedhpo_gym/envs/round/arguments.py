@@ -14,10 +14,9 @@ from fedhpo_gym.backends.courses import Courses
 from fedhpo_gym.core.checks import check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
-from fedhpo_gym.envs.round.controls import RATE, Controls
 from fedhpo_gym.envs.round.env import INFO_KEYS, RoundEnv, RoundVectorEnv
 from fedhpo_gym.envs.round.process import RoundProcess
-from fedhpo_gym.envs.round.settings import RoundSettings, measured_objectives
+from fedhpo_gym.envs.round.settings import RATE, Controls, RoundSettings, measured_objectives
 from fedhpo_gym.envs.vector import checked_keys, checked_number
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.objectives import Objective

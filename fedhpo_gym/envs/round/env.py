@@ -112,7 +112,7 @@ class RoundEnv(DrawnEnv):
     instance and the actions. Train and test instances share no seed: initialisation, splits, client
     sampling and minibatches are drawn anew. LDA and graph communities also give clients other
     samples; where users or tasks are the clients, they are the same in all instances (see
-    `fedhpo_gym.tasks.instances`).
+    `fedhpo_gym.tasks.federated`).
 
     It *terminates* when the horizon or the budget is reached, both of which are observed, and when
     the course diverges: then the potential falls to its lowest value, a penalty is due, and so is

@@ -17,18 +17,20 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.draws import EpisodeDraws, unnamed_stream
 from fedhpo_gym.envs.round import observation
-from fedhpo_gym.envs.round.controls import RATE, Controls
-from fedhpo_gym.envs.round.noise import Measurement, measurement_of
 from fedhpo_gym.envs.round.observation import (
     Episodes,
+    Measurement,
     Row,
     client_means,
     log_norms,
     mean_and_spread,
+    measurement_of,
 )
 from fedhpo_gym.envs.round.settings import (
     AMOUNTS,
     POTENTIALS,
+    RATE,
+    Controls,
     RoundSettings,
     amounts,
     fall_of,

@@ -30,7 +30,7 @@ from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, Tri
 from fedhpo_gym.envs.vector import checked_number
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
-from fedhpo_gym.objectives.spending import COST_NAMES
+from fedhpo_gym.objectives.performance import COST_NAMES
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import REWARDS, Task, get_task

@@ -18,8 +18,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features
 from fedhpo_gym.fl.models.model import Model
-from fedhpo_gym.fl.shared_matrices import Matrix
-from fedhpo_gym.fl.shared_together import Matrices
+from fedhpo_gym.fl.shared_matrices import Matrices, Matrix
 
 Parameters = dict[str, Tensor]
 """Named tensors of shape (model's own, items, ...): the second axis counts what is trained

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedhpo_gym.analysis.stats.hypotheses import binomial_tail, chi2_tail, normal_tail, range_tail
+from fedhpo_gym.analysis.stats import binomial_tail, chi2_tail, normal_tail, range_tail
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 scipy_stats = pytest.importorskip("scipy.stats")

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.analysis.stats import (
+    _groups,
     critical_difference,
     friedman,
     holm,
     mean_ranks,
     nemenyi,
+    range_tail,
     rank_sum,
     ranks,
     sign_test,
     wilcoxon,
     wilcoxon_holm,
 )
-from fedhpo_gym.analysis.stats.hypotheses import _groups, range_tail
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 

@@ -14,7 +14,7 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     require_layout,
     unsupported,
 )
-from fedhpo_gym.backends.federatedscope.peer.control import require_unchanged, write_entries
+from fedhpo_gym.backends.federatedscope.peer.course import require_unchanged, write_entries
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks import TASKS, Task, get_task

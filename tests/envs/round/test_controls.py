@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.round.controls import Controls
+from fedhpo_gym.envs.round.settings import Controls
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import get_task, round_system
 

@@ -20,7 +20,7 @@ from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.round.observation import client_means, log_norms, mean_and_spread
 from fedhpo_gym.envs.round.settings import POTENTIALS, decades
 from fedhpo_gym.tasks import TASKS, Task, get_task, make_instances
-from fedhpo_gym.tasks.instances import TEST_SEEDS, TRAIN_SEEDS
+from fedhpo_gym.tasks.federated import TEST_SEEDS, TRAIN_SEEDS
 from fedhpo_gym.testing import RoundConformance, plain, rollout
 from fedhpo_gym.testing.rollout import go_on
 from fedhpo_gym.testing.task import elsewhere

@@ -18,7 +18,7 @@ from fedhpo_gym.building.build import build_sample
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.natural import NATURAL
-from fedhpo_gym.envs.round.controls import Controls
+from fedhpo_gym.envs.round.settings import Controls
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity, query_columns
 from fedhpo_gym.fl.models import CompiledModel, get_model
 from fedhpo_gym.space import SearchSpace

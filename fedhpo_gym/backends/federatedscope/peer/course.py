@@ -8,14 +8,15 @@ away. So courses that take turns give the same numbers as each alone.
 from __future__ import annotations
 
 import importlib
+import inspect
+import logging
+import random
 import shutil
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from fedhpo_gym.backends.federatedscope.peer import control
 
 Say = Callable[..., None]
 
@@ -57,16 +58,16 @@ class Course:
 
     def evaluate(self) -> dict[str, Any]:
         """Return the metrics of every client for the model as it is; this draws nothing."""
-        found: dict[str, Any] = self._resume(lambda: control.evaluate(self._runner))
+        found: dict[str, Any] = self._resume(lambda: metrics_by_client(self._runner))
         return found
 
     def configure(self, request: dict[str, Any]) -> None:
         """Change hyperparameters from the next round on."""
-        self._resume(lambda: control.configure(self._runner, request))
+        self._resume(lambda: configure(self._runner, request))
 
     def cohorts(self, rounds: int) -> Any:
         """Return who will train in each of the next rounds; this draws nothing."""
-        return self._resume(lambda: control.cohorts(self._runner.server, rounds))
+        return self._resume(lambda: cohorts(self._runner.server, rounds))
 
     def drop(self) -> None:
         """End the course and remove what FederatedScope wrote of it."""
@@ -125,13 +126,13 @@ class Course:
     def measure(self, sender: int, when: str, metrics: Callable[[], dict[str, Any]]) -> None:
         """Note what a client's model is like before or after training; this draws nothing."""
         if self._updates is not None and self._request["measured"]:
-            kept = control.save_state()
-            self._updates.measure(sender, when, control.plain(metrics()))
-            control.restore_state(kept)
+            kept = save_state()
+            self._updates.measure(sender, when, plain(metrics()))
+            restore_state(kept)
 
     def report(self, finished: int, of_clients: dict[int, dict[str, Any]]) -> None:
         """Send the metrics of all clients after so many rounds."""
-        clients = {client: control.plain(metrics) for client, metrics in of_clients.items()}
+        clients = {client: plain(metrics) for client, metrics in of_clients.items()}
         self._say(course=self.number, round=finished, clients=clients, cpu_s=time.process_time())
 
     def stand(self, finished: int) -> None:
@@ -148,10 +149,10 @@ class Course:
                     self._error = error
 
     def _stop(self) -> None:
-        kept = control.save_state()
+        kept = save_state()
         self._back.release()
         self._go.acquire()
-        control.restore_state(kept)
+        restore_state(kept)
 
 
 class Building:
@@ -167,18 +168,18 @@ class Building:
         logs = utils if hasattr(utils, "update_logger") else module("logging")
         config = importlib.import_module("federatedscope.core.configs.config").global_cfg.clone()
         wanted = self._request["entries"]
-        control.write_entries(config, wanted)
+        write_entries(config, wanted)
         config.outdir, config.expname = str(self._folder.parent), self._folder.name
         logs.update_logger(config, clear_before_add=True)
-        control.quieten()
+        quieten()
         utils.setup_seed(config.seed)
         self._federations.use(self._request["data"])
         data, changed = module("data_builder").get_data(config=config.clone())
         config.merge_from_other_cfg(changed)
         config.freeze()
-        control.require_unchanged(config, wanted)
+        require_unchanged(config, wanted)
         utils.setup_seed(config.seed)
-        known = control.monitors()
+        known = monitors()
         before = len(known)
         workers = module("worker_builder")
         server = hooked(workers.get_server_cls(config), of)
@@ -187,15 +188,15 @@ class Building:
         self._monitors = known[before:]
         if self._request.get("initial"):
             arrays = self._federations.use(self._request["data"])
-            control.put_initial(runner, arrays, self._request["initial"])
+            put_initial(runner, arrays, self._request["initial"])
         if self._request["lone_rows"]:
-            control.leave_out_lone_rows(runner)
+            leave_out_lone_rows(runner)
         return runner
 
     def close(self) -> None:
         """Close the log, and forget what FederatedScope keeps of all courses of a process."""
-        control.close_log()
-        known = control.monitors()
+        close_log()
+        known = monitors()
         own = set(map(id, self._monitors))
         known[:] = [monitor for monitor in known if id(monitor) not in own]
 
@@ -244,11 +245,11 @@ def hooked_client(base: Any, course: Any) -> Any:
 
             def received() -> Any:
                 self.trainer.update(message.content)
-                return control.metrics_of(self)
+                return metrics_of(self)
 
             course.measure(self.ID, "before", received)
             found = super().callback_funcs_for_model_para(message)
-            course.measure(self.ID, "after", lambda: control.metrics_of(self))
+            course.measure(self.ID, "after", lambda: metrics_of(self))
             return found
 
     return Client
@@ -301,3 +302,181 @@ def _beside(update: Any, mean: Any) -> dict[str, float]:
     cosine = float(update @ mean) / (norm * length) if norm * length > 0 else 0.0
     known = max(-1.0, min(1.0, cosine)) if cosine == cosine else 0.0
     return {"norm": norm, "alignment": known}
+
+
+def plain(metrics: dict[str, Any]) -> dict[str, float]:
+    """Return a client's metrics as numbers that JSON can hold."""
+    return {str(name): float(value) for name, value in metrics.items() if value is not None}
+
+
+def metrics_by_client(runner: Any) -> dict[int, dict[str, float]]:
+    """Return every client's metrics for the server's model."""
+    kept = save_state()
+    found = {}
+    for number, client in runner.client.items():
+        client.trainer.update(runner.server.models[0].state_dict())
+        found[number] = plain(metrics_of(client))
+    restore_state(kept)
+    return found
+
+
+def metrics_of(client: Any) -> dict[str, Any]:
+    """Return a client's metrics of its model as it is."""
+    metrics: dict[str, Any] = {}
+    for split in client._cfg.eval.split:
+        metrics.update(client.trainer.evaluate(target_data_split_name=split))
+    return metrics
+
+
+def cohorts(server: Any, rounds: int) -> list[list[int]]:
+    """Return who will be sampled in the next rounds; only the sampler draws from numpy."""
+    kept, states = save_state(), server.sampler.client_state.copy()
+    found = []
+    for _ in range(rounds):
+        found.append(sorted(server.sampler.sample(size=server.sample_client_num)))
+        server.sampler.client_state = states.copy()
+    restore_state(kept)
+    return found
+
+
+def configure(runner: Any, request: dict[str, Any]) -> None:
+    """Change hyperparameters of clients and server, as FederatedScope's own FedEx does."""
+    for number, client in runner.client.items():
+        own = request["clients"].get(str(number), {})
+        _reconfigure(client, {**request["entries"], **own})
+    server = runner.server
+    server.sample_client_num = request["sample_client_num"]
+    server._cfg.defrost()
+    server._cfg.federate.sample_client_num = request["sample_client_num"]
+    server._cfg.freeze(inform=False, save=False, check_cfg=False)
+    for name, value in request["server"].items():
+        for group in server.aggregator.optimizer.param_groups:
+            group[name] = value
+
+
+def _reconfigure(client: Any, wanted: dict[str, Any]) -> None:
+    config = client._cfg
+    config.defrost()
+    write_entries(config, wanted)
+    config.freeze(inform=False, save=False, check_cfg=False)
+    client.trainer.cfg = config
+
+
+def leave_out_lone_rows(runner: Any) -> None:
+    """Let clients take no step on a minibatch of one row, which batch normalisation refuses."""
+    torch = importlib.import_module("torch")
+    rates: dict[int, list[float]] = {}
+
+    def leave_out(ctx: Any) -> None:
+        if len(ctx.data_batch[-1]) == 1:
+            groups = ctx.optimizer.param_groups
+            rates[id(ctx)] = [group["lr"] for group in groups]
+            for group in groups:
+                group["lr"] = 0.0
+            _norms(torch, ctx.model, training=False)
+
+    def go_on(ctx: Any) -> None:
+        for group, rate in zip(ctx.optimizer.param_groups, rates.pop(id(ctx), [])):  # noqa: B905
+            group["lr"] = rate
+            _norms(torch, ctx.model, training=True)
+
+    for client in runner.client.values():
+        client.trainer.register_hook_in_train(leave_out, "on_batch_start")
+        client.trainer.register_hook_in_train(go_on, "on_batch_end")
+
+
+def _norms(torch: Any, model: Any, training: bool) -> None:
+    for part in model.modules():
+        if isinstance(part, torch.nn.BatchNorm1d):
+            part.train(training)
+
+
+def put_initial(runner: Any, data: Any, names: dict[str, str]) -> None:
+    """Start from weights that were handed over: names of parameters -> names of arrays."""
+    torch = importlib.import_module("torch")
+    parameters = runner.server.model.state_dict()
+    for name, array in names.items():
+        parameters[name].copy_(torch.from_numpy(data[array]))
+
+
+_OPTIMIZERS = ("train.optimizer", "fedopt.optimizer")
+"""Where FederatedScope takes any name, and hands it to the optimizer of torch."""
+
+
+def write_entries(config: Any, entries: dict[str, Any]) -> None:
+    """Write entries, by dotted name."""
+    for key, value in entries.items():
+        path, _, name = key.rpartition(".")
+        node = config
+        for part in filter(None, path.split(".")):
+            if part not in node:
+                raise KeyError(_unknown(key))
+            node = node[part]
+        if name not in node and not (path in _OPTIMIZERS and _takes(entries, path, name)):
+            raise KeyError(_unknown(key))
+        setattr(node, name, value)
+
+
+def require_unchanged(config: Any, entries: dict[str, Any]) -> None:
+    """Check that a configuration that is ready still says what was written."""
+    for key, value in entries.items():
+        node = config
+        for part in key.split("."):
+            node = node.get(part) if hasattr(node, "get") else None
+        if node != value and not (isinstance(value, list) and list(node or ()) == value):
+            raise ValueError(
+                f"FederatedScope would not follow its configuration entry {key!r}: {value!r} was "
+                f"written, and it holds {node!r}"
+            )
+
+
+def _takes(entries: dict[str, Any], path: str, name: str) -> bool:
+    kind = getattr(importlib.import_module("torch.optim"), entries.get(path + ".type", "SGD"), None)
+    return kind is not None and name in inspect.signature(kind).parameters
+
+
+def _unknown(key: str) -> str:
+    return f"FederatedScope knows no configuration entry {key!r}, and would ignore it"
+
+
+Kept = tuple[Any, Any, Any, list[Any]]
+
+
+def save_state() -> Kept:
+    """Return the state of the random generators, and the handlers of the log."""
+    numpy, torch = importlib.import_module("numpy"), importlib.import_module("torch")
+    handlers = list(_log().handlers)
+    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), handlers
+
+
+def restore_state(kept: Kept) -> None:
+    """Put back what was saved."""
+    numpy, torch = importlib.import_module("numpy"), importlib.import_module("torch")
+    random.setstate(kept[0])
+    numpy.random.set_state(kept[1])
+    torch.set_rng_state(kept[2])
+    _log().handlers[:] = kept[3]
+
+
+def quieten() -> None:
+    """Log into the course's own file alone; what is printed as well would grow for ever."""
+    log = _log()
+    log.handlers[:] = [one for one in log.handlers if isinstance(one, logging.FileHandler)]
+
+
+def close_log() -> None:
+    """Close the log of the course that runs."""
+    for handler in _log().handlers:
+        handler.close()
+    _log().handlers[:] = []
+
+
+def monitors() -> list[Any]:
+    """Return FederatedScope's list of the monitors of all courses; it never forgets one."""
+    module = importlib.import_module("federatedscope.core.monitors.monitor")
+    known: list[Any] = getattr(module, "global_all_monitors", [])
+    return known
+
+
+def _log() -> logging.Logger:
+    return logging.getLogger("federatedscope")
