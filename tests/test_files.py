@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pieces import write as write_piece
 
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.files import new_file, new_folder, write_text
 from fedhpo_gym.data.cache import write_arrays
-from fedhpo_gym.studies.pieces import write as write_piece
 
 NOISE = np.random.default_rng(0).integers(0, 256, 200_000).astype(np.uint8)
 WRITERS: dict[str, Callable[[Path], object]] = {

@@ -22,7 +22,7 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym
 from fedhpo_gym.analysis import stats
-from fedhpo_gym.core.checks import Range, as_typed
+from fedhpo_gym.core.checks import Range, as_typed, checked_types, explained_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective, epsilon_from_renyi, selected_renyi, selection_epsilon
 from fedhpo_gym.tasks import get_task
@@ -38,18 +38,24 @@ Public = Callable[..., Any]
 
 
 def public_functions() -> dict[str, Public]:
-    """Return all functions that a package lists in `__all__`, by the name they are found at."""
+    """Return the functions in `__all__` and those that check types, by where they are found."""
     found: dict[int, tuple[str, Public]] = {}
     names = [one.name for one in pkgutil.walk_packages(fedhpo_gym.__path__, "fedhpo_gym.")]
     for name in ["fedhpo_gym", *(one for one in names if "__main__" not in one)]:
         if ".federatedscope.peer" in name:  # of another interpreter
             continue
         module = importlib.import_module(name)
-        for listed in getattr(module, "__all__", ()):
+        checked = (key for key, one in vars(module).items() if _checks_types(one, name))
+        for listed in (*getattr(module, "__all__", ()), *checked):
             one = getattr(module, listed)
             if callable(one) and not isinstance(one, type) and hasattr(one, "__qualname__"):
                 found.setdefault(id(one), (f"{name}.{listed}", one))
     return dict(found.values())
+
+
+def _checks_types(one: object, module: str) -> bool:
+    doors = (checked_types(len).__code__, explained_types(len).__code__)
+    return inspect.isfunction(one) and one.__module__ == module and one.__code__ in doors
 
 
 def fitting(hint: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from pieces import claim, pieces
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.analysis.tuning_cost import (
@@ -36,7 +37,6 @@ from fedhpo_gym.analysis.tuning_cost import (
 )
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import get_task
 from studies import study_parser, table
 

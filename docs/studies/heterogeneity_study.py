@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pieces import claim, pieces
 
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS, STYLES
 from fedhpo_gym.backends.raw import Raw
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import Task, get_task
 from studies import cell, positive, study_parser, table, tables_here
 

@@ -22,12 +22,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from noise_report import draw, report
+from pieces import claim, pieces
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Agent, agent_class, make_agent, run_episode
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.pieces import claim, pieces
 from fedhpo_gym.tasks import get_task
 from studies import positive, study_parser
 

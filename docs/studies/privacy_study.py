@@ -18,11 +18,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from pieces import claim, pieces
 
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis.plot import COLOURS, SETTINGS, STYLES
-from fedhpo_gym.studies.pieces import claim, pieces
 from studies import cell, positive, study_parser, table
 
 PAPER = {1: "63.87 ± 6.38", 10: "87.02 ± 1.16", 20: "87.30 ± 0.54"}

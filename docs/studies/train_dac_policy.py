@@ -23,6 +23,7 @@ import gymnasium as gym
 import numpy as np
 from dac_report import write_report
 from numpy.typing import NDArray
+from pieces import claim, pieces, read
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.policy import Actor, load_policy
@@ -30,7 +31,6 @@ from fedhpo_gym.agents.sb3 import make_vector
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.pieces import claim, pieces, read
 from studies import positive, study_parser, tables_here, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")

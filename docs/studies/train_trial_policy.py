@@ -22,12 +22,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from pieces import claim, pieces, read
 from trial_report import write_report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Step, make_agent, run_episode
 from fedhpo_gym.studies.environments import resolve_id
-from fedhpo_gym.studies.pieces import claim, pieces, read
 from studies import positive, study_parser, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle", "KC1", "Australian")

@@ -19,12 +19,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from pieces import claim, pieces
 from workers_report import draw, report
 
 import fedhpo_gym
 from fedhpo_gym.agents import agent_class, make_agent, run_crew
 from fedhpo_gym.records.incumbents import Trials, incumbents
-from fedhpo_gym.studies.pieces import claim, pieces
 from studies import positive, study_parser
 
 AGENTS = ("random", "optuna-tpe", "hyperband", "bohb")

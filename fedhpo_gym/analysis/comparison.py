@@ -8,46 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedhpo_gym.analysis import stats
 from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.problems import Summary
-from fedhpo_gym.analysis.stats import (
-    Band,
-    CriticalDifference,
-    Numbers,
-    WinTieLoss,
-    area,
-    bootstrap_band,
-    bootstrap_interval,
-    critical_difference,
-    holm,
-    improvement_interval,
-    interquartile_mean,
-    mean_ranks,
-    nemenyi,
-    normalised_regret,
-    probability_of_improvement,
-    rank_sum,
-    relative_overtuning,
-    sign_test,
-    wilcoxon_holm,
-)
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.records.incumbents import FRACTIONS, Study, ends
-
-__all__ = [
-    "FINAL",
-    "REGRET",
-    "RETURN",
-    "VALIDATION",
-    "VOLUME",
-    "Comparison",
-    "answer",
-    "certainty",
-    "compare",
-    "comparison_tables",
-    "shown_p",
-    "verdict",
-]
 
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
@@ -72,7 +37,7 @@ class Pair:
     """
 
     agents: tuple[str, str]
-    problems: WinTieLoss
+    problems: stats.WinTieLoss
     p_means: float
     p_runs: float | None
     p_nemenyi: float
@@ -125,14 +90,14 @@ class Comparison:
     study: Study
     by_runs: bool
     order: tuple[str, ...]
-    fractions: Numbers
-    ranks: Mapping[str, Numbers]
-    regret: Mapping[str, Band]
-    finals: Mapping[str, tuple[Numbers, ...]]
-    curves: Mapping[str, tuple[Numbers, ...]]
-    means: CriticalDifference
-    runs: CriticalDifference | None
-    means_at: tuple[CriticalDifference, ...]
+    fractions: stats.Numbers
+    ranks: Mapping[str, stats.Numbers]
+    regret: Mapping[str, stats.Band]
+    finals: Mapping[str, tuple[stats.Numbers, ...]]
+    curves: Mapping[str, tuple[stats.Numbers, ...]]
+    means: stats.CriticalDifference
+    runs: stats.CriticalDifference | None
+    means_at: tuple[stats.CriticalDifference, ...]
     numbers: Mapping[str, AgentNumbers]
     pairs: tuple[Pair, ...]
     alike: Mapping[str, tuple[bool, ...]]
@@ -180,18 +145,20 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     seeds = [len(study.paired_seeds(problem)) for problem in study.problems]
     means = study.finals_of_means() / spans
     runs = study.finals_of_runs() / np.repeat(spans, seeds, axis=0)
-    on_means = critical_difference(means, study.agents)
-    on_runs = critical_difference(runs, study.agents) if len(runs) else None
+    on_means = stats.critical_difference(means, study.agents)
+    on_runs = stats.critical_difference(runs, study.agents) if len(runs) else None
     values = {(p, a): study.values(p, a) for p in study.problems for a in study.agents}
     curves = _normalised(study, lambda *cell: values[cell], sides)
     finals = _normalised(study, study.final, sides)
-    numbers = _numbers(study, curves, finals, mean_ranks(means), runs)
+    numbers = _numbers(study, curves, finals, stats.mean_ranks(means), runs)
     pairs = math.comb(len(study.agents), 2)
     by_runs = _floor(pairs, len(means)) and bool(len(runs)) and not _floor(pairs, len(runs))
     shown = {a: one.rank_runs if by_runs else one.rank for a, one in numbers.items()}
     order = tuple(sorted(study.agents, key=lambda a: (shown[a] or 0.0, numbers[a].iqm, a)))
     by_time = np.array([[values[p, a].mean(axis=0) for a in study.agents] for p in study.problems])
-    over_time = np.stack([mean_ranks(by_time[:, :, t]) for t in range(by_time.shape[2])], axis=1)
+    over_time = np.stack(
+        [stats.mean_ranks(by_time[:, :, t]) for t in range(by_time.shape[2])], axis=1
+    )
     at = [int(np.searchsorted(FRACTIONS, budget)) for budget in BUDGETS]
     return Comparison(
         study=study,
@@ -199,13 +166,14 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
         order=order,
         fractions=FRACTIONS,
         ranks=dict(zip(study.agents, over_time, strict=True)),
-        regret={agent: bootstrap_band(curves[agent]) for agent in study.agents},
+        regret={agent: stats.bootstrap_band(curves[agent]) for agent in study.agents},
         finals=finals,
         curves=curves,
         means=on_means,
         runs=on_runs,
         means_at=tuple(
-            critical_difference(by_time[:, :, min(t, len(FRACTIONS) - 1)], study.agents) for t in at
+            stats.critical_difference(by_time[:, :, min(t, len(FRACTIONS) - 1)], study.agents)
+            for t in at
         ),
         numbers=numbers,
         pairs=_pairs(study, order, means, runs),
@@ -214,15 +182,17 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     )
 
 
-_Curves = dict[str, tuple[Numbers, ...]]
+_Curves = dict[str, tuple[stats.Numbers, ...]]
 
 
 def _normalised(
-    study: Study, of: Callable[[str, str], Numbers], sides: Sequence[tuple[float, float]]
+    study: Study, of: Callable[[str, str], stats.Numbers], sides: Sequence[tuple[float, float]]
 ) -> _Curves:
     """Return normalised regret of each agent on each problem, of which `sides` are 0 and 1."""
     pairs = [*zip(study.problems, sides, strict=True)]
-    return {a: tuple(normalised_regret(of(p, a), *own) for p, own in pairs) for a in study.agents}
+    return {
+        a: tuple(stats.normalised_regret(of(p, a), *own) for p, own in pairs) for a in study.agents
+    }
 
 
 def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
@@ -237,11 +207,11 @@ def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
     return best, max(best, first)
 
 
-def alike_on(runs: Mapping[str, Numbers], alpha: float = 0.05) -> dict[str, bool]:
+def alike_on(runs: Mapping[str, stats.Numbers], alpha: float = 0.05) -> dict[str, bool]:
     """Return which agents no rank-sum test (by Holm) tells from the one of lowest mean."""
     best = min(runs, key=lambda agent: float(runs[agent].mean()))
     others = [agent for agent in runs if agent != best]
-    p_values = holm([rank_sum(runs[best], runs[agent]) for agent in others])
+    p_values = stats.holm([stats.rank_sum(runs[best], runs[agent]) for agent in others])
     return {best: True} | {
         agent: bool(p >= alpha) for agent, p in zip(others, p_values.tolist(), strict=True)
     }
@@ -253,20 +223,20 @@ def _alike(study: Study) -> dict[str, tuple[bool, ...]]:
 
 
 def _numbers(
-    study: Study, curves: _Curves, finals: _Curves, ranked: Numbers, runs: Numbers
+    study: Study, curves: _Curves, finals: _Curves, ranked: stats.Numbers, runs: stats.Numbers
 ) -> dict[str, AgentNumbers]:
-    by_runs = mean_ranks(runs).tolist() if len(runs) else [None] * len(study.agents)
+    by_runs = stats.mean_ranks(runs).tolist() if len(runs) else [None] * len(study.agents)
     found = {}
     for agent, rank, rank_runs in zip(study.agents, ranked.tolist(), by_runs, strict=True):
         own = finals[agent]
         per_problem = [float(final.mean()) for final in own]
         worst = int(np.argmax(per_problem))
-        heights = [area(curve, np.log(FRACTIONS)).mean() for curve in curves[agent]]
+        heights = [stats.area(curve, np.log(FRACTIONS)).mean() for curve in curves[agent]]
         found[agent] = AgentNumbers(
             rank=rank,
             rank_runs=rank_runs,
             iqm=_iqm(own),
-            iqm_interval=bootstrap_interval(_iqm, own) if _several(own) else None,
+            iqm_interval=stats.bootstrap_interval(_iqm, own) if _several(own) else None,
             anytime=float(np.mean(heights)),
             worst=(study.problems[worst], per_problem[worst]),
             overtuning=_overtuning(study, agent),
@@ -274,41 +244,44 @@ def _numbers(
     return found
 
 
-def _several(samples: Sequence[Numbers]) -> bool:
+def _several(samples: Sequence[stats.Numbers]) -> bool:
     """Return whether there is more than one run of any problem."""
     return any(len(sample) > 1 for sample in samples)
 
 
-def _iqm(samples: Sequence[Numbers]) -> float:
-    return interquartile_mean(np.concatenate(samples))
+def _iqm(samples: Sequence[stats.Numbers]) -> float:
+    return stats.interquartile_mean(np.concatenate(samples))
 
 
 def _overtuning(study: Study, agent: str) -> float | None:
     tests = [line.test for problem in study.problems for line in study.of(problem, agent)]
     if any(test is None or not len(test) for test in tests):
         return None
-    return float(np.median([relative_overtuning(test) for test in tests if test is not None]))
+    return float(np.median([stats.relative_overtuning(test) for test in tests if test is not None]))
 
 
-def _pairs(study: Study, order: tuple[str, ...], means: Numbers, runs: Numbers) -> tuple[Pair, ...]:
+def _pairs(
+    study: Study, order: tuple[str, ...], means: stats.Numbers, runs: stats.Numbers
+) -> tuple[Pair, ...]:
     column = {agent: place for place, agent in enumerate(study.agents)}
-    by_means, by_range = wilcoxon_holm(means), nemenyi(means)
-    by_runs = wilcoxon_holm(runs) if len(runs) else None
+    by_means, by_range = stats.wilcoxon_holm(means), stats.nemenyi(means)
+    by_runs = stats.wilcoxon_holm(runs) if len(runs) else None
     samples = {a: [study.final(p, a) for p in study.problems] for a in order}
     found = []
     for place, first in enumerate(order):
         for second in order[place + 1 :]:
             a, b = column[first], column[second]
             pair = samples[first], samples[second]
+            several = any(map(_several, pair))
             found.append(
                 Pair(
                     agents=(first, second),
-                    problems=sign_test(means[:, a], means[:, b]),
+                    problems=stats.sign_test(means[:, a], means[:, b]),
                     p_means=float(by_means[a, b]),
                     p_runs=None if by_runs is None else float(by_runs[a, b]),
                     p_nemenyi=float(by_range[a, b]),
-                    improvement=probability_of_improvement(*pair),
-                    interval=improvement_interval(*pair) if any(map(_several, pair)) else None,
+                    improvement=stats.probability_of_improvement(*pair),
+                    interval=stats.improvement_interval(*pair) if several else None,
                 )
             )
     return tuple(found)
@@ -339,7 +312,7 @@ def _decided(found: Comparison) -> str:
     return f"Nothing is decided: {why}. By {on}: {words[0].lower()}{words[1:]}."
 
 
-def _told(found: Comparison, difference: CriticalDifference, *, runs: bool) -> str:
+def _told(found: Comparison, difference: stats.CriticalDifference, *, runs: bool) -> str:
     first, *others = found.order
     p_values = {
         pair.agents[1]: (pair.p_runs if runs else pair.p_means)
@@ -409,7 +382,7 @@ def certainty(found: Comparison) -> str:
 
 
 def _not_beaten(
-    first: str, pairs: Sequence[Pair], difference: CriticalDifference, *, runs: bool
+    first: str, pairs: Sequence[Pair], difference: stats.CriticalDifference, *, runs: bool
 ) -> list[str]:
     found = []
     for pair in pairs:

@@ -21,26 +21,6 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import first_lowest
 from fedhpo_gym.records.incumbents import finite, read_lines
 
-__all__ = [
-    "WEIGHTS",
-    "Prior",
-    "RunLibrary",
-    "Runs",
-    "alpha_tunability",
-    "calibrate",
-    "epochs_run",
-    "expected_best",
-    "expected_curve",
-    "near_best",
-    "omega_tunability",
-    "probability_of_best",
-    "read_library",
-    "relative_performance",
-    "selection",
-    "simulate",
-    "simulate_by_cost",
-]
-
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
 """Of a table of runs; `test` and `cost` may be missing."""
 Count = Annotated[int, Range(1)]

@@ -17,15 +17,10 @@ from fedhpo_gym.building.surrogate_data import FittingRows, prepare
 from fedhpo_gym.building.surrogate_sources import MEASURES, FittingSource, open_source
 from fedhpo_gym.building.surrogate_verdicts import (
     FINAL_ROWS,
+    FOLDS,
     MAX_BYTES,
     NEARLY,
     SELECTION_ROWS,
-    surrogate_card,
-    write_claim,
-    write_verdicts,
-)
-from fedhpo_gym.building.validation import (
-    FOLDS,
     Claims,
     claims,
     cross_validate,
@@ -33,9 +28,12 @@ from fedhpo_gym.building.validation import (
     folds_of,
     optimism,
     summary,
+    surrogate_card,
     tau_at,
     truths,
     verdict,
+    write_claim,
+    write_verdicts,
     yardstick,
 )
 from fedhpo_gym.core.archive import add_to_card

@@ -32,17 +32,6 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.evaluation.records import first_lowest
 
-__all__ = [
-    "RULE",
-    "RULES",
-    "Study",
-    "Trajectory",
-    "Trials",
-    "incumbents",
-    "read_table",
-    "time_grid",
-]
-
 Numbers = NDArray[np.float64]
 Places = NDArray[np.int64]
 RULE: Final = "recommended"

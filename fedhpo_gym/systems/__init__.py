@@ -10,7 +10,7 @@ from typing import Any, Final
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.asynchronous import JobClock
-from fedhpo_gym.systems.base import NEEDS_SAMPLES, System
+from fedhpo_gym.systems.base import NEEDS_SAMPLES, ClientWork, CourseHistory, System, Work
 from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import (
     CROSS_DEVICE,
@@ -21,7 +21,6 @@ from fedhpo_gym.systems.model import (
     harmonic,
 )
 from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord, read_records
-from fedhpo_gym.systems.work import ClientWork, CourseHistory, Work
 
 SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
     {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}

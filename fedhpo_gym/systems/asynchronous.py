@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.systems.base import Floats, Work
 from fedhpo_gym.systems.devices import Availability, Draw
-from fedhpo_gym.systems.work import Floats, Work
 
 if TYPE_CHECKING:
     from fedhpo_gym.systems.base import System

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.systems.base import Floats
 from fedhpo_gym.systems.devices import Availability, Devices, Draw
-from fedhpo_gym.systems.work import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, System, Whole
+from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, CourseHistory, System, Whole, Work
 from fedhpo_gym.systems.cohorts import (
     Invitations,
     Rounds,
@@ -28,7 +28,6 @@ from fedhpo_gym.systems.cohorts import (
     take_rounds,
 )
 from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
-from fedhpo_gym.systems.work import CourseHistory, Work
 
 PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""

@@ -14,8 +14,7 @@ from fedhpo_gym.core import files
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.base import MOST, System
-from fedhpo_gym.systems.work import Work
+from fedhpo_gym.systems.base import MOST, System, Work
 
 WORK_COLUMNS: Final = (
     "num_parameters", "sampled_clients", "local_epochs", "minibatch_steps", "samples",

@@ -15,7 +15,6 @@ from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
 from fedhpo_gym.tasks.federated import Instance, Task, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
-from fedhpo_gym.tasks.mlp import MLP_TASKS
 from fedhpo_gym.tasks.natural import (
     TRIALS_ONLY,
     joint_names,
@@ -23,7 +22,7 @@ from fedhpo_gym.tasks.natural import (
     natural_names,
     natural_tasks,
 )
-from fedhpo_gym.tasks.networks import BERT_TASKS, CNN_TASKS, GNN_TASKS, HETERO_TASKS
+from fedhpo_gym.tasks.networks import BERT_TASKS, CNN_TASKS, GNN_TASKS, HETERO_TASKS, MLP_TASKS
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 

@@ -14,9 +14,15 @@ from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.serveropt import ADAPTS
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks import logistic_regression, mlp
+from fedhpo_gym.tasks import logistic_regression
 from fedhpo_gym.tasks.federated import Task
-from fedhpo_gym.tasks.mlp import ARCHITECTURE, perceptron_size
+from fedhpo_gym.tasks.networks import (
+    MLP_ARCHITECTURE,
+    MLP_BUDGET_S,
+    MLP_SPACE_V1,
+    PerceptronTask,
+    perceptron_size,
+)
 
 ROUNDS = (1, 3, 6, 13, 25, 50, 75, 100)
 """Rounds after which models are evaluated."""
@@ -63,7 +69,7 @@ class NaturalTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NaturalPerceptron(NaturalTask, mlp.PerceptronTask):
+class NaturalPerceptron(NaturalTask, PerceptronTask):
     """A task of perceptrons with such clients."""
 
 
@@ -87,14 +93,14 @@ def natural_tasks(table: NaturalTable) -> Iterator[Task]:
         tags=frozenset({"lr", "natural", "cross-silo"}),
         **shared,
     )
-    space = mlp.CLIENT_SPACE_V1
-    largest = (int(space[name].high) for name in mlp.ARCHITECTURE)
+    space = MLP_SPACE_V1
+    largest = (int(space[name].high) for name in MLP_ARCHITECTURE)
     perceptron = NaturalPerceptron(
         model="MLP",
-        num_parameters=mlp.perceptron_size(table.width, table.classes, *largest),
+        num_parameters=perceptron_size(table.width, table.classes, *largest),
         client_space=space,
-        budget_s=mlp.BUDGET_S,
-        architecture=mlp.ARCHITECTURE,
+        budget_s=MLP_BUDGET_S,
+        architecture=MLP_ARCHITECTURE,
         tags=frozenset({"mlp", "natural", "cross-silo"}),
         **shared,
     )
@@ -161,7 +167,7 @@ class JointTask(Task):
         """Return the size of the model of a configuration; numbers may stand for words."""
         if configuration[MODEL] in ("lr", 0):
             return (self.num_features + 1) * self.num_classes
-        depth, width = (int(configuration[name]) for name in ARCHITECTURE)
+        depth, width = (int(configuration[name]) for name in MLP_ARCHITECTURE)
         return perceptron_size(self.num_features, self.num_classes, depth, width, vectors=1)
 
 
@@ -172,7 +178,7 @@ def joint_names(table: NaturalTable) -> tuple[str, ...]:
 
 def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
     """Yield the joint problem of a table in every regime."""
-    depth, width = (int(CLIENT_SPACE[name].high) for name in ARCHITECTURE)
+    depth, width = (int(CLIENT_SPACE[name].high) for name in MLP_ARCHITECTURE)
     plain = JointTask(
         model=REGIMES[0],
         num_parameters=perceptron_size(table.width, table.classes, depth, width, vectors=1),
@@ -181,7 +187,7 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
         stored_rounds=JOINT_ROUNDS,
         budget_s=BUDGET_S,
         algorithm="serveropt",
-        architecture=(MODEL, *ARCHITECTURE),
+        architecture=(MODEL, *MLP_ARCHITECTURE),
         tags=frozenset({"joint", "natural", "cross-silo"}),
         **shared_fields(table),
     )

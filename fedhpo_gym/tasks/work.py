@@ -17,7 +17,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import ClientWork, CourseHistory, JobClock, System, Work
-from fedhpo_gym.systems.work import Floats
+from fedhpo_gym.systems.base import Floats
 from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"

@@ -24,9 +24,9 @@ from fedhpo_gym.testing.agent import (  # noqa: E402 - rewritten from here on
     agent_laws,
 )
 from fedhpo_gym.testing.analytic import Analytic, AnalyticRounds, make_env  # noqa: E402
-from fedhpo_gym.testing.backend import BackendConformance  # noqa: E402
 from fedhpo_gym.testing.conformance import (  # noqa: E402
     AlgorithmConformance,
+    BackendConformance,
     DatasetConformance,
     ObjectiveConformance,
     WrapperConformance,

@@ -40,7 +40,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from stored_files import tiny_task
-from fedhpo_gym.building import build_table
+from fedhpo_gym.building.build import build_table
 
 if __name__ == "__main__":
     build_table(tiny_task(), Path(sys.argv[1]), 1)

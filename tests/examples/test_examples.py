@@ -16,13 +16,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pieces
 import pytest
 
 import fedhpo_gym
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.fl import ENGINE_VERSION
-from fedhpo_gym.studies import pieces
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))

@@ -176,7 +176,7 @@ def test_answering_needs_no_library_but_numpy(tables: Path, run_python: Callable
     code = f"""
 import sys
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.stored import open_surrogate
+from fedhpo_gym.stored.surrogate import open_surrogate
 found = open_surrogate({NAME!r}).evaluate({BETWEEN!r}, Fidelity(5, 1.0), (1,))
 print(found.best.shape, sorted({{"sklearn", "torch", "scipy", "joblib"}} & set(sys.modules)))
 """

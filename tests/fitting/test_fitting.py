@@ -10,7 +10,7 @@ import pytest
 
 from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.surrogate_sources import FittingTable, intervals
-from fedhpo_gym.building.validation import folds_of, summary
+from fedhpo_gym.building.surrogate_verdicts import folds_of, summary
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
 from fedhpo_gym.stored.health import health_on
 from fedhpo_gym.stored.surrogate import Surrogate

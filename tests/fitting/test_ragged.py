@@ -18,7 +18,7 @@ from fedhpo_gym.building.candidates import CANDIDATES, train_network
 from fedhpo_gym.building.surrogate_data import FittingRows, completed, prepare
 from fedhpo_gym.building.surrogate_fit import LOSS
 from fedhpo_gym.building.surrogate_sources import FittingSample
-from fedhpo_gym.building.validation import (
+from fedhpo_gym.building.surrogate_verdicts import (
     Claims,
     compression_summary,
     divergence_summary,

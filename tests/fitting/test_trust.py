@@ -17,7 +17,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.surrogate_sources import FittingSample
-from fedhpo_gym.building.validation import kendall_tau, verdict, yardstick
+from fedhpo_gym.building.surrogate_verdicts import kendall_tau, verdict, yardstick
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -119,7 +119,7 @@ def test_the_yardstick_knows_the_round(tmp_path: Path, monkeypatch: pytest.Monke
     values = curve[:, None] + np.array([0.0, 0.0, 0.0, 3.0, 3.0, 3.0])[:, None, None]
     values = np.repeat(values, 2, axis=2)
     truth = surrogate_fit.Claims(values, np.zeros(values.shape[:2], np.bool_))
-    monkeypatch.setattr("fedhpo_gym.building.validation.truths", lambda _: truth)
+    monkeypatch.setattr("fedhpo_gym.building.surrogate_verdicts.truths", lambda _: truth)
     errors = yardstick(rows, np.array([0, 0, 1, 1, 2, 2]))
     # The mean of the other four: 2.25 at the first round, 1.5, then 0.75, whatever the curve.
     np.testing.assert_allclose(errors[:, -1, 0], [2.25, 2.25, 1.5, 1.5, 2.25, 2.25])

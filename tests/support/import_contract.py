@@ -40,7 +40,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "analysis": frozenset({"records"}),
     "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
-        {"agents", "records", "analysis", "tasks", "objectives", "fl", "wrappers", "data"}
+        {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
     ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,

@@ -22,7 +22,6 @@ from fedhpo_gym.data import cache as data_cache
 from fedhpo_gym.data.leaf import find_files, read_files, write_files
 from fedhpo_gym.records.files import read_record, write_record
 from fedhpo_gym.records.record import RunRecord
-from fedhpo_gym.studies import pieces
 
 REPAIR = "the same command"
 
@@ -118,14 +117,6 @@ def _read_report(folder: Path) -> int:
     return _whole(1, text.startswith("<!DOCTYPE html>") and text.rstrip().endswith("</html>"))
 
 
-def _piece(folder: Path, number: int) -> None:
-    pieces.write(folder / "a.json", [number] * 500)
-
-
-def _read_piece(folder: Path) -> int:
-    return int(np.unique(pieces.read(folder / "a.json")).item())
-
-
 def _derived(folder: Path, number: int) -> None:
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     source = folder / "source"
@@ -169,7 +160,6 @@ WRITERS = (
     Writer("unit of a build", make_part, _read_part, _named("unit.npz")),
     Writer("leaf-preprocess", _preprocessed, _read_preprocessed, _named("out"), overwrites=False),
     Writer("report", _report, _read_report, _named("report.html")),
-    Writer("piece of a study", _piece, _read_piece, _named("a.json")),
     Writer("derived arrays", _derived, _read_derived, _named("cache")),
     Writer("download", fetched, read_fetched, _named("data/file"), overwrites=False),
 )
