@@ -17,7 +17,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.draws import choose_instance
 from fedhpo_gym.envs.round.settings import RoundSettings
-from fedhpo_gym.evaluation import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.record import StepRecord
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.systems import SystemModel, Work

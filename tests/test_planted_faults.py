@@ -17,10 +17,9 @@ from fedhpo_gym.data.federation import make_user_federation
 from fedhpo_gym.data.records import make_dataset
 from fedhpo_gym.envs.trial.evaluator import TrialStreams
 from fedhpo_gym.envs.trial.ledger import TuningLedger
-from fedhpo_gym.evaluation import best_rounds
 from fedhpo_gym.evaluation.noise import exchanged
-from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import epsilon_from_renyi
+from fedhpo_gym.evaluation.records import Fidelity, best_rounds
+from fedhpo_gym.objectives.privacy import epsilon_from_renyi
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.systems import (
     CROSS_SILO,

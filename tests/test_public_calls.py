@@ -24,7 +24,8 @@ import fedhpo_gym
 from fedhpo_gym.analysis import stats
 from fedhpo_gym.core.checks import Range, as_typed, checked_types, explained_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.objectives import Objective, epsilon_from_renyi, selected_renyi, selection_epsilon
+from fedhpo_gym.objectives import Objective, selected_renyi, selection_epsilon
+from fedhpo_gym.objectives.privacy import epsilon_from_renyi
 from fedhpo_gym.tasks import get_task
 
 WRONG: tuple[Any, ...] = (

@@ -36,7 +36,7 @@ from fedhpo_gym.backends.training import make_batch, make_course, task_federatio
 from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import Course
-from fedhpo_gym.fl.models import GCN
+from fedhpo_gym.fl.models.gcn import GCN
 from fedhpo_gym.tasks import Task, get_task
 
 HIDDEN = 64

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedhpo_gym.algorithms.adaptive import FedAdam, FedYogi
-from fedhpo_gym.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
-from fedhpo_gym.algorithms.base import Algorithm, Context, LocalSteps
+from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
+from fedhpo_gym.algorithms.base import Algorithm
 from fedhpo_gym.algorithms.ditto import Ditto
 from fedhpo_gym.algorithms.dpfedavg import DPFedAvg
 from fedhpo_gym.algorithms.fedavg import FedAvg
@@ -57,26 +57,4 @@ def get_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[name]
 
 
-__all__ = [
-    "ALGORITHMS",
-    "Algorithm",
-    "Asynchronous",
-    "Context",
-    "DPFedAvg",
-    "Ditto",
-    "FedAdam",
-    "FedAsync",
-    "FedAvg",
-    "FedBN",
-    "FedBuff",
-    "FedNova",
-    "FedOpt",
-    "FedProx",
-    "FedYogi",
-    "Local",
-    "LocalSteps",
-    "NbAFL",
-    "Scaffold",
-    "ServerOpt",
-    "get_algorithm",
-]
+__all__ = ["ALGORITHMS", "Algorithm", "get_algorithm"]

@@ -25,8 +25,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from fedhpo_gym.cli.arguments import take_arguments
-from fedhpo_gym.cli.console import complain
+from fedhpo_gym.cli.console import complain, take_arguments
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.processes import terminated_as_interrupted

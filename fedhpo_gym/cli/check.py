@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from fnmatch import filter as matching
 from typing import Annotated
 
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.console import Arg, say, say_table
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.processor import this_platform, version_of
 from fedhpo_gym.studies.environments import resolve_id

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, examine, install, needs
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import Cluster, OwnTables, Variant, asked_task, complain, say
+from fedhpo_gym.cli.console import Arg, Cluster, OwnTables, Variant, asked_task, complain, say
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.files import new_folder

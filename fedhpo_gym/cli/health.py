@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import CourseState, make_batch, make_course, task_federation
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import Algorithm, Ids, Settings, Variant, asked_task, complain, say
+from fedhpo_gym.cli.console import Algorithm, Arg, Ids, Settings, Variant, asked_task, complain, say
 from fedhpo_gym.cli.listing import answering
 from fedhpo_gym.cli.problems import name_of, number, percent, survival_words, variant_of
 from fedhpo_gym.core.archive import add_to_card

@@ -17,8 +17,7 @@ from fedhpo_gym.analysis.figures import File
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
 from fedhpo_gym.analysis.report import sentences
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import Named, Records, Rule, complain, parse_pairs, say, say_table
+from fedhpo_gym.cli.console import Arg, Named, Records, Rule, complain, parse_pairs, say, say_table
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.errors import (

@@ -15,8 +15,8 @@ from fedhpo_gym import studies
 from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.backends.federatedscope.process import kept
 from fedhpo_gym.cli import report as reports
-from fedhpo_gym.cli.arguments import Arg
 from fedhpo_gym.cli.console import (
+    Arg,
     Cluster,
     Named,
     Rule,

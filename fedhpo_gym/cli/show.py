@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import Variant, asked_task, say, say_table
+from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_table
 from fedhpo_gym.cli.listing import lacking
 from fedhpo_gym.cli.problems import (
     LIMIT_HEADS,

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import OwnTables, Variant, asked_task, complain, say
+from fedhpo_gym.cli.console import Arg, OwnTables, Variant, asked_task, complain, say
 from fedhpo_gym.cli.listing import lacking, newest_id
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.identity import Identity

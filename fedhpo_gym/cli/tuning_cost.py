@@ -17,8 +17,7 @@ from fedhpo_gym.analysis.tuning_cost import (
     read_library,
     relative_performance,
 )
-from fedhpo_gym.cli.arguments import Arg
-from fedhpo_gym.cli.console import say, say_table
+from fedhpo_gym.cli.console import Arg, say, say_table
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 WORDS = ("cpe", "cpl")

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.data.graph_federations import GraphFederation, HeteroFederation
-from fedhpo_gym.fl.models import BertTiny, TorchModel
-from fedhpo_gym.fl.models.bert import WORDS, Size
+from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.models.cnn_step import EPSILON, MAX_NORM, PADDING
+from fedhpo_gym.fl.models.torch_model import TorchModel
 from fedhpo_gym.fl.self_check import BERT_SIZE, Case
 
 Arrays = Mapping[str, NDArray[np.float32]]

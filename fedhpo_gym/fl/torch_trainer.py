@@ -17,9 +17,8 @@ from torch import Tensor
 from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import records
-from fedhpo_gym.fl.evaluation import Evaluator, lay_out
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.local_training import LocalTraining
+from fedhpo_gym.fl.local_training import Evaluator, LocalTraining, lay_out
 from fedhpo_gym.fl.models.torch_model import (
     Parameters,
     TorchFederation,

@@ -12,15 +12,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.asynchronous import JobClock
 from fedhpo_gym.systems.base import NEEDS_SAMPLES, ClientWork, CourseHistory, System, Work
 from fedhpo_gym.systems.device_model import DeviceModel
-from fedhpo_gym.systems.model import (
-    CROSS_DEVICE,
-    CROSS_SILO,
-    Calibration,
-    SystemModel,
-    calibrate,
-    harmonic,
-)
-from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord, read_records
+from fedhpo_gym.systems.model import CROSS_DEVICE, CROSS_SILO, SystemModel, calibrate
+from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord
 
 SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
     {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}
@@ -55,18 +48,14 @@ __all__ = [
     "CROSS_SILO",
     "NEEDS_SAMPLES",
     "SYSTEM_MODELS",
-    "Calibration",
     "ClientWork",
     "CourseHistory",
     "DeviceModel",
     "JobClock",
-    "RecordedModel",
     "RoundRecord",
     "System",
     "SystemModel",
     "Work",
     "calibrate",
     "changed_system",
-    "harmonic",
-    "read_records",
 ]

@@ -16,7 +16,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation import Fidelity
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.records.incumbents import incumbents
 from fedhpo_gym.records.runs import trials_of_run

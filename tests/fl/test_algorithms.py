@@ -18,7 +18,8 @@ from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa:
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from plain_course import Network, plain_course  # noqa: E402
 from plain_models import LAYERS, MAX_NORM, images, plain_network  # noqa: E402
 

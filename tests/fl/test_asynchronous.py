@@ -19,7 +19,9 @@ from fedhpo_gym.data.records import make_dataset  # noqa: E402
 from fedhpo_gym.fl.asynchronous import OneSecondEach  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model, Perceptron  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
+from fedhpo_gym.fl.models.mlp import Perceptron  # noqa: E402
 from plain_course import plain_asynchronous  # noqa: E402
 
 

@@ -15,7 +15,8 @@ from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa:
 from fedhpo_gym.fl import torch_trainer  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, cnn_step  # noqa: E402
+from fedhpo_gym.fl.models import cnn_step  # noqa: E402
+from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from plain_course import client_order, draw_round  # noqa: E402
 from plain_models import course, images, plain_network, small_images, train  # noqa: E402
 

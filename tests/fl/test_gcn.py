@@ -21,8 +21,7 @@ from fedhpo_gym.data.graphs import from_dense  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import GCN  # noqa: E402
-from fedhpo_gym.fl.models.gcn import SparseMatrix, take, transpose, with_ones  # noqa: E402
+from fedhpo_gym.fl.models.gcn import GCN, SparseMatrix, take, transpose, with_ones  # noqa: E402
 from plain_models import plain_gcn  # noqa: E402
 
 CPU = torch.device("cpu")

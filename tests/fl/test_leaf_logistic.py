@@ -19,7 +19,8 @@ from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa:
 from fedhpo_gym.data.records import SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import LeafLogisticRegression, LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
+from fedhpo_gym.fl.models.logistic import LeafLogisticRegression  # noqa: E402
 from plain_course import LINEAR, Network, plain_course  # noqa: E402
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "engine"

@@ -16,8 +16,7 @@ from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa:
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import MatrixFactorisation  # noqa: E402
-from fedhpo_gym.fl.models.matrix_factorisation import MIDDLE, RANK, RIDGE  # noqa: E402
+from fedhpo_gym.fl.models.matrix_factorisation import MIDDLE, RANK, RIDGE, MatrixFactorisation  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -10,15 +10,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.tasks.networks import perceptron_size  # noqa: E402
-
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data import Dataset  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_federation  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import LogisticRegression, Model, Perceptron, PlainPerceptron  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
+from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron  # noqa: E402
+from fedhpo_gym.tasks.networks import perceptron_size  # noqa: E402
 from plain_models import initial_model, plain_mlp  # noqa: E402
 
 Federations = dict[int, Federation]

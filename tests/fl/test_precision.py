@@ -19,7 +19,8 @@ from fedhpo_gym.envs.trial.arguments import TrialArguments  # noqa: E402
 from fedhpo_gym.fl import precision, shared_matrices  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, LogisticRegression, get_model  # noqa: E402
+from fedhpo_gym.fl.models import LogisticRegression, get_model  # noqa: E402
+from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from fedhpo_gym.tasks import TASKS, get_task, task_of  # noqa: E402
 from plain_models import course, small_images  # noqa: E402
 

@@ -15,7 +15,7 @@ from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa:
 from fedhpo_gym.fl import records, shared_matrices  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet  # noqa: E402
+from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from fedhpo_gym.fl.shared_matrices import Workspace  # noqa: E402
 from plain_models import course, small_images  # noqa: E402
 

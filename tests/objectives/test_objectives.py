@@ -172,8 +172,8 @@ def test_a_course_that_diverged_is_unfair_to_all() -> None:
         diverged=np.array([True]),
         seeds=(1,),
     )
-    assert o.client_fairness(failed).tolist() == list(o.WORST_FAIRNESS)
-    assert o.client_fairness(Evaluations.stack([failed])).tolist() == [list(o.WORST_FAIRNESS)]
+    assert o.client_fairness(failed).tolist() == list(o.performance.WORST_FAIRNESS)
+    assert o.client_fairness(Evaluations.stack([failed])).tolist() == [list(o.performance.WORST_FAIRNESS)]
     # A model that predicts nothing right, although nothing diverged, is as even as any.
     alive = replace(failed, diverged=np.array([False]))
     assert o.client_fairness(alive).tolist() == [0, 0, 0, 0, 0, 1]
@@ -200,11 +200,11 @@ def test_registry_is_read_only_and_suggests() -> None:
 
 def test_makers_refuse_unknown_names() -> None:
     makers: list[tuple[Any, tuple[str, ...]]] = [
-        (o.performance_objective, ("valid", "loss")),
-        (o.performance_objective, ("val", "acc")),
-        (o.fairness_objective, ("median",)),
-        (o.fairness_objective, ("std", "all")),
-        (o.privacy_objective, ("renyi_3",)),
+        (o.performance.performance_objective, ("valid", "loss")),
+        (o.performance.performance_objective, ("val", "acc")),
+        (o.performance.fairness_objective, ("median",)),
+        (o.performance.fairness_objective, ("std", "all")),
+        (o.performance.privacy_objective, ("renyi_3",)),
     ]
     for maker, arguments in makers:
         with pytest.raises(UnknownNameError):
@@ -249,7 +249,7 @@ def test_fairness_leaves_out_clients_without_data() -> None:
 
 def test_client_fairness_takes_split_and_metric() -> None:
     assert o.client_fairness(evaluation(), "val", "f1")[4] == pytest.approx((0.3 + 0.5) / 2)
-    test_worst = o.fairness_objective("worst", split="test")
+    test_worst = o.performance.fairness_objective("worst", split="test")
     assert test_worst.name == "test_fairness_worst"
     assert value_of(test_worst, evaluation(), o.NO_PRIVACY) == pytest.approx(0.25)
     with pytest.raises(InvalidArgumentError, match="`metric` must be one where higher is better"):

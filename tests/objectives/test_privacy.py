@@ -13,15 +13,17 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.objectives import (
     CAP,
     NO_PRIVACY,
-    ORDERS,
     PRIVACY_NAMES,
     SEARCH_ORDERS,
     PrivacyLedger,
-    epsilon_from_renyi,
-    gaussian_ledger,
     planned_noise,
     poisson_curve,
     renyi_curve,
+)
+from fedhpo_gym.objectives.privacy import (
+    ORDERS,
+    epsilon_from_renyi,
+    gaussian_ledger,
     renyi_gaussian,
 )
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import UnknownNameError
-from fedhpo_gym.objectives import LARGEST, MAX_LOSS, OBJECTIVES, TRANSFORMS, Objective
+from fedhpo_gym.objectives import MAX_LOSS, OBJECTIVES, Objective
+from fedhpo_gym.objectives.base import LARGEST, TRANSFORMS
 from fedhpo_gym.wrappers import ScalarizePenalty
 
 LOSS = OBJECTIVES["val_loss"]

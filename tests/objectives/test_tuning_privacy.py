@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.objectives import (
     SEARCH_ORDERS,
-    gaussian_ledger,
     ledger_of,
     renyi_curve,
     selected_renyi,
     selection_epsilon,
 )
-from fedhpo_gym.objectives.privacy import DISTRIBUTIONS
+from fedhpo_gym.objectives.privacy import DISTRIBUTIONS, gaussian_ledger
 
 DELTA = 1e-5
 

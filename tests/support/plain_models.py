@@ -20,9 +20,9 @@ from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import FULL_BATCH, Course
-from fedhpo_gym.fl.models import Perceptron, PlainPerceptron
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.models.cnn_step import MAX_NORM
+from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
 from plain_course import Network, client_order, draw_round, plain_course
 
 Drawn = dict[str, NDArray[np.float32]]

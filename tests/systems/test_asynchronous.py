@@ -21,12 +21,12 @@ from fedhpo_gym.systems import (
     CourseHistory,
     DeviceModel,
     JobClock,
-    RecordedModel,
     System,
     Work,
 )
 from fedhpo_gym.systems.asynchronous import between_reports_s
 from fedhpo_gym.systems.devices import Draw
+from fedhpo_gym.systems.recorded import RecordedModel
 
 TIMES = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=9).map(np.array)
 PHONES = DeviceModel(compute="epochs", bandwidth_variation=0.3, dropout=0.2, seed=3)

@@ -15,14 +15,13 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.systems import (
     CROSS_DEVICE,
     CROSS_SILO,
-    RecordedModel,
     RoundRecord,
     SystemModel,
     Work,
     calibrate,
     changed_system,
-    read_records,
 )
+from fedhpo_gym.systems.recorded import RecordedModel, read_records
 
 TRUTH = replace(
     CROSS_SILO,

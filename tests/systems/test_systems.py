@@ -12,8 +12,9 @@ import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, SystemModel, Work, harmonic
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, SystemModel, Work
 from fedhpo_gym.systems.base import MOST, SLOWEST
+from fedhpo_gym.systems.model import harmonic
 
 FEMNIST_CNN = 6_603_902
 

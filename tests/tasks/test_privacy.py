@@ -15,7 +15,8 @@ from fedhpo_gym.backends import make_backend
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.objectives import NO_PRIVACY, ORDERS, PRIVACY_NAMES, PrivacyLedger, poisson_curve
+from fedhpo_gym.objectives import NO_PRIVACY, PRIVACY_NAMES, PrivacyLedger, poisson_curve
+from fedhpo_gym.objectives.privacy import ORDERS
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.tasks.privacy import DELTA, MECHANISMS, privacy_spent, renyi_spent

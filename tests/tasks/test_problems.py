@@ -10,9 +10,15 @@ import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.identity import Identity
-from fedhpo_gym.evaluation import Evaluation, Evaluations, Fidelity
-from fedhpo_gym.evaluation.records import CLASSIFICATION, MetricSpec
-from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES, performance_objective
+from fedhpo_gym.evaluation.records import (
+    CLASSIFICATION,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    MetricSpec,
+)
+from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
+from fedhpo_gym.objectives.performance import performance_objective
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import TASKS, Problem, Task, get_task
 

@@ -20,9 +20,8 @@ from fedhpo_gym.fl.compiled.arithmetic import (
     sigmoid,
     transposed,
 )
-from fedhpo_gym.fl.compiled.evaluation import predict
 from fedhpo_gym.fl.compiled.jit import compiled, implements
-from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
+from fedhpo_gym.fl.compiled.training import RowNumbers, gradient, predict
 
 
 class Dense(NamedTuple):

@@ -18,9 +18,8 @@ from fedhpo_gym.fl.compiled.arithmetic import (
     dot,
     residuals,
 )
-from fedhpo_gym.fl.compiled.evaluation import predict
 from fedhpo_gym.fl.compiled.jit import compiled, implements
-from fedhpo_gym.fl.compiled.training import RowNumbers, gradient
+from fedhpo_gym.fl.compiled.training import RowNumbers, gradient, predict
 
 EPSILON, MOMENTUM = 1e-5, 0.1
 """Of batch normalisation: torch's defaults."""

@@ -19,7 +19,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl import records
-from fedhpo_gym.fl.compiled import evaluation, rng, training
+from fedhpo_gym.fl.compiled import rng, training
 from fedhpo_gym.fl.compiled.arithmetic import BLOCK, power
 from fedhpo_gym.fl.compiled.training import Rows, Settings
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
@@ -244,7 +244,7 @@ class CompiledTrainer(Trainer):
         groups = (clients[:, :, None] * len(SPLITS) + np.arange(len(SPLITS))).reshape(count, -1)
         out = np.empty((*groups.shape, len(METRICS)), dtype=np.float32)
         memory = self.model.memory(BLOCK)
-        evaluation.measure(self._data, self._rows, self._labels, groups, models, memory, out)
+        training.measure(self._data, self._rows, self._labels, groups, models, memory, out)
         return out.reshape(count, width, len(SPLITS), len(METRICS))
 
 

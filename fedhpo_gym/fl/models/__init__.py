@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
 
-from fedhpo_gym.algorithms.base import Parameters
-from fedhpo_gym.core import lazy_names
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import needing, unknown_name
 from fedhpo_gym.fl.models.logistic import LeafLogisticRegression, LogisticRegression
-from fedhpo_gym.fl.models.model import CompiledModel, Model
-
-if TYPE_CHECKING:
-    from fedhpo_gym.fl.models.bert import BertTiny
-    from fedhpo_gym.fl.models.cnn import ConvNet
-    from fedhpo_gym.fl.models.gcn import GCN
-    from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN
-    from fedhpo_gym.fl.models.matrix_factorisation import MatrixFactorisation
-    from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
-    from fedhpo_gym.fl.models.torch_model import Inputs, Minibatch, TorchModel
-
-_torch_models = lazy_names(
-    __name__,
-    {
-        "bert": "BertTiny",
-        "cnn": "ConvNet",
-        "gcn": "GCN",
-        "hetero_gcn": "HeteroGCN",
-        "matrix_factorisation": "MatrixFactorisation",
-        "mlp": "Perceptron, PlainPerceptron",
-        "torch_model": "Inputs, Minibatch, TorchModel",
-    },
-)
-
-
-def __getattr__(name: str) -> Any:
-    with needing(f"model {name}", "torch", "torch", "torch"):
-        return _torch_models(name)
+from fedhpo_gym.fl.models.model import Model
 
 
 class _Models(Mapping[str, type[Model]]):
@@ -46,20 +17,22 @@ class _Models(Mapping[str, type[Model]]):
     _classes: Mapping[str, type[Model] | str] = {
         "LR": LogisticRegression,
         "LeafLR": LeafLogisticRegression,
-        "MLP": "Perceptron",
-        "PlainMLP": "PlainPerceptron",
-        "CNN": "ConvNet",
-        "BERT": "BertTiny",
-        "GNN": "GCN",
-        "MF": "MatrixFactorisation",
-        "Hetero": "HeteroGCN",
+        "MLP": "mlp:Perceptron",
+        "PlainMLP": "mlp:PlainPerceptron",
+        "CNN": "cnn:ConvNet",
+        "BERT": "bert:BertTiny",
+        "GNN": "gcn:GCN",
+        "MF": "matrix_factorisation:MatrixFactorisation",
+        "Hetero": "hetero_gcn:HeteroGCN",
     }
 
     def __getitem__(self, name: str) -> type[Model]:
         found = self._classes[name]
         if not isinstance(found, str):
             return found
-        loaded: type[Model] = __getattr__(found)
+        module, _, kind = found.partition(":")
+        with needing(f"model {name}", "torch", "torch", "torch"):
+            loaded: type[Model] = getattr(import_module(f"{__name__}.{module}"), kind)
         return loaded
 
     def __iter__(self) -> Iterator[str]:
@@ -82,23 +55,4 @@ def get_model(name: str) -> type[Model]:
     return MODELS[name]
 
 
-__all__ = [
-    "COMPILED",
-    "GCN",
-    "MODELS",
-    "BertTiny",
-    "CompiledModel",
-    "ConvNet",
-    "HeteroGCN",
-    "Inputs",
-    "LeafLogisticRegression",
-    "LogisticRegression",
-    "MatrixFactorisation",
-    "Minibatch",
-    "Model",
-    "Parameters",
-    "Perceptron",
-    "PlainPerceptron",
-    "TorchModel",
-    "get_model",
-]
+__all__ = ["COMPILED", "MODELS", "LogisticRegression", "Model", "get_model"]

@@ -22,7 +22,8 @@ from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.process import PACKED
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.objectives import CAP, MAX_LOSS, WORST_FAIRNESS, get_objective
+from fedhpo_gym.objectives import CAP, MAX_LOSS, get_objective
+from fedhpo_gym.objectives.performance import WORST_FAIRNESS
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import CROSS_SILO, Work
 from fedhpo_gym.tasks import get_task

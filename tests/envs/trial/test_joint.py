@@ -20,7 +20,8 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.envs.round.settings import Controls
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity, query_columns
-from fedhpo_gym.fl.models import CompiledModel, get_model
+from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.models.model import CompiledModel
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.tasks import TRAINED, get_task

@@ -18,17 +18,10 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.trial.ledger import Ledger, charge, times_s
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
-from fedhpo_gym.systems import (
-    CROSS_DEVICE,
-    CROSS_SILO,
-    DeviceModel,
-    RecordedModel,
-    System,
-    SystemModel,
-    Work,
-)
+from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, System, SystemModel, Work
 from fedhpo_gym.systems.base import Compute
 from fedhpo_gym.systems.model import Mode
+from fedhpo_gym.systems.recorded import RecordedModel
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
