@@ -40,7 +40,7 @@ from fedhpo_gym.analysis.figures import (
     regret_figure,
     schedule_figures,
 )
-from fedhpo_gym.analysis.grouping import flat, group
+from fedhpo_gym.analysis.groups import flat, group
 from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.page import (
     ANSWER,

@@ -51,7 +51,7 @@ class Raw(Backend):
             [training.task_federation(task, s).num_samples for s in self.seeds]
         )
         training.require_device(task, self.seeds[0], device)
-        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Key, _CachedCourses] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, arguments = super().__reduce__()
@@ -92,13 +92,13 @@ class Raw(Backend):
         return len(self.seeds) * models * self.task.parameters_of(configuration)
 
     def _answers(self, queries: Sequence[tuple[Mapping[str, Value], Fidelity]]) -> list[Evaluation]:
-        wanted: dict[_Key, _Wanted] = {}
+        wanted: dict[_Key, _Request] = {}
         keys: list[_Key] = []
         for configuration, fidelity in queries:
             key: _Key = (*configuration.items(), fidelity.client_sample_rate)
             keys.append(key)
             rounds = max(fidelity.round, wanted[key].rounds if key in wanted else 0)
-            wanted[key] = _Wanted(configuration, fidelity.client_sample_rate, rounds)
+            wanted[key] = _Request(configuration, fidelity.client_sample_rate, rounds)
         found = self._trained(wanted)
         for key in wanted:
             self._kept[key] = found[key]
@@ -121,7 +121,7 @@ class Raw(Backend):
         known = (curves.metrics, curves.rounds, curves.diverged_at)
         return evaluation_of(*known, self._samples, self.seeds, fidelity)
 
-    def _trained(self, wanted: Mapping[_Key, _Wanted]) -> dict[_Key, _Kept]:
+    def _trained(self, wanted: Mapping[_Key, _Request]) -> dict[_Key, _CachedCourses]:
         """Return courses with the rounds wanted; those that stand alike train together."""
         found = {key: self._kept.get(key, self._untrained) for key in wanted}
         waiting = [key for key, want in wanted.items() if want.rounds > found[key].rounds]
@@ -137,8 +137,8 @@ class Raw(Backend):
         return found
 
     def _advanced(
-        self, wanted: Sequence[_Wanted], kept: Sequence[_Kept], rounds: int
-    ) -> list[_Kept]:
+        self, wanted: Sequence[_Request], kept: Sequence[_CachedCourses], rounds: int
+    ) -> list[_CachedCourses]:
         """Train courses that have all taken the same number of rounds, up to another number."""
         done = kept[0].rounds
         courses = [
@@ -161,22 +161,22 @@ class Raw(Backend):
                 more.diverged_at[own].copy(),
             )
             size = self._size(wanted[index].configuration)
-            advanced.append(_Kept(states[own], curves, rounds, size))
+            advanced.append(_CachedCourses(states[own], curves, rounds, size))
         return advanced
 
     @cached_property
-    def _untrained(self) -> _Kept:
+    def _untrained(self) -> _CachedCourses:
         seeds, clients, splits = self._samples.shape
         metrics = np.empty((seeds, 0, clients, splits, len(METRICS)), dtype=np.float32)
         curves = Curves(metrics, np.empty(0, dtype=np.int64), np.zeros(seeds, dtype=np.int64))
-        return _Kept([None] * seeds, curves, 0, 0)
+        return _CachedCourses([None] * seeds, curves, 0, 0)
 
 
 _Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Request:
     """What is asked of the courses of a configuration."""
 
     configuration: Mapping[str, Value]
@@ -185,7 +185,7 @@ class _Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _CachedCourses:
     """The courses of a configuration, one per seed, after some rounds; `size` parameters."""
 
     states: Sequence[CourseState | None]

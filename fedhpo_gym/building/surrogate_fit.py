@@ -48,7 +48,7 @@ from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY
 
 
 @dataclass(frozen=True)
-class _Fitted:
+class _CandidateResult:
     """What became of a candidate in the comparison."""
 
     candidate: Candidate
@@ -149,7 +149,7 @@ def _refusal(name: str, found: Mapping[str, Any]) -> str:
 
 def _compare(
     rows: FittingRows, candidates: Mapping[str, Candidate], bar: Any
-) -> dict[str, _Fitted]:
+) -> dict[str, _CandidateResult]:
     rng = stream(0, "surrogate_folds")
     size = len(rows) if len(candidates) == 1 else min(SELECTION_ROWS, len(rows))
     sample = rows[np.sort(rng.choice(len(rows), size, replace=False))]
@@ -174,11 +174,13 @@ def _compare(
         tau = tau_at(sample, theirs[best]["test"])
         size_bytes = sum(array.nbytes for array in arrays)
         held_out = theirs[best]["test"]
-        compared[name] = _Fitted(candidate, best, errors, held_out, tau, losses, size_bytes)
+        compared[name] = _CandidateResult(
+            candidate, best, errors, held_out, tau, losses, size_bytes
+        )
     return compared
 
 
-def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
+def _choose(compared: Mapping[str, _CandidateResult], wanted: str | None) -> _CandidateResult:
     small = [fitted for fitted in compared.values() if fitted.stored_bytes <= MAX_BYTES]
     if wanted is not None:
         return compared[wanted]
@@ -188,7 +190,7 @@ def _choose(compared: Mapping[str, _Fitted], wanted: str | None) -> _Fitted:
     return min((f for f in small if f.score <= good), key=lambda fitted: fitted.stored_bytes)
 
 
-def _held_out(chosen: _Fitted, rows: FittingRows, bar: Any) -> Claims:
+def _held_out(chosen: _CandidateResult, rows: FittingRows, bar: Any) -> Claims:
     """Return what the recipe claims of configurations that it did not see."""
     if len(chosen.held_out.values) == len(rows):  # the comparison had all rows
         bar.update(FOLDS)
@@ -231,7 +233,7 @@ def _stored_errors(
     }
 
 
-def _result(fitted: _Fitted, source: FittingSource) -> dict[str, Any]:
+def _result(fitted: _CandidateResult, source: FittingSource) -> dict[str, Any]:
     spread = source.seed_spread
     return {
         "settings": dict(fitted.candidate.settings),

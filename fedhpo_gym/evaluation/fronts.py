@@ -43,17 +43,17 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
 
 
 def growing_volumes(
-    errors: ArrayLike, reference: ArrayLike, told: ArrayLike
+    errors: ArrayLike, reference: ArrayLike, observed: ArrayLike
 ) -> NDArray[np.float64]:
     """Return the volume of the front that one believes in after each of (N, k) trials: (N,).
 
     Who sees noisy values picks the trials that are not dominated by these, and gets what they truly
     are. So volumes may fall; where nothing is noisy, they never do.
     """
-    points, believed = _checked("errors", errors), _checked("told", told)
+    points, believed = _checked("errors", errors), _checked("observed", observed)
     if believed.shape != points.shape:
         raise InvalidArgumentError(
-            f"`told` must have the shape of `errors`, {points.shape}, got {believed.shape}"
+            f"`observed` must have the shape of `errors`, {points.shape}, got {believed.shape}"
         )
     found, volume = np.zeros(len(points)), 0.0
     front = np.empty(0, dtype=np.int64)

@@ -47,7 +47,7 @@ class Trials:
         value: what is minimised; never NaN.
         level: how much of a course was trained; None where all trials have one fidelity.
         test: the value's counterpart on the test split, or None.
-        told: the noisy values by which incumbents are chosen; None where they are `value`.
+        observed: the noisy values by which incumbents are chosen; None where they are `value`.
         is_course: whether these are steps of one course, each the incumbent until the next.
         violation: total violation of constraints, which comes first; None where there are none.
         recommended: number, from 0, of the environment's incumbent; None where nothing names it.
@@ -57,7 +57,7 @@ class Trials:
     value: Numbers
     level: Numbers | None = None
     test: Numbers | None = None
-    told: Numbers | None = None
+    observed: Numbers | None = None
     violation: Numbers | None = None
     is_course: bool = False
     recommended: Places | None = None
@@ -65,7 +65,7 @@ class Trials:
     def __post_init__(self) -> None:
         if self.time_s.ndim != 1 or not len(self.time_s):
             raise InvalidArgumentError("`time_s` must have one entry per trial, and at least one")
-        for name in ("value", "level", "test", "told", "violation"):
+        for name in ("value", "level", "test", "observed", "violation"):
             array = getattr(self, name)
             if array is not None and array.shape != self.time_s.shape:
                 raise InvalidArgumentError(
@@ -82,7 +82,7 @@ class Trials:
     @property
     def ranked(self) -> Numbers:
         """(N,) what incumbents are chosen by."""
-        values = self.value if self.told is None else self.told
+        values = self.value if self.observed is None else self.observed
         if self.violation is None or not self.violation.any():
             return values
         pairs = np.stack([self.violation, values], axis=1)

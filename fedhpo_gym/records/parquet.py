@@ -232,7 +232,7 @@ def read_judged(path: Path) -> JudgedRun:
             value=columns[_TRUE if noisy else _VALUE],
             level=level,
             test=columns[_TEST],
-            told=columns[_VALUE] if noisy else None,
+            observed=columns[_VALUE] if noisy else None,
             violation=columns[_VIOLATION] if limits else None,
             is_course=word == "step",
             recommended=columns[best].astype(np.int64) - 1,

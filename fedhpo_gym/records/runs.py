@@ -2,7 +2,7 @@
 
 Rewards of `MO-` ids are scores, higher is better; here they are errors, their negatives. Only
 trials of the highest level of any run on a problem count: front and volume would else be of unlike
-things. Under noise, an agent presents the trials that are not dominated by what it was told, and
+things. Under noise, an agent presents the trials that are not dominated by what it observed, and
 they count with what they truly are, cut off where scores are.
 """
 
@@ -36,14 +36,14 @@ class ScoredTrials:
         time_s: (N,) simulated seconds when a trial was paid for.
         errors: (N, k) negated rewards; under noise, the true ones, cut off where scores are.
         level: (N,) how much of a course was trained.
-        told: (N, k) errors as the agent saw them, under noise; else None.
+        observed: (N, k) errors as the agent saw them, under noise; else None.
     """
 
     time_s: Numbers
     errors: Numbers
     level: Numbers
     names: tuple[str, ...]
-    told: Numbers | None = None
+    observed: Numbers | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> ScoredTrials | None:
@@ -69,46 +69,46 @@ class ScoredTrials:
         return self._kept(self.level >= level)
 
     def _kept(self, kept: NDArray[np.bool_]) -> ScoredTrials:
-        told = None if self.told is None else self.told[kept]
+        observed = None if self.observed is None else self.observed[kept]
         return ScoredTrials(
-            self.time_s[kept], self.errors[kept], self.level[kept], self.names, told
+            self.time_s[kept], self.errors[kept], self.level[kept], self.names, observed
         )
 
     def presented(self) -> Numbers:
         """Return (M, k) the errors of the trials that the agent presents as its front."""
-        return self.errors[non_dominated(self.errors if self.told is None else self.told)]
+        return self.errors[non_dominated(self.errors if self.observed is None else self.observed)]
 
 
 def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
     """Return (N, k) what the objectives truly are, as errors that end where scores end."""
     names = [*run.steps[0].objectives]
-    told = np.array([[step.objectives[n] for n in names] for step in run.steps])
+    observed = np.array([[step.objectives[n] for n in names] for step in run.steps])
     truth = np.array([[step.true_objectives[n] for n in names] for step in run.steps])
-    if told.shape != rewards.shape:
+    if observed.shape != rewards.shape:
         raise InvalidArgumentError(
             "`reward` of a noisy run must have an entry per objective to be judged, got "
             f"{rewards.shape[1]} for {names}; see agent {run.header.agent!r}, seed "
             f"{run.header.seed}, on {run.header.id}"
         )
-    signs = _signs(rewards, told)
-    return _cut_off(signs * truth, signs * told, -rewards)
+    signs = _signs(rewards, observed)
+    return _cut_off(signs * truth, signs * observed, -rewards)
 
 
-def _signs(rewards: Numbers, told: Numbers) -> Numbers:
+def _signs(rewards: Numbers, observed: Numbers) -> Numbers:
     """Return (k,) -1 of objectives to be maximised, told by how scores rise with them, else 1."""
-    slopes = ((rewards - rewards[0]) * (told - told[0])).sum(axis=0)
+    slopes = ((rewards - rewards[0]) * (observed - observed[0])).sum(axis=0)
     # A score of what is to be low is its negative, and that of 0 is -0.0.
-    still = np.copysign(1.0, rewards[0]) * np.copysign(1.0, told[0])
+    still = np.copysign(1.0, rewards[0]) * np.copysign(1.0, observed[0])
     return np.where(np.where(slopes == 0, still, slopes) > 0, -1.0, 1.0)
 
 
-def _cut_off(errors: Numbers, told: Numbers, scored: Numbers) -> Numbers:
-    """Return true errors, cut off where the scores of what was told were, if they were."""
+def _cut_off(errors: Numbers, observed: Numbers, scored: Numbers) -> Numbers:
+    """Return true errors, cut off where the scores of what was observed were, if they were."""
     ends = scored.min(axis=0), scored.max(axis=0)
     # Scores are float32 numbers.
-    low = np.where(told.min(axis=0) < ends[0] - 1e-6 * np.abs(ends[0]), ends[0], -np.inf)
-    high = np.where(told.max(axis=0) > ends[1] + 1e-6 * np.abs(ends[1]), ends[1], np.inf)
-    is_cut = np.isclose(np.clip(told, low, high), scored, rtol=1e-6, atol=0.0).all(axis=0)
+    low = np.where(observed.min(axis=0) < ends[0] - 1e-6 * np.abs(ends[0]), ends[0], -np.inf)
+    high = np.where(observed.max(axis=0) > ends[1] + 1e-6 * np.abs(ends[1]), ends[1], np.inf)
+    is_cut = np.isclose(np.clip(observed, low, high), scored, rtol=1e-6, atol=0.0).all(axis=0)
     return np.where(is_cut, np.clip(errors, low, high), errors)
 
 
@@ -241,7 +241,7 @@ def trials_of_run(run: RunRecord) -> Trials:
         value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
         level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
         test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
-        told=(
+        observed=(
             np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64)
             if any(step.truth for step in steps)
             else None
@@ -289,6 +289,6 @@ def volume_regret(runs: Sequence[ScoredTrials]) -> list[Numbers]:
     corner = np.full(errors[0].shape[1], REFERENCE)
     whole = hypervolume(np.concatenate(errors), corner)
     return [
-        1.0 - growing_volumes(own, corner, own if run.told is None else run.told) / whole
+        1.0 - growing_volumes(own, corner, own if run.observed is None else run.observed) / whole
         for own, run in zip(errors, runs, strict=True)
     ]

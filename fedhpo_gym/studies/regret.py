@@ -59,11 +59,11 @@ def hypervolume_regret_of(
     truth = _truth_of_front(header, own_names, own, named)
     truth.front(chosen)  # an unknown name is said before a record is blamed
     values = [[step.true_objectives[name] for name in chosen] for step in steps]
-    told = [[step.objectives[name] for name in chosen] for step in steps]
+    observed = [[step.objectives[name] for name in chosen] for step in steps]
     # Trials that do not keep the constraints are on no front.
     keeps = np.array([step.extra.get("violation", 0.0) == 0 for step in steps])
     keeps &= np.array([level_of(step.fidelity) for step in steps]) >= level_of(truth.fidelity)
-    rows = (np.where(keeps[:, None], one, np.nan) for one in (values, told))
+    rows = (np.where(keeps[:, None], one, np.nan) for one in (values, observed))
     return _elapsed_s(record), truth.hypervolume_regret(next(rows), chosen, next(rows))
 
 
@@ -87,9 +87,9 @@ def _volume_regret_of(header: Header) -> Callable[[ScoredTrials], NDArray[np.flo
         truth = _truth_of_front(header, run.names)
         signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
         counts = (run.level >= level_of(truth.fidelity))[:, None]
-        rows = (run.errors, run.errors if run.told is None else run.told)
-        values, told = (np.where(counts, one * signs, np.nan) for one in rows)
-        found: NDArray[np.float64] = truth.hypervolume_regret(values, told=told)
+        rows = (run.errors, run.errors if run.observed is None else run.observed)
+        values, observed = (np.where(counts, one * signs, np.nan) for one in rows)
+        found: NDArray[np.float64] = truth.hypervolume_regret(values, observed=observed)
         return found
 
     return volume_regret

@@ -103,7 +103,7 @@ class _LivedCourses:
 
 
 @dataclass
-class _Kept:
+class _DrawCache:
     """What was drawn or computed before, by what it depends on."""
 
     populations: dict[int, Devices] = field(default_factory=dict)
@@ -404,8 +404,8 @@ class DeviceModel(System):
         )
 
     @cached_property
-    def _kept(self) -> _Kept:
-        return _Kept()
+    def _kept(self) -> _DrawCache:
+        return _DrawCache()
 
 
 def _clients_of(work: Work) -> int:

@@ -40,7 +40,7 @@ def actions_elsewhere(wanted: Sequence[tuple[str, str, Mapping[str, Any], int]])
     return found
 
 
-class Diverging(gym.Wrapper[Any, Any, Any, Any]):
+class DivergingSteps(gym.Wrapper[Any, Any, Any, Any]):
     """Makes every second step one that left the finite numbers, as agents get to see it."""
 
     _count = 0
@@ -57,7 +57,7 @@ class Diverging(gym.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, info
 
 
-class Unbounded(gym.Wrapper[Any, Any, Any, Any]):
+class UnboundedScores(gym.Wrapper[Any, Any, Any, Any]):
     """Makes scores of two steps of three minus infinity, or no number at all."""
 
     _count = 0
@@ -171,7 +171,7 @@ class AgentConformance:
             self.make(self.env(), seed=6).load_state_dict(state)
 
     def test_it_survives_steps_that_diverged(self) -> None:
-        self._check_legal(self.episode(env=Diverging(self.env())))
+        self._check_legal(self.episode(env=DivergingSteps(self.env())))
 
     def test_it_refuses_a_space_it_cannot_act_in(self) -> None:
         env = self.env()
@@ -247,7 +247,7 @@ class TrialAgentConformance(AgentConformance):
         assert [step.action.tolist() for step in self.episode(3, env)] == expected
 
     def test_it_survives_scores_that_are_no_numbers(self) -> None:
-        self._check_legal(self.episode(env=Unbounded(self.env())))
+        self._check_legal(self.episode(env=UnboundedScores(self.env())))
 
     def test_trials_may_be_in_flight_together_and_be_told_in_any_order(self) -> None:
         env = self.env()

@@ -66,7 +66,7 @@ def test_only_the_highest_level_counts() -> None:
 
 def test_under_noise_a_front_is_believed_and_counts_as_it_is() -> None:
     truth, told = [[2.0, 2.0], [1.0, 3.0], [3.0, 1.0]], [[2.0, 2.0], [3.0, 3.0], [1.0, 1.0]]
-    noisy = replace(scored(truth), told=np.array(told))
+    noisy = replace(scored(truth), observed=np.array(told))
     # The scale is 1 to 3. (0.5, 0.5) alone has 0.36; then (1, 0) takes its place, with 0.11.
     whole = 0.11 + 0.3 + 0.05
     (regret,) = volume_regret([noisy])
@@ -74,8 +74,8 @@ def test_under_noise_a_front_is_believed_and_counts_as_it_is() -> None:
     assert noisy.presented().tolist() == [[3.0, 1.0]]
     high = replace(noisy, level=np.array([2.0, 3.0, 2.0]))
     (kept,) = at_full_level([high])
-    assert kept.told is not None
-    assert kept.told.tolist() == [[3.0, 3.0]]
+    assert kept.observed is not None
+    assert kept.observed.tolist() == [[3.0, 3.0]]
 
 
 POINTS = st.lists(st.lists(st.integers(0, 6), min_size=2, max_size=2), min_size=1, max_size=5)
@@ -150,19 +150,19 @@ def noisy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_noisy_records_say_what_was_true_and_what_was_told(noisy: Path, tmp_path: Path) -> None:
     record, judged = read_record(noisy), read_judged(noisy).scored
     assert judged is not None
-    assert judged.told is not None
+    assert judged.observed is not None
     steps = record.steps
     assert max(step.true_objectives["val_loss"] for step in steps) > 10.0
     calm = read_judged(random_run(tmp_path / "calm")).scored
     assert calm is not None
     assert judged.errors == pytest.approx(calm.errors)
-    assert judged.told.tolist() == [[-score for score in step.reward] for step in steps]
-    assert (judged.told != judged.errors).any()
+    assert judged.observed.tolist() == [[-score for score in step.reward] for step in steps]
+    assert (judged.observed != judged.errors).any()
     with pytest.raises(InvalidArgumentError, match=r"an entry per objective.* agent 'random'"):
         ScoredTrials.of(replace(record, steps=[replace(step, reward=[1.0] * 9) for step in steps]))
     again = tmp_path / "again.jsonl"
     write_record(again, record)
-    assert read_judged(again).scored.told.tolist() == judged.told.tolist()  # type: ignore[union-attr]
+    assert read_judged(again).scored.observed.tolist() == judged.observed.tolist()  # type: ignore[union-attr]
 
 
 LARGEST = float(np.finfo(np.float32).max)

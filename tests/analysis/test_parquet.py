@@ -118,8 +118,8 @@ def test_truth_behind_noise_and_workers_are_columns(tmp_path: Path) -> None:
     for judged in (columns, lines):
         assert judged.header.workers == 3
         assert judged.trials.value.tolist() == truth
-        assert judged.trials.told is not None
-        assert judged.trials.told.tolist() == told
+        assert judged.trials.observed is not None
+        assert judged.trials.observed.tolist() == told
     pd = pytest.importorskip("pandas")
     table = pd.read_parquet(path)
     assert list(table["worker"]) == [step.worker for step in steps]

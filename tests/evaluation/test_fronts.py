@@ -56,10 +56,10 @@ def test_growing_volumes_are_of_the_front_that_one_believes_in(objectives: int, 
 def test_a_front_that_one_believes_in_is_of_numbers_that_fit() -> None:
     points, corner = np.ones((3, 2)), np.full(2, 2.0)
     for told in (points[:2], np.ones((4, 2)), points[:, :1], np.ones(3)):
-        with pytest.raises(InvalidArgumentError, match="`told` must"):
+        with pytest.raises(InvalidArgumentError, match="`observed` must"):
             growing_volumes(points, corner, told)
     unknown = np.array([[0.0, 0.0], [np.nan, 0.0], [1.0, 1.0]])
-    with pytest.raises(InvalidArgumentError, match="`told` must"):
+    with pytest.raises(InvalidArgumentError, match="`observed` must"):
         growing_volumes(points, corner, unknown)
     with pytest.raises(InvalidArgumentError, match="`errors` must"):
         growing_volumes(unknown, corner, points)

@@ -173,7 +173,9 @@ def test_a_course_that_diverged_is_unfair_to_all() -> None:
         seeds=(1,),
     )
     assert o.client_fairness(failed).tolist() == list(o.performance.WORST_FAIRNESS)
-    assert o.client_fairness(Evaluations.stack([failed])).tolist() == [list(o.performance.WORST_FAIRNESS)]
+    assert o.client_fairness(Evaluations.stack([failed])).tolist() == [
+        list(o.performance.WORST_FAIRNESS)
+    ]
     # A model that predicts nothing right, although nothing diverged, is as even as any.
     alive = replace(failed, diverged=np.array([False]))
     assert o.client_fairness(alive).tolist() == [0, 0, 0, 0, 0, 1]

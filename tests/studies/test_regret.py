@@ -148,8 +148,8 @@ def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(
     assert shares.tolist() == [calm[0]] * len(calm), "the first trial was told to be the best"
     assert calm[-1] < calm[0]
     truth = fedhpo_gym.truth("FedHPO-LR-CreditG-v0")
-    with pytest.raises(InvalidArgumentError, match="`told` must have the shape"):
-        truth.hypervolume_regret([[0.5]], ["val_loss"], told=[[0.5], [0.6]])
+    with pytest.raises(InvalidArgumentError, match="`observed` must have the shape"):
+        truth.hypervolume_regret([[0.5]], ["val_loss"], observed=[[0.5], [0.6]])
 
 
 def test_what_is_known_of_a_problem_is_whatever_fidelity_an_agent_fixed(record: RunRecord) -> None:

@@ -54,7 +54,7 @@ Key = tuple[object, ...]
 
 
 @dataclass
-class _Kept:
+class _CachedCourse:
     """What is known of a course: its curve, and the course itself while it stands still."""
 
     curve: Curve
@@ -90,7 +90,7 @@ class FederatedScope(Backend):
             federations = [training.task_federation(task, s) for s in self.seeds]
             self._samples = np.stack([one.num_samples for one in federations])
         self._lease = Lease(find(source, interpreter))
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Key, _CachedCourse] = OrderedDict()
         require_layout(task, self._peer.versions.get("layout", ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -141,7 +141,9 @@ class FederatedScope(Backend):
         known = (metrics, np.array(rounds), diverged)
         return evaluation_of(*known, self._samples.copy(), self.seeds, fidelity)
 
-    def _trained(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> _Kept:
+    def _trained(
+        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
+    ) -> _CachedCourse:
         """Return what is known of a course once it has taken the rounds asked for."""
         key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
         kept = self._kept.get(key)
@@ -156,7 +158,7 @@ class FederatedScope(Backend):
         self._forget(configuration)
         return kept
 
-    def _train(self, kept: _Kept, course: RemoteCourse, rounds: int, seed: int) -> None:
+    def _train(self, kept: _CachedCourse, course: RemoteCourse, rounds: int, seed: int) -> None:
         deadline = time.monotonic() + self._limit_s
         title = f"FederatedScope {self.task.name} seed {seed}"
         with tqdm(
@@ -178,7 +180,9 @@ class FederatedScope(Backend):
         """Return where a course stands still on its way, so that one that diverges ends there."""
         return [r for r in self.task.evaluated_rounds if done < r <= rounds]
 
-    def _new(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> _Kept:
+    def _new(
+        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
+    ) -> _CachedCourse:
         request = CourseRequest(
             task=self.task,
             configuration=configuration,
@@ -192,10 +196,10 @@ class FederatedScope(Backend):
         if self._samples is None:
             counts = sample_counts(course.evaluate(), self.task.num_clients)
             self._samples = np.stack([counts] * len(self.seeds))
-        return _Kept(Curve(self._samples[self.seeds.index(seed)]), course, 0)
+        return _CachedCourse(Curve(self._samples[self.seeds.index(seed)]), course, 0)
 
     def _take_first(
-        self, kept: _Kept, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
+        self, kept: _CachedCourse, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
     ) -> None:
         """End a course that diverged; its last finite model may be the one that it began with."""
         if kept.course is not None:
@@ -230,7 +234,7 @@ class FederatedScope(Backend):
                 kept.course.drop()
 
 
-def _goes_on(kept: _Kept) -> bool:
+def _goes_on(kept: _CachedCourse) -> bool:
     return bool(kept.curve.diverged_at) or (kept.course is not None and kept.course.alive)
 
 

@@ -307,12 +307,12 @@ def _remove_if_free(path: Path) -> None:
 
 
 @dataclass
-class _Shared:
+class _SharedPeer:
     peer: Peer
     leases: int = 0
 
 
-_shared: dict[Installation, _Shared] = {}
+_shared: dict[Installation, _SharedPeer] = {}
 _lock = threading.RLock()
 _numbers = itertools.count()
 _keeping = 0
@@ -334,7 +334,7 @@ class Lease:
             self.close()
             held = _shared.get(self._installation)
             if held is None or not held.peer.alive:
-                held = _shared[self._installation] = _Shared(Peer(self._installation))
+                held = _shared[self._installation] = _SharedPeer(Peer(self._installation))
             held.leases += 1
             self._peer = held.peer
             self._end = weakref.finalize(self, _release, self._installation, held.peer)
@@ -377,7 +377,7 @@ def _release(installation: Installation, peer: Peer) -> None:
         _close_unused(installation, held)
 
 
-def _close_unused(installation: Installation, held: _Shared) -> None:
+def _close_unused(installation: Installation, held: _SharedPeer) -> None:
     if held.leases <= 0 and not _keeping:
         del _shared[installation]
         held.peer.close()

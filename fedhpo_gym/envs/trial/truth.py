@@ -229,21 +229,24 @@ class Truth:
         return hypervolume(np.unique(points, axis=0), corner)
 
     def hypervolume_regret(
-        self, values: ArrayLike, names: Sequence[str] | None = None, told: ArrayLike | None = None
+        self,
+        values: ArrayLike,
+        names: Sequence[str] | None = None,
+        observed: ArrayLike | None = None,
     ) -> NDArray[np.float64]:
         """Return the (T,) shares of the true hypervolume missing after each of some trials.
 
         Args:
             values: (T, objectives) of the trials in their order; NaN is worse than any number.
             names: objectives that count; all by default.
-            told: (T, objectives) noisy values, by which an agent picks the trials that it presents;
-                `values` by default.
+            observed: (T, objectives) noisy values, by which an agent picks the trials that it
+                presents; `values` by default.
         """
         found = self._ranked("values", values, names)
-        seen = found if told is None else self._ranked("told", told, names)
+        seen = found if observed is None else self._ranked("observed", observed, names)
         if seen.shape != found.shape:
             raise InvalidArgumentError(
-                f"`told` must have the shape of `values`, {found.shape}, got {seen.shape}"
+                f"`observed` must have the shape of `values`, {found.shape}, got {seen.shape}"
             )
         errors = self.errors[:, self._columns(names)]
         front = errors[self.front(names)]

@@ -79,7 +79,7 @@ class HeteroGCN(TorchModel):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         decay, sizes = batch.decay.tolist(), batch.sizes.tolist()
-        joined: dict[int, _Joined] = {}
+        joined: dict[int, _GraphBatch] = {}
         for item, client in enumerate(owner):
             if size := sizes[item]:
                 if client not in joined:  # items of one client share their minibatch
@@ -108,7 +108,7 @@ class HeteroGCN(TorchModel):
 
 
 @dataclass(frozen=True, eq=False)
-class _Joined:
+class _GraphBatch:
     """Some graphs of a client, end to end: g graphs with n nodes."""
 
     nodes: Tensor  # (n, features + 1) normalised adjacency times (ones, features)
@@ -141,7 +141,7 @@ class _Client:
         self._start = torch.from_numpy(own.offsets[:-1].copy()).to(device)
         self._size = torch.from_numpy(sizes).to(device)
 
-    def join(self, graphs: Tensor) -> _Joined:
+    def join(self, graphs: Tensor) -> _GraphBatch:
         """Lay some of the graphs end to end."""
         size = self._size[graphs]
         end = size.cumsum(0)
@@ -149,7 +149,7 @@ class _Client:
         index = torch.arange(len(graph), device=size.device)
         index = index - (end - size)[graph] + self._start[graphs][graph]
         bounds = torch.nn.functional.pad(end, (1, 0)).int()
-        return _Joined(self._nodes[index], self._pool[index], graph, bounds)
+        return _GraphBatch(self._nodes[index], self._pool[index], graph, bounds)
 
     def own(self, parameters: Parameters, item: int) -> Parameters:
         """Return views of the parameters of one item that the client uses, without padding."""
@@ -160,7 +160,7 @@ class _Client:
         return values
 
 
-def _forward(own: Parameters, graphs: _Joined) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _forward(own: Parameters, graphs: _GraphBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return hidden units of nodes, their means, the rectified second layer, and the logits."""
     first = own["encoder"] @ own["weight1"]  # both are linear
     hidden = torch.addmm(own["bias1"], graphs.nodes, first).relu_()
@@ -169,7 +169,9 @@ def _forward(own: Parameters, graphs: _Joined) -> tuple[Tensor, Tensor, Tensor, 
     return hidden, mean, pooled, torch.addmm(own["bias3"], pooled, own["weight3"])
 
 
-def _step(own: Parameters, graphs: _Joined, targets: Tensor, rates: Tensor, decay: float) -> None:
+def _step(
+    own: Parameters, graphs: _GraphBatch, targets: Tensor, rates: Tensor, decay: float
+) -> None:
     """Take one SGD step of one course on one client in place; `rates` include the learning rate."""
     hidden, mean, pooled, logits = _forward(own, graphs)
     residual = torch.softmax(logits, 1).sub_(targets).mul_(rates)

@@ -117,7 +117,7 @@ def test_nan_is_worse_than_any_number_and_puts_no_trial_out_of_the_front() -> No
     assert expected[0] == 1.0
     assert expected[1] == expected[2] < 1.0
     assert found.hypervolume_regret(asked).tolist() == expected
-    assert found.hypervolume_regret(worst, told=asked).tolist() == expected
+    assert found.hypervolume_regret(worst, observed=asked).tolist() == expected
 
 
 def test_hypervolume_regret_falls_to_zero_and_never_rises(truth: Truth) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 Say = Callable[..., None]
 
 
-class Dropped(BaseException):
+class StopCourse(BaseException):
     """Ends a course from inside; nothing of FederatedScope catches it."""
 
 
@@ -73,7 +73,7 @@ class Course:
         """End the course and remove what FederatedScope wrote of it."""
 
         def end() -> None:
-            raise Dropped
+            raise StopCourse
 
         if not self._over:
             self._resume(end)
@@ -92,13 +92,13 @@ class Course:
 
     def _run(self) -> None:
         self._go.acquire()
-        building = Building(self._request, self._federations, self._folder)
+        building = CourseResources(self._request, self._federations, self._folder)
         try:
             self._runner = building.build(self)
             if self._request["watched"]:
                 self._updates = Updates(self._runner.server)
             self._runner.run()
-        except Dropped:
+        except StopCourse:
             pass
         except BaseException as error:  # noqa: BLE001 - the main thread raises it again
             self._error = error
@@ -155,7 +155,7 @@ class Course:
         restore_state(kept)
 
 
-class Building:
+class CourseResources:
     """What was made for a course, to be taken down with it."""
 
     def __init__(self, request: dict[str, Any], federations: Any, folder: Path) -> None:
