@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.out / name,
                 budget_s=part.budget_s,
                 arguments=part.arguments,
-                means=Execution(workers=options.workers),
+                execution=Execution(workers=options.workers),
                 warn=print,
             )
             failed += len(compared.faults)

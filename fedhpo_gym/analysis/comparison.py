@@ -304,7 +304,7 @@ def _decided(found: Comparison) -> str:
     where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
     if not _floor(len(found.pairs), count):
         return f"{_told(found, found.means, runs=False)} {where}."
-    why = f"with {counted(count, 'problem')} no test can reach 0.05"
+    why = f"with {counted(count, 'problem')} no pair can reach 0.05"
     if found.runs is None or not found.by_runs:
         return f"Undecided between {_list(found.order)}: {why}, nor with so few runs."
     on = "their runs alone" if count > 1 else f"the runs {where} alone"
@@ -375,9 +375,9 @@ def certainty(found: Comparison) -> str:
         else ""
     )
     return (
-        f"How sure: Friedman's test that all agents are alike gives {' and '.join(tests)}. By "
-        f"Wilcoxon's test with Holm's correction at 0.05, {'; '.join(words)}.{note} What is said "
-        "on all runs holds for these problems only: runs of one problem are not new problems."
+        "How sure: Friedman's test that all agents are alike, by chi-squared, gives "
+        f"{' and '.join(tests)}. By Wilcoxon's test with Holm's correction at 0.05, "
+        f"{'; '.join(words)}.{note} What is said on all runs holds for these problems only: runs of one problem are not new problems."
     )
 
 

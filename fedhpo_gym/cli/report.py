@@ -28,6 +28,7 @@ from fedhpo_gym.core.errors import (
     unknown_name,
 )
 from fedhpo_gym.core.files import new_file, write_text
+from fedhpo_gym.evaluation.fronts import volumes_known
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.runs import JudgedRun, problem_arguments
@@ -253,6 +254,8 @@ def regret(
         several = len({(row[0], row[-1]) for row in rows}) > len({row[0] for row in rows})
         heads = (*REGRET_HEADS, "arguments") if several else REGRET_HEADS
         say_table(heads, [row[: len(heads)] for row in rows])
+    if not volumes_known() and any(isinstance(r.final.reward, list | tuple) for _, r in records):
+        say("the last column needs moocore: install the extra `fronts`")
     if trained:
         say(
             f"left out: {counted(trained, 'run')} of courses that were trained; what those can "
@@ -269,7 +272,7 @@ def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, .
     header, found = record.header, regret_of(record, named=named)
     variant = json.dumps(problem_arguments(header.kwargs), sort_keys=True)
     missing: list[Any] = [""] * len(record.steps)
-    if isinstance(record.final.reward, list | tuple):
+    if isinstance(record.final.reward, list | tuple) and volumes_known():
         missing = hypervolume_regret_of(record, named=named)[1].tolist()
     columns = (found.elapsed_s.tolist(), found.regret.tolist(), found.relative.tolist(), missing)
     for trial, row in enumerate(zip(*columns, strict=True), start=1):

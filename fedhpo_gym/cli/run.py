@@ -128,7 +128,7 @@ def compare(
         noise=dict(parse_pairs("--noise", noise)) or None,
         simulated_workers=asked.simulated_workers,
         shared_start=asked.shared_start,
-        means=Execution(
+        execution=Execution(
             workers=workers,
             executor=cluster.executor,
             address=cluster.address,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +41,11 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
     with needing("the volume that a front dominates", "moocore", "fronts", "moocore"):
         import moocore
     return float(moocore.hypervolume(inside, ref=corner))
+
+
+def volumes_known() -> bool:
+    """Return whether volumes of several coordinates can be computed here."""
+    return find_spec("moocore") is not None
 
 
 def growing_volumes(

@@ -104,7 +104,7 @@ def compare(
     noise: Mapping[str, float] | None = None,
     simulated_workers: int = 1,
     shared_start: int = 0,
-    means: Execution | None = None,
+    execution: Execution | None = None,
     warn: Callable[[str], None] = lambda _: None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> StudyResult:
@@ -127,7 +127,7 @@ def compare(
         simulated_workers: how many run trials side by side on the simulated clock.
         shared_start: how many configurations all agents try first, the same under a seed; pairs by
             seed are then pairs by initial design.
-        means: how it is computed.
+        execution: how it is computed.
         warn: is told what was left out and what failed, as it happens.
         tell: is told how much there is to do, and where no terminal shows it, how far it is.
 
@@ -137,7 +137,7 @@ def compare(
         MissingDataError: an id that was named itself has no numbers here.
         MissingDependencyError: something asked for is not installed.
     """
-    means, folder, given = means or Execution(), Path(out), dict(arguments or {})
+    execution, folder, given = execution or Execution(), Path(out), dict(arguments or {})
     if noise is not None and "noise" in given:
         raise InvalidArgumentError("`noise` is given twice, the second time among `arguments`")
     if noise is not None:
@@ -159,14 +159,14 @@ def compare(
     require_writable(folder, "`--out`")
     folder.mkdir(parents=True, exist_ok=True)
     _write_study(folder, problems, request, left_out)
-    columnar = parquet.is_installed() if means.columnar is None else means.columnar
-    work = CellWork(folder.resolve(), columnar, tuple(means.track), tuple(sys.path))
+    columnar = parquet.is_installed() if execution.columnar is None else execution.columnar
+    work = CellWork(folder.resolve(), columnar, tuple(execution.track), tuple(sys.path))
     order = {_key(plan): place for place, plan in enumerate(plans)}
     found: dict[int, Outcome] = {}
-    tell(_beforehand(plans, folder, means.workers))
+    tell(_beforehand(plans, folder, execution.workers))
     begun = told = monotonic()
     with (
-        closing(_executed(plans, work, means)) as outcomes,
+        closing(_executed(plans, work, execution)) as outcomes,
         tqdm(total=len(plans), unit="run", disable=None) as bar,
     ):
         for outcome in outcomes:
@@ -251,13 +251,13 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
 
 
 def _executed(
-    plans: Sequence[Plan], work: CellWork, means: Execution
+    plans: Sequence[Plan], work: CellWork, execution: Execution
 ) -> Generator[Outcome, None, None]:
-    if means.address is not None:
-        yield from on_dask(plans, work, means.address, means.timeout_s)
+    if execution.address is not None:
+        yield from on_dask(plans, work, execution.address, execution.timeout_s)
         return
-    with _one_thread(), WorkerPool[Plan](means.workers, work) as crew:
-        for done in crew.each(plans, lambda: None, means.timeout_s):
+    with _one_thread(), WorkerPool[Plan](execution.workers, work) as crew:
+        for done in crew.each(plans, lambda: None, execution.timeout_s):
             yield done.result if done.error is None else Outcome.of_error(done.job, done.error)
 
 

@@ -115,7 +115,7 @@ def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
 def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
     who, how_much, how_sure = answer(compare(study()))
     assert who == (
-        "Undecided between good and bad: with 2 problems no test can reach 0.05, nor with so few "
+        "Undecided between good and bad: with 2 problems no pair can reach 0.05, nor with so few "
         "runs."
     )
     assert "good beats bad on 2 of 2 problems and ties on 0" in how_much
@@ -125,7 +125,7 @@ def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
     sure, _, words = answer(compare(study(problems=8)))
     assert sure == "Best is good; bad (p = 0.0078) is worse over 8 problems."
     by_runs = answer(compare(study(seeds=4)))[0]
-    assert by_runs.startswith("Nothing is decided: with 2 problems no test can reach 0.05. By ")
+    assert by_runs.startswith("Nothing is decided: with 2 problems no pair can reach 0.05. By ")
     assert by_runs.endswith("their runs alone: best is good; bad (p = 0.0078) is worse.")
     assert "on all runs good differs from every other agent" in words
     assert "can never reach" not in words
@@ -150,7 +150,7 @@ def test_equal_agents_have_no_winner() -> None:
     runs = [line("p", agent, 0, [2.0, 1.0], 0.0) for agent in ("a", "b", "c")]
     (made,) = Study.whole(runs)
     who, how_much, _ = answer(compare(made))
-    assert who.startswith("Undecided between a, b and c: with 1 problem no test can reach 0.05")
+    assert who.startswith("Undecided between a, b and c: with 1 problem no pair can reach 0.05")
     assert "probability 0.50" in how_much
 
 

@@ -44,7 +44,7 @@ FEDHPO_GYM = [sys.executable, "-m", "fedhpo_gym"]
 
 def study(out: Path, seeds: int = SEEDS, ids: list[str] = IDS, **means: object) -> StudyResult:
     asked = Execution(**{"columnar": False, **means})  # type: ignore[arg-type]
-    return compare(ids, AGENTS, seeds, out, budget_s=BUDGET_S, means=asked)
+    return compare(ids, AGENTS, seeds, out, budget_s=BUDGET_S, execution=asked)
 
 
 def digests(out: Path) -> dict[str, bytes]:

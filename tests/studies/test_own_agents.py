@@ -86,8 +86,8 @@ def test_two_processes_leave_the_records_of_this_one(records: Path, folder: Path
 def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
     cluster: tuple[str, list[subprocess.Popen[bytes]]], records: Path
 ) -> None:
-    means = Execution(executor="dask", address=cluster[0], columnar=False)
-    assert not compare(ID, NAMES, 1, "afar", arguments=SHORT, means=means).faults
+    execution = Execution(executor="dask", address=cluster[0], columnar=False)
+    assert not compare(ID, NAMES, 1, "afar", arguments=SHORT, execution=execution).faults
     assert contents(Path("afar")) == contents(records)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -291,6 +292,21 @@ def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> N
     for line, own in zip(problem.volumes(), errors, strict=True):
         volume = moocore.hypervolume((own - low) / width, ref=corner)
         assert line.final == pytest.approx(1 - volume / whole, abs=1e-12)
+
+
+def test_without_moocore_all_that_needs_no_volume_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "moocore", None)
+    for seed in range(2):
+        plan = Plan(f"MO-{ID}", {"budget_trials": 4}, "random", seed)
+        do_run(plan, tmp_path / "runs", lambda _: None, lambda _: None)
+    assert main(["regret", str(tmp_path / "runs")]) == 0
+    out = capsys.readouterr().out
+    assert out.count(" –\n") == 2
+    assert "needs moocore: install the extra `fronts`" in out
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "Fronts are not judged" in (tmp_path / "page.html").read_text()
 
 
 def test_a_table_of_runs_has_the_return_of_courses(tmp_path: Path) -> None:
