@@ -377,7 +377,8 @@ def certainty(found: Comparison) -> str:
     return (
         "How sure: Friedman's test that all agents are alike, by chi-squared, gives "
         f"{' and '.join(tests)}. By Wilcoxon's test with Holm's correction at 0.05, "
-        f"{'; '.join(words)}.{note} What is said on all runs holds for these problems only: runs of one problem are not new problems."
+        f"{'; '.join(words)}.{note} What is said on all runs holds for these problems "
+        "only: runs of one problem are not new problems."
     )
 
 

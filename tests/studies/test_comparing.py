@@ -200,7 +200,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
 
 def test_the_first_line_says_who_chooses_fidelities(tmp_path: Path) -> None:
     told = list[str]()
-    fast = {"budget_s": BUDGET_S, "means": Execution(columnar=False), "tell": told.append}
+    fast = {"budget_s": BUDGET_S, "execution": Execution(columnar=False), "tell": told.append}
     compare(IDS[:1], AGENTS, 1, tmp_path / "a", **fast)  # type: ignore[arg-type]
     assert "; random with all trials at one fidelity" in told[0]
     assert "; hyperband choosing the fidelity of each trial" in told[0]
