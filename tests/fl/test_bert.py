@@ -178,15 +178,6 @@ def test_a_round_is_that_of_autograd_through_transformers(
         np.testing.assert_allclose(found, expected[name], rtol=2e-3, atol=2e-5, err_msg=name)
 
 
-def test_it_learns(federation: Federation) -> None:
-    losses = (
-        run(federation, [course(rate=0.03, decay=0.0, batch=4, epochs=3)], 5)
-        .metrics[0, :, :, 0, 0]
-        .mean(axis=1)
-    )
-    assert losses[-1] < 0.8 * losses[0]
-
-
 def test_dropout_matters_and_is_drawn_from_the_seed(federation: Federation) -> None:
     chosen = [course(), course(dropout=0.5)]
     without, with_dropout = run(federation, chosen).metrics

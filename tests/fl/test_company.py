@@ -15,22 +15,13 @@ from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import COMPILED, MODELS
 from fedhpo_gym.fl.self_check import make_case
 
-GIVEN: dict[str, dict[str, float]] = {
+PAIRS = [*((family, "fedavg") for family in MODELS), ("MF", "fednova"), ("Hetero", "scaffold")]
+"""Every family; `test_compiled.py` and `test_course_batch.py` have the other algorithms."""
+GIVEN = {
     "fedavg": {},
     "fednova": {"server_momentum": 0.0, "server_learning_rate": 1.0},
     "scaffold": {"server_learning_rate": 0.8},
-    "dpfedavg": {
-        "update_clip": 0.4,
-        "server_momentum": 0.0,
-        "server_learning_rate": 1.0,
-        "noise_multiplier": 0.1,
-        "clip_rate": 0.2,
-    },
 }
-PAIRS = [("MLP", "fednova"), ("MLP", "dpfedavg"), ("PlainMLP", "dpfedavg"), ("MLP", "scaffold")]
-PAIRS += [(family, "fedavg") for family in MODELS]
-PAIRS += [("GNN", "scaffold"), ("BERT", "dpfedavg"), ("MF", "fednova"), ("Hetero", "scaffold")]
-"""Every family, and every way to change updates on some; `AlgorithmConformance` has the others."""
 
 
 @pytest.mark.fast(6)
@@ -45,13 +36,17 @@ def test_courses_of_every_family_are_alone_what_they_are_in_company(
         Course({**one.configuration, **GIVEN[algorithm]}, one.client_sample_rate, one.seed)
         for one in case.courses
     ]
+    given = {**courses[-1].configuration, "learning_rate": 1e30, "weight_decay": 1e30}
+    courses[-1] = wild = Course(given, 1.0, 1)
 
     def trained(courses: list[Course]) -> Any:
         """Return (courses, 2, ...) metrics; the second round is trained again from a snapshot."""
         federations = {case.federation.seed: case.federation}
         batch = CourseBatch(federations, case.model, get_algorithm(algorithm), courses, horizon=2)
         first, state = batch.advance(1).metrics, batch.snapshot()
-        second = batch.advance(1).metrics
+        curves = batch.advance(1)
+        assert (curves.diverged_at > 0).tolist() == [one is wild for one in courses]
+        second = curves.metrics
         batch.restore(state)
         np.testing.assert_array_equal(batch.advance(1).metrics, second)
         return np.concatenate([first, second], axis=1)

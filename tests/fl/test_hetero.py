@@ -207,14 +207,6 @@ def test_the_engine_equals_autograd_graph_by_graph(index: int) -> None:
     np.testing.assert_allclose(found, plain(MIXED[index], 4), rtol=1e-3, atol=1e-4)
 
 
-def test_a_client_is_moved_by_its_own_hyperparameters() -> None:
-    still = run([course((0.0, 0.0))])[0]
-    first = run([course((0.3, 0.0))])[0]
-    assert not np.array_equal(first[0, 0], still[0, 0])
-    # One round later the other client predicts with what the first one taught the middle layers.
-    assert not np.array_equal(first[0, 1], still[0, 1])
-
-
 # -------------------------------------------------------------------------------- the real sets
 
 

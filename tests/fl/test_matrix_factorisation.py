@@ -163,11 +163,3 @@ def test_no_parameter_is_stored_per_user(federation: Federation) -> None:
     assert not state.personal
     stored = sum(value.numel() for value in state.parameters.values())
     assert stored == MatrixFactorisation(federation, CPU).num_parameters == 30 * (RANK + 1)
-
-
-def test_a_diverged_course_leaves_its_neighbour_alone(federation: Federation) -> None:
-    alone = run(federation, [course()], 4).metrics[0]
-    both = run(federation, [course(rate=1e30), course()], 4)
-    assert both.diverged_at[0] > 0
-    assert np.isfinite(both.metrics).all()
-    np.testing.assert_array_equal(both.metrics[1], alone)
