@@ -4,6 +4,7 @@ import ast
 import importlib
 import pickle
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -41,22 +42,6 @@ def test_message_survives_pickling(error: type[errors.FedHPOError]) -> None:
 def test_unknown_name_is_no_key_error() -> None:
     # str() of a KeyError quotes the message, which spoils its layout.
     assert not issubclass(errors.UnknownNameError, KeyError)
-
-
-def test_suggests_the_nearest_name() -> None:
-    assert errors.suggest("val_los", ["val_loss", "epsilon"]) == " Did you mean 'val_loss'?"
-
-
-def test_suggestion_ignores_case() -> None:
-    assert errors.suggest("CNN-FEMNIS", ["cnn-Femnist", "LR"]) == " Did you mean 'cnn-Femnist'?"
-
-
-def test_lists_all_names_when_none_is_near() -> None:
-    assert errors.suggest("qqq", iter(["beta", "alpha"])) == " Known: alpha, beta."
-
-
-def test_says_so_when_nothing_is_known() -> None:
-    assert errors.suggest("x", []) == " Known: none."
 
 
 def test_a_missing_package_is_installed_from_a_checkout() -> None:
@@ -106,3 +91,18 @@ def test_unknown_name_builds_the_whole_message() -> None:
     error = errors.unknown_name("objective", "epsilonn", ["epsilon", "delta"])
     assert isinstance(error, errors.UnknownNameError)
     assert str(error) == "Unknown objective 'epsilonn'. Did you mean 'epsilon'?"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "said"),
+    [
+        ("val_los", ["val_loss", "epsilon"], " Did you mean 'val_loss'?"),
+        ("CNN-FEMNIS", ["cnn-Femnist", "LR"], " Did you mean 'cnn-Femnist'?"),
+        ("qqq", iter(["beta", "alpha"]), " Known: alpha, beta."),
+        ("x", [], " Known: none."),
+    ],
+)
+def test_the_nearest_name_is_suggested_or_all_are_listed(
+    name: str, known: Iterable[str], said: str
+) -> None:
+    assert errors.suggest(name, known) == said

@@ -40,7 +40,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),
         "algorithms": ("tests/fl/test_algorithms.py",),
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
-        "building/design.py": ("tests/building/test_units.py",),
+        "building/design.py": ("tests/building/test_sample.py",),
         "studies/environments.py": ("tests/studies/test_trust.py",),
         "stored/health.py": ("tests/cli/test_show.py",),
         "core/archive.py": ("tests/test_archive.py",),

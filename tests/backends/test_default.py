@@ -70,13 +70,6 @@ def test_the_wrappers_say_when_they_come_too_late(wrapper: type) -> None:
     assert "too late where an id has no stored numbers: to open it, `gymnasium.make`" in words
 
 
-@pytest.mark.raw
-def test_an_id_without_numbers_opens_with_the_backend_of_the_advice() -> None:
-    pytest.importorskip("torch")
-    env = gym.make("FedHPO-LR-BreastCancer-v0", alpha=0.123, backend="raw")
-    assert env.reset(seed=0)[1]["backend"] == "raw"
-
-
 def test_an_id_of_the_package_answers_by_itself() -> None:
     env = gym.make("FedHPO-LR-CreditG-v0")
     assert env.reset(seed=0)[1]["backend"] == "tabular"

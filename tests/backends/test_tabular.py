@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from fedhpo_gym.backends import Backend, make_backend
+from fedhpo_gym.backends import Backend
 from fedhpo_gym.backends.tabular import Tabular
-from fedhpo_gym.cli import make_parser
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, OffGridError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.stored.catalogue import ENV_VAR, open_table
+from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing import BackendConformance, plain
 from stored_files import tiny  # noqa: F401 - a fixture
@@ -56,42 +52,6 @@ def test_seeds_are_kept_apart(tiny: Task) -> None:  # noqa: F811
     assert plain(together.best[0]) != plain(together.best[1])
 
 
-@pytest.mark.parametrize(
-    ("changes", "fidelity", "message"),
-    [
-        ({"learning_rate": 0.5}, Fidelity(9, 1.0), r"configuration\['learning_rate'\].*1\.0"),
-        ({"batch_size": 33}, Fidelity(9, 1.0), r"configuration\['batch_size'\].*32"),
-        ({}, Fidelity(8, 1.0), r"fidelity\['round'\].*6, 9"),
-        ({}, Fidelity(9, 0.9), r"fidelity\['client_sample_rate'\].*1\.0"),
-    ],
-)
-def test_nothing_is_ever_the_nearest_neighbour(
-    tiny: Task,  # noqa: F811
-    changes: dict[str, float],
-    fidelity: Fidelity,
-    message: str,
-) -> None:
-    backend = Tabular(tiny)
-    configuration = {**backend.space.decode(np.zeros(len(backend.space))), **changes}
-    with pytest.raises(OffGridError, match=message):
-        backend.evaluate(configuration, fidelity)
-
-
 def test_a_seed_the_table_has_not(tiny: Task) -> None:  # noqa: F811
     with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2, 3\).*got 4.*raw"):
         Tabular(tiny, seed=4)
-
-
-@pytest.mark.parametrize("variant", [{}, {"algorithm": "fedopt", "alpha": 0.1}])
-def test_a_missing_table_names_the_command_that_builds_it(
-    variant: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", tmp_path)
-    with pytest.raises(MissingDataError, match="raw") as caught:
-        make_backend("tabular", get_task("LR-Car-v0").variant(**variant))
-    (command,) = re.findall(r"`fedhpo-gym (build [^`]*)`", str(caught.value))
-    parsed = make_parser().parse_args(command.split())
-    assert parsed.id == "FedHPO-LR-Car-v0"
-    assert parsed.algorithm == variant.get("algorithm", "fedavg")
-    assert parsed.alpha == variant.get("alpha", 0.5)

@@ -10,10 +10,22 @@ import pytest
 from fedhpo_gym.data import cache, load_dataset
 
 
+@pytest.fixture(scope="session")
+def derived_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is computed from real data is kept for all tests."""
+    return tmp_path_factory.mktemp("user-cache")
+
+
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Let nothing that one test loaded or computed, from wherever, answer in another."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+def _fresh(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, derived_once: Path
+) -> Iterator[None]:
+    """Let nothing that one test loaded or computed from made files answer in another."""
+    if "real_data" in request.fixturenames:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(derived_once))
+        yield
+        return
+    monkeypatch.setenv("XDG_CACHE_HOME", str(request.getfixturevalue("tmp_path") / "user-cache"))
     load_dataset.cache_clear()
     yield
     load_dataset.cache_clear()

@@ -37,20 +37,8 @@ DOCUMENTED = {
 NAMES = [source.name for source in (*TU_SETS, *MOLECULES)]
 
 
-@pytest.fixture(scope="module")
-def derived_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("user-cache")
-
-
-@pytest.fixture
-def real_sets(real_data: Path, derived_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The real data, with what is computed from it kept for all tests here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(derived_once))
-    return real_data
-
-
 def conformance(name: str) -> type[DatasetConformance]:
-    marks = [pytest.mark.usefixtures("real_sets")]
+    marks = [pytest.mark.usefixtures("real_data")]
     body = {"name": name, "pytestmark": marks, "__module__": __name__}
     return type(f"Test{name}", (DatasetConformance,), body)
 
@@ -60,7 +48,7 @@ for _name in NAMES:
 del _name
 
 
-@pytest.mark.usefixtures("real_sets")
+@pytest.mark.usefixtures("real_data")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_real_sets_are_as_documented(name: str) -> None:
     if name in {source.name for source in MOLECULES}:

@@ -37,10 +37,9 @@ from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_folder
-from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.surrogate_curves import KINDS, CurveModel
+from fedhpo_gym.stored.surrogate_curves import KINDS
 from fedhpo_gym.stored.surrogate_models import ExactKernel
 from fedhpo_gym.stored.surrogate_outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
 from fedhpo_gym.stored.surrogate_verdicts import held_on
@@ -229,12 +228,6 @@ def test_a_full_run_on_the_command_line_is_as_full_as_the_surrogate(tmp_path: Pa
     assert record.header.kwargs["fidelity"] == {"round": 19, "client_sample_rate": 0.8}
 
 
-@pytest.mark.usefixtures("folder")
-def test_the_missing_table_names_the_surrogate() -> None:
-    with pytest.raises(MissingDataError, match=r'backend="surrogate".*fedhpo-gym build'):
-        open_table(SAMPLE_NAME)
-
-
 # ------------------------------------------------------------------------------ many clients
 
 
@@ -254,6 +247,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     write_made_up_sample(folder, clients=60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
+        fit_quickly(patch)
         few = {name: CANDIDATES[name] for name in ("boosted_trees",)}
         patch.setattr(surrogate_fit, "CANDIDATES", few)
         patch.setattr("fedhpo_gym.building.candidates.BOOSTED_TREES", 40)
@@ -279,7 +273,6 @@ def test_many_clients_are_compressed_and_the_card_says_so(
     assert card["comparison"]["candidates"]["boosted_trees"]["bytes_before_compression"] < 600_000
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_many_clients_are_answered_one_by_one(crowd: tuple[Path, Mapping[str, Any]]) -> None:
     folder, _ = crowd
@@ -322,18 +315,6 @@ def test_five_clients_are_not_compressed_and_weigh_as_they_are(tmp_path: Path) -
     ]
     five, more = (each.var(axis=0).sum() for each in weights)
     assert more == pytest.approx(five, rel=0.1)
-
-
-@pytest.mark.slow
-def test_a_compressed_model_survives_storing(crowd: tuple[Path, Mapping[str, Any]]) -> None:
-    folder, card = crowd
-    model = Surrogate(folder / f"{SAMPLE_NAME}.surrogate.json")._model  # type: ignore[attr-defined]
-    again = CurveModel.from_arrays(card["model"]["kind"], model.arrays)
-    columns = len(card["model"]["inputs"])
-    rows = np.random.default_rng(0).uniform(-1, 1, (5, 1, columns)).astype(np.float32)
-    knots = np.zeros(5, np.int64)
-    found = (each.at_knots(each.coefficients(rows), knots) for each in (model, again))
-    np.testing.assert_array_equal(*found)
 
 
 # -------------------------------------------------------------- candidates that suit few courses

@@ -47,18 +47,9 @@ def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
     assert found["lattice"]["exact"] == card.name.endswith(".table.json")
 
 
-@pytest.mark.slow
-def test_what_a_card_states_is_true() -> None:
-    for name in ("LR-BloodTransfusion-fedavg.table", "GNN-CiteSeer-v1-fedprox.surrogate"):
-        stored = open_card(EMBEDDED / f"{name}.json")
-        assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
-
-
-@pytest.mark.slow
-def test_ranks_of_version_one_are_as_stated() -> None:
-    for card in version_one():
-        stored = open_card(card)
-        assert agree(health_of(stored), dict(health_on(stored, COMMAND))), card.name
+def test_what_a_card_of_a_surrogate_states_is_true() -> None:
+    stored = open_card(EMBEDDED / "GNN-CiteSeer-v1-fedprox.surrogate.json")
+    assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
 
 
 def test_tables_of_version_one_are_healthy() -> None:

@@ -359,11 +359,10 @@ HOURS = [
 ]
 
 
-@pytest.mark.fast(2)
-@pytest.mark.parametrize("model", HOURS)
+@pytest.mark.fast(3)
 @pytest.mark.parametrize(
-    ("clients", "rate"),
-    [(5, 0.2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 1.0), (40, 0.25)))],
+    ("model", "clients", "rate"),
+    [(model, *((5, 0.2), (5, 1.0), (40, 0.25))[i % 3]) for i, model in enumerate(HOURS)],
 )
 def test_a_plan_costs_what_living_through_it_costs(
     model: DeviceModel, clients: int, rate: float
