@@ -2,7 +2,7 @@
 
 Bits, bytes and entries are changed at random, and as somebody would who means it, with the digest
 that fits. `REFUSED` lists damages by hand, and what the error says of each. Data sets have a table
-of their own (`tests/datasets/test_damage.py`).
+of their own (`tests/federated_data/test_damage.py`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,14 @@ from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task
-from mutations import damaged_bytes, damaged_json
-from stored_files import arrays_of, numbered_policy, stamped, write_made_up_table
+from stored_files import (
+    arrays_of,
+    damaged_bytes,
+    damaged_json,
+    numbered_policy,
+    stamped,
+    write_made_up_table,
+)
 
 __all__ = ["fake_environments"]
 

@@ -34,7 +34,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "objectives": ("tests/objectives",),
         "systems": ("tests/systems",),
         "space": ("tests/space",),
-        "stored": ("tests/tables", "tests/surrogates"),
+        "stored": ("tests/stored",),
         "envs/trial": ("tests/envs/trial", "tests/envs/test_rendering.py"),
         "envs/vector.py": ("tests/envs/trial", "tests/envs/round/test_vector.py"),
         "envs/round": ("tests/envs/round", "tests/envs/test_rendering.py"),

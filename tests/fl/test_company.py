@@ -9,6 +9,10 @@ import pytest
 
 pytest.importorskip("numba")
 
+from collections.abc import Callable
+
+import pytest
+
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
@@ -56,3 +60,47 @@ def test_courses_of_every_family_are_alone_what_they_are_in_company(
     np.testing.assert_array_equal(trained(courses[::-1])[::-1], together)
     for place in (0, len(courses) // 2, len(courses) - 1):
         np.testing.assert_array_equal(trained([courses[place]])[0], together[place])
+
+
+# --- Bits are equal in any company on lower processors, too: one machine stands for several.
+
+LOWER = {
+    "AVX2": {
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+    },
+    "SSE": {
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "ATEN_CPU_CAPABILITY": "default",
+    },
+}
+EVERY_LAW = """
+from fedhpo_gym.fl.self_check import check_engine
+print([one for one in check_engine({families}) if not one.holds])
+"""
+EQUAL_BITS = """
+from fedhpo_gym.fl.models import MODELS
+from fedhpo_gym.fl.self_check import require_equal_bits
+print([one for one in {families} if "equal bits" not in require_equal_bits(MODELS[one])])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("level", "code", "families"),
+    [
+        ("AVX2", EVERY_LAW, ["GNN", "CNN", "BERT", "Hetero", "MF"]),
+        ("SSE", EQUAL_BITS, ["GNN", "CNN"]),
+    ],
+)
+def test_the_laws_hold_on_lower_processors(
+    level: str, code: str, families: list[str], run_python: Callable[..., str]
+) -> None:
+    """Of what torch computes; `test_compiled.py` tells of the others."""
+    for module in ("torch", "networkx", "scipy"):
+        pytest.importorskip(module)
+    # Nothing of this process's own processor is inherited: the package chooses anew.
+    said = run_python(code.format(families=families), {**LOWER[level], "MKL_CBWR": ""})
+    assert said.strip() == "[]"

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("networkx")
 pytest.importorskip("scipy")
 
-from federations.test_louvain import made_up_graph  # noqa: E402
+from federated_data.test_partitions import made_up_graph  # noqa: E402
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import make_federation  # noqa: E402

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from fedhpo_gym.data.shakespeare import (
     read_plays,
     to_leaf,
 )
+from stored_files import tar
 
 LONG = "O, that this too too solid flesh would melt, thaw and resolve itself into a dew, or so "
 PLAY = f"""<?xml version="1.0" encoding="UTF-8"?><play><act>
@@ -54,11 +53,7 @@ def xml_folder(data_folder: Path) -> None:
 def xml_archive(data_folder: Path) -> str:
     path = data_folder / "shakespeare" / SHAKESPEARE.file
     path.parent.mkdir(parents=True)
-    content = PLAY.encode("utf-8")
-    with tarfile.open(path, "w:xz") as archive:
-        member = tarfile.TarInfo("playshakespeare_editions/ps_hamlet.xml")
-        member.size = len(content)
-        archive.addfile(member, io.BytesIO(content))
+    path.write_bytes(tar({"playshakespeare_editions/ps_hamlet.xml": PLAY.encode()}, "xz"))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import surrogate_models
 from fedhpo_gym.stored.surrogate_inputs import CurveInputs
-from fedhpo_gym.stored.surrogate_models import Forest
 from fedhpo_gym.stored.surrogate_outputs import (
     LARGEST_LOSS,
     num_outputs,
@@ -113,17 +111,6 @@ def test_a_forest_cut_at_a_depth_is_one_grown_to_that_depth(depth: int) -> None:
     np.testing.assert_allclose(ours, grown.predict(rows), rtol=1e-5, atol=1e-6)
 
 
-def stump() -> dict[str, NDArray[Any]]:
-    return {
-        "roots": np.array([0]),
-        "feature": np.array([0, 0, 0]),
-        "threshold": np.array([0.5, 0.0, 0.0], np.float32),
-        "children": np.array([[1, 2], [1, 1], [2, 2]]),
-        "leaf": np.array([-1, 0, 1]),
-        "values": np.array([[3.0], [8.0]], np.float32),
-    }
-
-
 @pytest.mark.parametrize("together", [1, 600, 1 << 20])
 def test_trees_that_are_walked_together_change_no_bit(
     together: int, monkeypatch: pytest.MonkeyPatch
@@ -143,23 +130,6 @@ def test_trees_that_are_walked_together_change_no_bit(
             total += stored["values"][stored["leaf"][node]]
         assert outcome.tolist() == (total / 7).astype(np.float32).tolist()
         assert ours.predict(row[None])[0].tolist() == outcome.tolist()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("children", np.array([[0, 2], [1, 1], [2, 2]])),
-        ("children", np.array([[1, 3], [1, 1], [2, 2]])),
-        ("leaf", np.array([-1, 0, 2])),
-        ("roots", np.array([-1])),
-        ("threshold", np.zeros(2, np.float32)),
-        ("leaf", None),
-    ],
-)
-def test_a_forest_whose_arrays_do_not_fit_is_refused(name: str, value: NDArray[Any] | None) -> None:
-    arrays = {key: array for key, array in stump().items() if key != name}
-    with pytest.raises(InvalidArgumentError, match=name if value is None else "."):
-        Forest(arrays if value is None else {**arrays, name: value})
 
 
 # -------------------------------------------------------------------------- inputs and outputs

@@ -7,16 +7,18 @@ import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import MissingDataError
-from fedhpo_gym.data import cache, load_dataset
+from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.images import BATCHES, CIFAR10, CLASSES, FEMNIST, read_jpgs, read_json
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
 from fedhpo_gym.testing import DatasetConformance
+from stored_files import tar
 
 RNG = np.random.default_rng(0)
 
@@ -92,16 +94,6 @@ def test_a_missing_femnist_says_how_to_make_it() -> None:
 # ----------------------------------------------------------------------------------- CIFAR-10
 
 
-def binary_archive(rows: dict[str, NDArray[np.uint8]]) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, content in rows.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            member.size = content.nbytes
-            archive.addfile(member, io.BytesIO(content.tobytes()))
-    return stream.getvalue()
-
-
 def records() -> dict[str, NDArray[np.uint8]]:
     rows = {name: RNG.integers(256, size=(4, 3073), dtype=np.uint8) for name in BATCHES}
     for content in rows.values():
@@ -110,21 +102,15 @@ def records() -> dict[str, NDArray[np.uint8]]:
 
 
 def test_the_publishers_archive_is_downloaded_and_read(
-    data_folder: Path, monkeypatch: pytest.MonkeyPatch
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch, publisher: Any
 ) -> None:
     rows = records()
-    content = binary_archive(rows)
-    source = replace(CIFAR10, num_rows=24, sha256=hashlib.sha256(content).hexdigest())
+    members = {f"cifar-10-batches-bin/{name}": rows[name].tobytes() for name in rows}
+    publisher.content = tar(members, "gz")
+    source = replace(CIFAR10, num_rows=24, sha256=hashlib.sha256(publisher.content).hexdigest())
     monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CIFAR10": source})
-
-    def answer(url: str) -> io.BytesIO:
-        assert url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-        body = io.BytesIO(content)
-        body.headers = {}  # type: ignore[attr-defined]
-        return body
-
-    monkeypatch.setattr(cache, "open_url", answer)
     dataset = load_dataset("CIFAR10")
+    assert publisher.asked == ["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]
     assert (data_folder / "cifar10" / "cifar-10-binary.tar.gz").exists()
     stacked = np.concatenate([rows[name] for name in BATCHES])
     assert dataset.labels.tolist() == stacked[:, 0].tolist()
@@ -135,30 +121,21 @@ def test_the_publishers_archive_is_downloaded_and_read(
     assert dataset.fixed_split.tolist() == [-1] * 20 + [2] * 4
 
 
-def jpg_archive(path: Path, split: str, colours: dict[str, tuple[int, int, int]]) -> str:
-    pillow = pytest.importorskip("PIL.Image")
-    with tarfile.open(path, "w:xz") as archive:
-        for name, colour in colours.items():
-            body = io.BytesIO()
-            pillow.new("RGB", (32, 32), colour).save(body, "jpeg", quality=95)
-            member = tarfile.TarInfo(f"{split}/{name}")
-            member.size = len(body.getvalue())
-            archive.addfile(member, io.BytesIO(body.getvalue()))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def jpg(colour: tuple[int, int, int]) -> bytes:
+    body = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (32, 32), colour).save(body, "jpeg", quality=95)
+    return body.getvalue()
 
 
 def test_jpg_archives_are_decoded_once(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = data_folder / "cifar10"
     folder.mkdir()
-    train = {"truck/0001.jpg": (200, 10, 10), "truck/0000.jpg": (10, 200, 10)}
-    sums = {
-        "cifar10_jpg_train.tar.xz": jpg_archive(
-            folder / "cifar10_jpg_train.tar.xz", "train", train
-        ),
-        "cifar10_jpg_test.tar.xz": jpg_archive(
-            folder / "cifar10_jpg_test.tar.xz", "test", {"cat/0000.jpg": (10, 10, 200)}
-        ),
-    }
+    train = {"train/truck/0001.jpg": jpg((200, 10, 10)), "train/truck/0000.jpg": jpg((10, 200, 10))}
+    sums = {}
+    for split, images in (("train", train), ("test", {"test/cat/0000.jpg": jpg((10, 10, 200))})):
+        path = folder / f"cifar10_jpg_{split}.tar.xz"
+        path.write_bytes(tar(images, "xz"))
+        sums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     source = replace(CIFAR10, num_rows=3, jpg=sums)
     monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CIFAR10": source})
     first = load_dataset("CIFAR10")

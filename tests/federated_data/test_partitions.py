@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -15,6 +18,7 @@ from hypothesis import given
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache, load_dataset, make_dataset
+from fedhpo_gym.data.federation import lda_partition
 from fedhpo_gym.data.graph_federations import (
     DELTA,
     GraphFederation,
@@ -103,7 +107,7 @@ def test_a_seed_gives_one_federation_and_another_seed_another(graph: NodeGraph) 
 def test_another_process_draws_the_same_federation(run_python: Callable[..., str]) -> None:
     code = """
         import numpy as np
-        from test_louvain import made_up_graph
+        from test_partitions import made_up_graph
         from fedhpo_gym.data.graph_federations import make_graph_federation
         found = make_graph_federation(made_up_graph(), 5, num_clients=3)
         print(found.owner.tolist(), [part.tolist() for c in found.clients for part in c])
@@ -197,3 +201,27 @@ def test_the_real_graphs_obey_the_laws(
     assert_laws(federation, graph, DELTA)
     # Communities, not random nodes: five random clients would keep a fifth of the edges.
     assert federation.edges.shape[1] > 0.8 * graph.edges.shape[1]
+
+
+# --- The partition of labels over clients against that of the original code, index by index.
+
+KEY = "a653102_min10_balanced"
+CASES = 18
+
+
+def golden_cases() -> list[dict[str, Any]]:
+    default = Path(__file__).resolve().parents[2].parent / "shared"
+    path = Path(os.environ.get("FEDHPO_SHARED", default)) / "facts/golden/lda_golden.json"
+    if not path.is_file():
+        pytest.skip(f"no golden partitions of the original code at {path}; set FEDHPO_SHARED")
+    cases: list[dict[str, Any]] = json.loads(path.read_text())
+    assert len(cases) == CASES
+    return cases
+
+
+@pytest.mark.parametrize("index", range(CASES))
+def test_equals_the_original_code(index: int) -> None:
+    case = golden_cases()[index]
+    labels, rng = np.array(case["labels"]), np.random.RandomState(case["seed"])
+    clients = lda_partition(labels, case["clients"], case["alpha"], rng)
+    assert [client.tolist() for client in clients] == case[KEY]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,3 +47,30 @@ def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Load training data from the folder with the real data sets."""
     monkeypatch.setenv(cache.ENV_VAR, str(shared_datasets))
     return shared_datasets
+
+
+class Publisher:
+    """Answers every address with what it has at the moment, instead of the network.
+
+    Attributes:
+        content: what it has.
+        promised: how many bytes it says it sends, if it says so.
+        asked: the addresses.
+    """
+
+    def __init__(self) -> None:
+        self.content, self.promised, self.asked = b"", "", list[str]()
+
+    def __call__(self, url: str) -> Any:
+        self.asked.append(url)
+        body: Any = io.BytesIO(self.content)
+        body.headers = {"Content-Length": self.promised} if self.promised else {}
+        return body
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    """Whoever publishes what is downloaded."""
+    found = Publisher()
+    monkeypatch.setattr(cache, "open_url", found)
+    return found

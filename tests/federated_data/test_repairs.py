@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.cli import BAD, main
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.data import SOURCES, cache, load_dataset
+from fedhpo_gym.data import SOURCES, load_dataset
 from fedhpo_gym.data.bert import FILE as WEIGHTS
-from fedhpo_gym.data.bert import URL as WEIGHTS_URL
 from fedhpo_gym.data.bert import VOCABULARY_SIZE
 from fedhpo_gym.data.leaf import (
     LeafData,
@@ -33,7 +32,7 @@ from fedhpo_gym.data.leaf import (
     write_files,
 )
 from fedhpo_gym.data.sentences import COLA, SST2
-from mutations import zipped
+from stored_files import zipped
 
 Capture = pytest.CaptureFixture[str]
 PAGE = b"<html>please log in to this network</html>"
@@ -41,31 +40,18 @@ PAGE = b"<html>please log in to this network</html>"
 # ---------------------------------------------------------------------- files without a checksum
 
 
-class Publisher:
-    """Answers every address with what it has at the moment."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-        self.content, self.asked = content, 0
-        monkeypatch.setattr(cache, "open_url", self.answer)
-
-    def answer(self, url: str) -> Any:
-        assert url.startswith("https://")
-        self.asked += 1
-        body: Any = io.BytesIO(self.content)
-        body.headers = {}
-        return body
+TWEETS = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
+COLA_FILES = ("in_domain_train.tsv", "in_domain_dev.tsv", "out_of_domain_dev.tsv")
 
 
-def tweets() -> bytes:
+def tweets(**more: bytes) -> bytes:
     row = b'"4","1","Mon","NO_QUERY","zoe","happy"\n'
-    names = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
-    return zipped(dict.fromkeys(names, row))
+    return zipped(dict.fromkeys(TWEETS, row) | more)
 
 
-def sentences() -> bytes:
-    names = ("in_domain_train.tsv", "in_domain_dev.tsv", "out_of_domain_dev.tsv")
+def sentences(**more: bytes) -> bytes:
     row = b"gj04\t1\t\tgood film\nbc01\t0\t*\tfilm film\n"
-    return zipped({f"cola_public/raw/{name}": row for name in names})
+    return zipped({f"cola_public/raw/{name}": row for name in COLA_FILES} | more)
 
 
 def weights() -> bytes:
@@ -74,7 +60,7 @@ def weights() -> bytes:
     return save({"embeddings.word_embeddings.weight": words})  # type: ignore[no-any-return]
 
 
-UNSUMMED = {
+UNSUMMED: dict[str, tuple[str, Callable[..., bytes]]] = {
     "Twitter": ("sent140/sentiment140.zip", tweets),
     "CoLA": (f"archives/{COLA.url.rpartition('/')[2]}", sentences),
     "BERT-Tiny": (WEIGHTS, weights),
@@ -115,10 +101,10 @@ Unsummed = tuple[str, Path, bytes]
 
 
 def test_a_bad_first_download_is_neither_kept_nor_trusted(
-    unsummed: Unsummed, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    unsummed: Unsummed, publisher: Any, capsys: Capture
 ) -> None:
     name, path, content = unsummed
-    publisher = Publisher(monkeypatch, PAGE)
+    publisher.content = PAGE
     assert main(["download", name]) == BAD
     message = capsys.readouterr().err
     assert not list(path.parent.glob(f"{path.name}*"))
@@ -126,40 +112,32 @@ def test_a_bad_first_download_is_neither_kept_nor_trusted(
     assert do_what_it_says(message) == 0
     assert path.read_bytes() == content
     assert path.with_name(f"{path.name}.sha256").exists()
-    assert publisher.asked == 2
+    assert len(publisher.asked) == 2
 
 
 def test_a_changed_file_is_repaired_as_the_error_says(
-    unsummed: Unsummed, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    unsummed: Unsummed, publisher: Any, capsys: Capture
 ) -> None:
     name, path, content = unsummed
-    publisher = Publisher(monkeypatch, content)
+    publisher.content = content
     assert main(["download", name]) == 0
     load_dataset.cache_clear()
     path.write_bytes(content[:-1] + b"?")
     assert main(["download", name]) == BAD
     # Even when the publisher has another, whole file by now.
     if name != "BERT-Tiny":
-        publisher.content = repacked(content)
+        publisher.content = UNSUMMED[name][1](README=b"another version")
     assert do_what_it_says(capsys.readouterr().err) == 0
     assert path.read_bytes() == publisher.content
 
 
-def repacked(content: bytes) -> bytes:
-    import zipfile
-
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    return zipped({**members, "README": b"another version"})
-
-
 def test_a_bad_file_that_the_user_put_there_is_refused_and_left(
-    unsummed: Unsummed, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    unsummed: Unsummed, publisher: Any, capsys: Capture
 ) -> None:
     name, path, content = unsummed
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(PAGE)
-    Publisher(monkeypatch, content)
+    publisher.content = content
     assert main(["download", name]) == BAD
     assert path.read_bytes() == PAGE
     assert not path.with_name(f"{path.name}.sha256").exists()
@@ -167,29 +145,30 @@ def test_a_bad_file_that_the_user_put_there_is_refused_and_left(
 
 
 def test_a_checksum_of_a_former_version_does_not_outlive_its_file(
-    unsummed: Unsummed, monkeypatch: pytest.MonkeyPatch
+    unsummed: Unsummed, publisher: Any
 ) -> None:
     name, path, content = unsummed
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(f"{path.name}.sha256").write_text("0" * 64)
-    Publisher(monkeypatch, content)
+    publisher.content = content
     assert main(["download", name]) == 0
-
-
-def test_the_address_of_the_weights_is_a_file_of_safetensors() -> None:
-    assert WEIGHTS_URL.endswith(".safetensors")
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "no text"])
 @pytest.mark.parametrize("place", ["folder", "archive"])
 def test_sentences_are_repaired_as_the_error_says(
-    damage: str, place: str, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    damage: str,
+    place: str,
+    data_folder: Path,
+    publisher: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
 ) -> None:
     pytest.importorskip("tokenizers")
     vocabulary = data_folder / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\ngood\nfilm\n")
     monkeypatch.setattr("fedhpo_gym.data.sentences.vocabulary_file", lambda _: vocabulary)
-    names = ("in_domain_train.tsv", "in_domain_dev.tsv", "out_of_domain_dev.tsv")
+    names = COLA_FILES
     source = replace(COLA, sizes=dict.fromkeys(names, 2))
     monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"CoLA": source})
     row = b"gj04\t1\t\tgood film\n"
@@ -206,7 +185,7 @@ def test_sentences_are_repaired_as_the_error_says(
         (data_folder / "archives").mkdir()
         archive = zipped({f"cola_public/raw/{name}": text for name, text in files.items()})
         (data_folder / "archives" / "cola_public_1.1.zip").write_bytes(archive)
-    Publisher(monkeypatch, whole)
+    publisher.content = whole
     assert main(["download", "CoLA"]) == BAD
     assert do_what_it_says(capsys.readouterr().err) == 0
 

@@ -28,7 +28,7 @@ from fedhpo_gym.data.graph_sets import PARTS
 from fedhpo_gym.data.graphs import git_blob
 from fedhpo_gym.data.images import BATCHES
 from fedhpo_gym.data.leaf import read_file
-from mutations import (
+from stored_files import (
     Mutation,
     damaged_arrays,
     damaged_bytes,

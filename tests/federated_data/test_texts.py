@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
-import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.data import SparseRows, cache, load_dataset, make_dataset
+from fedhpo_gym.data import SparseRows, load_dataset, make_dataset
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
 from fedhpo_gym.data.sentences import COLA, SST2, remaining
 from fedhpo_gym.data.twitter import TWITTER, bags_of_words, make_vocabulary, split_words
 from fedhpo_gym.testing import DatasetConformance
+from stored_files import zipped
 
 TEXTS = ("To be, or not to be", "that is THE query", "", "don't you   see? You don't")
 
@@ -111,25 +110,7 @@ def test_leafs_tweets_are_sorted_by_user(data_folder: Path) -> None:
     assert dataset.users.tolist() == [0, 1, 1]
 
 
-def serve(monkeypatch: pytest.MonkeyPatch, url: str, members: dict[str, bytes]) -> None:
-    """Answer an address with a zip archive instead of the network."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-
-    def answer(asked: str) -> Any:
-        assert asked == url
-        body: Any = io.BytesIO(stream.getvalue())
-        body.headers = {}
-        return body
-
-    monkeypatch.setattr(cache, "open_url", answer)
-
-
-def test_the_publishers_tweets_are_downloaded(
-    data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_publishers_tweets_are_downloaded(data_folder: Path, publisher: Any) -> None:
     members = {
         "training.1600000.processed.noemoticon.csv": (
             '"4","1","Mon","NO_QUERY","zoe","happy, \xe9"\n"0","2","Mon","NO_QUERY","al","sad"\n'
@@ -138,8 +119,9 @@ def test_the_publishers_tweets_are_downloaded(
             b'"2","3","Mon","q","al","neutral"\n"4","4","Mon","q","al","happy"\n'
         ),
     }
-    serve(monkeypatch, TWITTER.url, members)
+    publisher.content = zipped(members)
     dataset = load_dataset("Twitter")
+    assert publisher.asked == [TWITTER.url]
     assert dataset.labels.tolist() == [0, 1, 1]
     assert dataset.users is not None
     assert dataset.users.tolist() == [0, 0, 1]
@@ -217,10 +199,13 @@ def test_sst2_files_become_tokens(
 
 
 @pytest.mark.usefixtures("vocabulary", "data_folder")
-def test_sst2_is_read_from_the_publishers_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sst2_is_read_from_the_publishers_archive(
+    monkeypatch: pytest.MonkeyPatch, publisher: Any
+) -> None:
     small(monkeypatch, SST2)
-    serve(monkeypatch, SST2.url, {f"SST-2/{name}": text for name, text in SST2_FILES.items()})
+    publisher.content = zipped({f"SST-2/{name}": text for name, text in SST2_FILES.items()})
     assert load_dataset("SST2").features[np.arange(3)].tolist() == SST2_TOKENS
+    assert publisher.asked == [SST2.url]
 
 
 COLA_FILES = {
@@ -253,11 +238,12 @@ def test_colas_test_sentences_are_what_is_left(
 
 
 @pytest.mark.usefixtures("vocabulary", "data_folder")
-def test_the_public_cola_has_no_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_public_cola_has_no_test_split(monkeypatch: pytest.MonkeyPatch, publisher: Any) -> None:
     small(monkeypatch, COLA)
     members = {f"cola_public/raw/{name}": content for name, content in COLA_FILES.items()}
-    serve(monkeypatch, COLA.url, members)
+    publisher.content = zipped(members)
     dataset = load_dataset("CoLA")
+    assert publisher.asked == [COLA.url]
     assert dataset.fixed_split is not None
     assert dataset.fixed_split.tolist() == [0, 0, 1, 1]
 
