@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.data import SOURCES, cache, load_dataset
+from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.graph_sets import (
     MOLECULES,
     NUM_ATOM_FEATURES,
@@ -53,11 +53,6 @@ class TestCora(DatasetConformance):
 @pytest.mark.usefixtures("real_data")
 class TestCiteSeer(DatasetConformance):
     name = "CiteSeer"
-
-
-def test_all_citation_graphs_of_the_paper_are_in_the_catalogue() -> None:
-    assert {"Cora", "CiteSeer", "PubMed"} == {source.name for source in NODE_GRAPHS}
-    assert all(SOURCES[source.name] is source for source in NODE_GRAPHS)
 
 
 @pytest.mark.usefixtures("real_data")
@@ -129,16 +124,6 @@ def test_another_shape_than_documented_is_refused(
     source.check(graph)
     with pytest.raises(DamagedDataError, match="fedhpo-gym download Cora"):
         replace(source, **wrong).check(graph)
-
-
-@pytest.mark.usefixtures("data_folder")
-def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> None:
-        raise OSError(f"no route to {url}")
-
-    monkeypatch.setattr(cache, "open_url", refuse)
-    with pytest.raises(MissingDataError, match=r"no route.*`fedhpo-gym download PubMed`"):
-        load_dataset("PubMed")
 
 
 @pytest.mark.parametrize(

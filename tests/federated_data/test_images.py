@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.images import BATCHES, CIFAR10, CLASSES, FEMNIST, read_jpgs, read_json
 from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
@@ -83,12 +82,6 @@ def test_leafs_folder_is_read_sorted_by_writer(data_folder: Path) -> None:
         assert dataset.users is not None
         assert dataset.users.tolist() == [0, 0, 1, 1, 1]
         load_dataset.cache_clear()
-
-
-@pytest.mark.usefixtures("data_folder")
-def test_a_missing_femnist_says_how_to_make_it() -> None:
-    with pytest.raises(MissingDataError, match=r"preprocess\.sh.*fedhpo-gym download FEMNIST"):
-        load_dataset("FEMNIST")
 
 
 # ----------------------------------------------------------------------------------- CIFAR-10

@@ -267,3 +267,17 @@ def test_without_the_client_the_extra_is_named(
     importlib.invalidate_caches()
     with pytest.raises(MissingDependencyError, match=r"'\.\[data\]'"):
         load_dataset("CreditG")
+
+
+@pytest.mark.usefixtures("data_folder")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("FEMNIST", r"preprocess\.sh.*fedhpo-gym download FEMNIST"),
+        ("Shakespeare", "git clone.*fedhpo-gym download Shakespeare"),
+        ("FedNetflix", "your copy.*fedhpo-gym download FedNetflix"),
+    ],
+)
+def test_what_is_missing_says_where_it_comes_from(name: str, said: str) -> None:
+    with pytest.raises(MissingDataError, match=said):
+        load_dataset(name)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.ratings import FEDNETFLIX, make_ratings
 from fedhpo_gym.data.synthetic import SyntheticDraw, generate
@@ -42,12 +42,6 @@ def test_the_files_of_the_prize_are_read(
     assert dataset.users.tolist() == [0, 0, 1, 2, 2]  # 10, 10, 20, 30, 30
     assert dataset.features[np.arange(5)].ravel().tolist() == [0, 1, 2, 0, 2]  # 7, 9, 12, 7, 12
     assert (dataset.labels + 1).tolist() == [3, 1, 4, 5, 2]
-
-
-@pytest.mark.usefixtures("data_folder")
-def test_nobody_can_download_the_prize() -> None:
-    with pytest.raises(MissingDataError, match=r"your copy.*fedhpo-gym download FedNetflix"):
-        load_dataset("FedNetflix")
 
 
 def test_made_ratings_look_like_ratings() -> None:

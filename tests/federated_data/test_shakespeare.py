@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.leaf import write_files
 from fedhpo_gym.data.shakespeare import (
@@ -86,12 +86,6 @@ def test_leaf_data_keep_the_play_as_hierarchy() -> None:
     data = to_leaf({("p", "a"): "x" * 100, ("p", "b"): "y" * 80, ("q", "a"): "z" * 81})
     assert data.hierarchies == {"p / a": "p", "q / a": "q"}
     assert [len(samples) for samples in data.users.values()] == [20, 1]
-
-
-@pytest.mark.usefixtures("data_folder")
-def test_missing_plays_say_where_they_are() -> None:
-    with pytest.raises(MissingDataError, match=r"git clone.*fedhpo-gym download Shakespeare"):
-        load_dataset("Shakespeare")
 
 
 def test_a_changed_archive_is_refused(data_folder: Path) -> None:

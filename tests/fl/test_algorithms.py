@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,32 +13,20 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
-from fedhpo_gym.core.seeding import stream  # noqa: E402
+from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_federation, make_user_federation  # noqa: E402
-from fedhpo_gym.data.records import make_dataset  # noqa: E402
+from fedhpo_gym.data.records import SparseRows, make_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.models import ConvNet, LogisticRegression, Model  # noqa: E402
-from plain_course import GIVEN, Network, plain_course  # noqa: E402
-from plain_models import LAYERS, MAX_NORM, images, plain_network  # noqa: E402
+from fedhpo_gym.fl.models import ConvNet, LeafLogisticRegression, LogisticRegression, Model  # noqa: E402
+from plain_course import GIVEN, LINEAR, Network, plain_course  # noqa: E402
+from plain_course import linear_course as course  # noqa: E402
+from plain_models import CONVOLUTIONAL  # noqa: E402
 
 ROUNDS, HORIZON = 4, 20
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "engine"
 PLAIN = [n for n, a in ALGORITHMS.items() if not a.asynchronous and not a.poisson]
 """The others are compared with loops of their own, `test_asynchronous.py`, `test_updates.py`."""
-
-
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    rng = np.random.default_rng(1)
-    users = np.repeat(np.arange(5), (40, 30, 25, 20, 12))
-    labels = rng.integers(3, size=len(users))
-    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
-    return make_user_federation(make_dataset("made", features, labels, 3, users), seed=1)
-
-
-def course(sampled: float = 0.6, **changes: float) -> Course:
-    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
-    return Course({**config, **changes}, sampled, 1)
 
 
 def run(
@@ -108,17 +97,6 @@ def test_nbafl_without_downlink_noise_equals_a_plain_one(federation: Federation)
     short = 11  # sqrt(5) * 5 is 11.2
     expected = plain_course(federation, [chosen] * 2, "nbafl", short).metrics
     close(run(federation, "nbafl", chosen, rounds=2, horizon=short).metrics[0], expected)
-
-
-NORMS = ("scale1", "shift1", "mean1", "variance1", "scale2", "shift2", "mean2", "variance2")
-
-
-def _convolutional(federation: Federation) -> torch.nn.Module:
-    model = ConvNet.for_federation(federation, torch.device("cpu"))
-    return plain_network(model.init(stream(1, "init")), 3)
-
-
-CONVOLUTIONAL = Network(_convolutional, images, tuple(LAYERS[name] for name in NORMS), MAX_NORM)
 
 
 @pytest.fixture(scope="module")
@@ -267,3 +245,62 @@ def test_portions_of_clients_give_the_same_numbers(
     whole = run(federation, algorithm, chosen).metrics
     monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", 1)
     np.testing.assert_array_equal(run(federation, algorithm, chosen).metrics, whole)
+
+
+# ------------------------------------------------------------- LEAF's model of its Synthetic data
+
+
+class Squashed(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(super().forward(x))
+
+
+def _squashed(federation: Federation) -> torch.nn.Module:
+    linear = LINEAR.make(federation)
+    module = Squashed(linear.in_features, linear.out_features)
+    module.load_state_dict(linear.state_dict())
+    return module
+
+
+SQUASHED = Network(_squashed, torch.from_numpy)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"learning_rate": 20.0, "batch_size": 64}], ids=["small", "steep"]
+)
+def test_leafs_model_equals_autograd(federation: Federation, given: dict[str, float]) -> None:
+    chosen = course(1.0 if given else 0.6, **given)
+    expected = plain_course(federation, [chosen] * ROUNDS, network=SQUASHED).metrics
+    close(
+        run(federation, "fedavg", course(), chosen, model=LeafLogisticRegression).metrics[1],
+        expected,
+    )
+
+
+def test_probabilities_stay_below_what_a_sigmoid_allows(federation: Federation) -> None:
+    steep = course(1.0, learning_rate=1000.0)
+    metrics = run(federation, "fedavg", steep, rounds=8, model=LeafLogisticRegression).metrics
+    assert metrics[..., 0].min() >= -np.log(np.e / (np.e + 2)) - 1e-6
+    assert np.isfinite(metrics).all()
+
+
+def test_sparse_features_are_refused() -> None:
+    words = SparseRows(
+        np.arange(5, dtype=np.int64), np.zeros(4, np.int32), np.ones(4, np.float32), 3
+    )
+    sparse = Federation(words, np.array([0, 1, 0, 1]), 2, ((np.arange(4),) * 3,), 1)
+    with pytest.raises(InvalidArgumentError, match="dense features"):
+        LeafLogisticRegression.for_federation(sparse)
+    LogisticRegression.for_federation(sparse)
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+def test_the_numbers_of_leaf_are_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import leaf_synthetic as leaf
+
+    averaged = leaf.fedavg_accuracy("LeafLR", 1)
+    assert leaf.FEDAVG_BAND[0] <= averaged <= leaf.FEDAVG_BAND[1], averaged
+    local = leaf.local_accuracy("LeafLR", 1)
+    assert leaf.LOCAL_BAND[0] <= local <= leaf.LOCAL_BAND[1], local

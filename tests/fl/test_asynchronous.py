@@ -51,15 +51,6 @@ GIVEN: list[tuple[str, dict[str, float]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def federation() -> Federation:
-    rng = np.random.default_rng(1)
-    users = np.repeat(np.arange(5), (40, 30, 25, 20, 12))
-    labels = rng.integers(3, size=len(users))
-    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
-    return make_user_federation(make_dataset("made", features, labels, 3, users), seed=1)
-
-
 def course(at_once: float = 0.6, clock: Any = UNEVEN, **changes: float) -> Course:
     config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
     return Course({**config, **changes}, at_once, 1, clock)

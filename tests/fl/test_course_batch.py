@@ -22,26 +22,12 @@ from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.records import Feedback  # noqa: E402
 from fedhpo_gym.fl.self_check import make_case  # noqa: E402
 from plain_course import GIVEN, LINEAR, State, evaluate, plain_course  # noqa: E402
+from plain_course import linear_course as course  # noqa: E402
 
 HORIZON = 20
 KNOWN = [name for name, one in ALGORITHMS.items() if not one.asynchronous]
 PLAIN = [name for name in KNOWN if name != "dpfedavg"]
 """The other is compared with a loop of its own, `test_updates.py`."""
-
-
-@pytest.fixture(scope="module")
-def federations() -> dict[int, Federation]:
-    rng = np.random.default_rng(1)
-    users = np.repeat(np.arange(5), (40, 30, 25, 20, 12))
-    labels = rng.integers(3, size=len(users))
-    features = rng.normal(size=(len(users), 4)) * 2 + labels[:, None]
-    data = make_dataset("made", features, labels, 3, users)
-    return {seed: make_user_federation(data, seed) for seed in (1, 2)}
-
-
-def course(sampled: float = 0.6, seed: int = 1, **changes: float) -> Course:
-    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
-    return Course({**config, **changes}, sampled, seed)
 
 
 def make(

@@ -57,6 +57,12 @@ GIVEN: Mapping[str, Mapping[str, float]] = {
 """Settings of every algorithm."""
 
 
+def linear_course(sampled: float = 0.6, seed: int = 1, **changes: float) -> Course:
+    """Return a course of logistic regression."""
+    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
+    return Course({**config, **changes}, sampled, seed)
+
+
 @dataclass(frozen=True)
 class Network:
     """What is trained, and how a step differs from torch's own SGD."""

@@ -127,7 +127,10 @@ def test_rounds_that_happened_by_hand() -> None:
     assert cost.rounds == 2
 
 
-@pytest.mark.parametrize("model", [ALIKE, FAULTY, DeviceModel(devices="flash")])
+SLOW_SERVER = DeviceModel(availability="sine", server_compute_s=30_000.0, compute="steps")
+
+
+@pytest.mark.parametrize("model", [ALIKE, FAULTY, DeviceModel(devices="flash"), SLOW_SERVER])
 def test_a_course_in_pieces_costs_what_it_costs_in_one(model: DeviceModel) -> None:
     sampled = [[1, 0, 0, 1, 0], [0, 1, 1, 0, 0], [1, 1, 0, 0, 0], [0, 0, 0, 1, 1]]
     whole = model.cost(past(sampled))
