@@ -1,16 +1,12 @@
 """Exceptions keep both families and carry helpful messages."""
 
-import ast
 import importlib
 import pickle
-import tomllib
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
 from fedhpo_gym.core import errors
-from fedhpo_gym.data import SOURCES
 
 FAMILIES = [
     (errors.InvalidArgumentError, ValueError),
@@ -63,28 +59,6 @@ def test_another_missing_module_is_no_missing_dependency() -> None:
     ):
         importlib.import_module("no_such_module")
     assert not isinstance(caught.value, errors.FedHPOError)
-
-
-def test_every_extra_that_is_named_exists() -> None:
-    root = Path(errors.__file__).parents[1]
-    known = tomllib.loads((root.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    extras = known["project"]["optional-dependencies"]
-    calls = [
-        node
-        for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-    ]
-    called = [getattr(node.func, "attr", getattr(node.func, "id", "")) for node in calls]
-    place = {"missing_dependency": 2, "needing": 2, "require": 1}  # of the extra in a call
-    arguments = [
-        node.args[place[name]]
-        for node, name in zip(calls, called, strict=True)
-        if len(node.args) > place.get(name, len(node.args))  # a starred argument hides it
-    ]
-    named = {one.value for one in arguments if isinstance(one, ast.Constant)}
-    named |= {source.library[1] for source in SOURCES.values() if source.library}
-    assert {"raw", "plot", "data", "natural"} <= named <= set(extras)
 
 
 def test_unknown_name_builds_the_whole_message() -> None:

@@ -80,25 +80,6 @@ def test_a_file_with_a_wrong_checksum_is_refused(
     assert_repair_command(str(caught.value), "CreditG")
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({cache.ENV_VAR: "/a/b"}, "/a/b"),
-        ({"HOME": "/home/me", cache.ENV_VAR: "~/data"}, "/home/me/data"),
-        ({"XDG_CACHE_HOME": "/c"}, "/c/fedhpo_gym/datasets"),
-        ({"HOME": "/home/me"}, "/home/me/.cache/fedhpo_gym/datasets"),
-    ],
-)
-def test_the_data_folder(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: str
-) -> None:
-    for name in (cache.ENV_VAR, "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    assert cache.data_folder() == Path(expected)
-
-
 def test_a_missing_package_names_its_extra() -> None:
     with pytest.raises(MissingDependencyError, match=r"'no_such_module'.*'\.\[data\]'"):
         cache.require("no_such_module", "data")

@@ -15,7 +15,7 @@ from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
-from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models import MatrixFactorisation  # noqa: E402
 from fedhpo_gym.fl.models.matrix_factorisation import MIDDLE, RANK, RIDGE  # noqa: E402
 
@@ -35,10 +35,6 @@ def course(rate: float = 1.0, batch: int = 16, epochs: int = 1, sampled: float =
 
 def batch_of(federation: Federation, courses: list[Course]) -> CourseBatch:
     return CourseBatch({1: federation}, MatrixFactorisation, get_algorithm("fedavg"), courses)
-
-
-def run(federation: Federation, courses: list[Course], rounds: int = 3) -> Curves:
-    return batch_of(federation, courses).advance(rounds)
 
 
 def start(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
@@ -145,15 +141,6 @@ def test_metrics_are_squared_errors_and_the_nearest_stars(federation: Federation
                 f1_score(stars, nearest, average="macro", zero_division=0),
             )
             np.testing.assert_allclose(metrics[user, split], expected, rtol=1e-3, atol=1e-4)
-
-
-def test_it_learns_items_from_other_users(federation: Federation) -> None:
-    chosen = course(rate=3.0, epochs=4)
-    metrics = run(federation, [chosen], 30).metrics[0, :, :, :, 0]
-    share = federation.num_samples / federation.num_samples.sum(axis=0)
-    loss = (metrics * share).sum(axis=1)
-    assert loss[-1, 0] < 0.9 * loss[0, 0]
-    assert loss[-1, 1] < loss[0, 1]
 
 
 def test_no_parameter_is_stored_per_user(federation: Federation) -> None:

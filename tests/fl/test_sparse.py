@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -138,19 +136,3 @@ def test_a_federation_of_some_users_takes_the_same_ones_under_every_seed() -> No
     assert several[0].clients[0][0].tolist() != several[1].clients[0][0].tolist()
     assert make_user_federation(data, 1, num_users=40).num_clients == 40
     assert make_user_federation(data, 1, num_users=41).num_clients == 40
-
-
-def test_real_tweets_are_learned_from(
-    shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedhpo_gym.backends.training import make_batch, task_federation
-    from fedhpo_gym.tasks import get_task
-
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-    task = get_task("LR-Twitter")
-    chosen = Course({"learning_rate": 1.0, "weight_decay": 0.0, "step_size": 4}, 0.01, 1)
-    metrics = make_batch(task, [chosen]).advance(8, evaluated=(1, 8)).metrics[0, :, :, 0, 0]
-    share = task_federation(task, 1).num_samples[:, 0]
-    first, last = (metrics * share).sum(axis=1) / share.sum()
-    assert last < first < np.log(2) + 0.05
-    assert last < 0.68

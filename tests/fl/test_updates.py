@@ -117,18 +117,6 @@ def same(found: Any, losses: Any) -> None:
     np.testing.assert_allclose(found[..., 0], np.array(losses), rtol=2e-4, atol=2e-5)
 
 
-NOVA = {"server_momentum": 0.0, "server_learning_rate": 1.0}
-
-
-def test_fednova_is_fedavg_where_clients_take_equally_many_steps(federation: Federation) -> None:
-    alike, given = {"batch_size": 64, "step_size": 3}, {**NOVA, "momentum": 0.5}
-    found = engine(federation, "fednova", course(**given, **alike))
-    expected = engine(federation, "fedavg", course(momentum=0.5, **alike))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    others = (engine(federation, name, course(**given))[..., 0] for name in ("fednova", "fedavg"))
-    assert not np.allclose(*others, rtol=1e-2)
-
-
 def normal(purpose: str, name: str, index: int, shape: tuple[int, ...]) -> Weights:
     """Return the engine's normal numbers at the end of a round: quantiles of uniform ones."""
     rng = stream(1, f"{purpose} {name}", index + 1)
@@ -199,29 +187,6 @@ def test_rounds_of_nobody_move_by_noise_alone(federation: Federation) -> None:
         before = batch.evaluate()
     noisy = course(0.2, **PRIVATE, noise_multiplier=0.5)
     same(engine(federation, "dpfedavg", noisy)[0], dpfedavg(federation, noisy, 0.5))
-
-
-def test_scaffold_undoes_the_drift_of_clients(federation: Federation) -> None:
-    """Where FedAvg of many local steps stays away from the optimum, SCAFFOLD comes to it."""
-    given = {"batch_size": 64, "step_size": 30, "weight_decay": 0.0, "learning_rate": 0.05}
-    sizes = federation.num_samples[:, 0]
-    loop = Loop(federation, course())
-
-    def norm(algorithm: str, share: Any, **more: float) -> float:
-        """Return the length of the gradient of the mean loss after many rounds."""
-        chosen = course(1.0, **given, **more)
-        batch = CourseBatch({1: federation}, LogisticRegression, get_algorithm(algorithm), [chosen])
-        batch.advance(400)
-        state = batch.snapshot()[0]
-        assert state is not None
-        world = np.asarray(state.parameters["weight"], dtype=float).reshape(loop.world.shape)
-        each = [loop.error(world, own[0])[0] for own in federation.clients]
-        return float(np.linalg.norm(np.tensordot(share, each, 1)))
-
-    # SCAFFOLD counts clients equally, FedAvg samples.
-    alike = np.full(len(sizes), 1 / len(sizes))
-    drifted = norm("fedavg", sizes / sizes.sum())
-    assert norm("scaffold", alike, server_learning_rate=1.0) < 0.1 * drifted
 
 
 def test_control_variates_travel_and_cost_no_computation() -> None:

@@ -257,27 +257,6 @@ def test_a_table_that_was_built_anew_is_read_anew(folder: Path) -> None:
     assert (after.codes("best_round") == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({ENV_VAR: "/a/b"}, "/a/b"),
-        ({"XDG_CACHE_HOME": "/c"}, "/c/fedhpo_gym/tables"),
-        ({"HOME": "/home/me"}, "/home/me/.cache/fedhpo_gym/tables"),
-        ({"HOME": "/home/me", ENV_VAR: "~/tables"}, "/home/me/tables"),
-    ],
-)
-def test_the_table_folder(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: str
-) -> None:
-    from fedhpo_gym.stored.catalogue import table_folder
-
-    for name in (ENV_VAR, "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    assert table_folder() == Path(expected)
-
-
 SEGMENT = (
     "99c76cfe3e92d4193893cdd18549f327eb5043f0b652c0549cfb719299015d5f",
     "20b380d201201aca1dba1028726d6bfcca7e702c2cb365d10699bc226e7d6be2",
