@@ -8,7 +8,6 @@ of their own (`tests/federated_data/test_damage.py`).
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import re
 import shutil
@@ -41,6 +40,7 @@ from stored_files import (
     arrays_of,
     damaged_bytes,
     damaged_json,
+    npz,
     numbered_policy,
     stamped,
     write_made_up_table,
@@ -333,12 +333,6 @@ def moved(change: Callable[[list[bytes]], object]) -> Callable[[bytes], bytes]:
         return b"".join(found)
 
     return move
-
-
-def npz(**arrays: Any) -> bytes:
-    out = io.BytesIO()
-    np.savez(out, **arrays)
-    return out.getvalue()
 
 
 def cells(**arrays: Any) -> Callable[[bytes], bytes]:

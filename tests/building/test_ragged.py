@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.building import surrogate_fit
-from fedhpo_gym.building.candidates import CANDIDATES, train_network
+from fedhpo_gym.building.candidates import train_network
 from fedhpo_gym.building.surrogate_data import FittingRows, completed, prepare
 from fedhpo_gym.building.surrogate_fit import LOSS
 from fedhpo_gym.building.surrogate_sources import FittingSample
@@ -33,13 +32,12 @@ from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample, write_sample
-from fedhpo_gym.stored.surrogate import Surrogate
 from stored_files import (
     SAMPLE_COUNT,
     SAMPLE_NAME,
     SAMPLE_ROUNDS,
     arrays_of,
-    fit_quickly,
+    fit_sample,
     write_made_up_sample,
 )
 
@@ -73,14 +71,6 @@ def ends(short: int = 2) -> NDArray[np.int64]:
 
 def rows_of(sample: Sample) -> FittingRows:
     return FittingSample(sample).rows(10**9, stream(0, "test"))
-
-
-def fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Surrogate:
-    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(folder))
-    fit_quickly(monkeypatch)
-    few = {name: CANDIDATES[name] for name in ("gaussian_process",)}
-    monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
-    return Surrogate(surrogate_fit.fit_surrogate(SAMPLE_NAME, keep=True))
 
 
 def figures(card: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,7 +126,10 @@ def test_a_sample_of_complete_courses_gives_the_very_same_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ragged(tmp_path, ends(0))
-    one, two = fit(tmp_path, monkeypatch), fit(tmp_path / "whole", monkeypatch)
+    one, two = (
+        fit_sample(tmp_path, monkeypatch, keep=True),
+        fit_sample(tmp_path / "whole", monkeypatch, keep=True),
+    )
     assert one.sha256 == two.sha256
     assert figures(one.card) == figures(two.card)
 
@@ -149,7 +142,7 @@ def test_what_lies_beyond_the_end_never_matters(
     for noise in (None, 1):
         folder = tmp_path / str(noise)
         ragged(folder, ends(), noise)
-        found.append(fit(folder, monkeypatch))
+        found.append(fit_sample(folder, monkeypatch, keep=True))
     assert found[0].sha256 == found[1].sha256
     assert figures(found[0].card) == figures(found[1].card)
 
@@ -282,7 +275,7 @@ def test_the_cards_say_where_courses_end(
     sample = ragged(tmp_path, ends())
     said = {str(SHORT): int((ends() == SHORT).sum()), str(SAMPLE_ROUNDS[-1]): SAMPLE_COUNT // 3}
     assert sample.card[ENDS] == said
-    surrogate = fit(tmp_path, monkeypatch)
+    surrogate = fit_sample(tmp_path, monkeypatch, keep=True)
     assert surrogate.card[ENDS] == said
     assert surrogate.card["errors_of_the_stored_model"]["optimism"]["courses"] > 0
     shared = surrogate.card["errors_of_the_stored_model"]["kendall_tau_at_shared_round"]

@@ -37,7 +37,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_folder
-from fedhpo_gym.stored.sample import Sample, write_sample
+from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.surrogate_curves import KINDS
 from fedhpo_gym.stored.surrogate_models import ExactKernel
@@ -50,7 +50,9 @@ from stored_files import (
     SAMPLE_SEEDS,
     SAMPLE_TASK,
     fit_quickly,
+    fit_sample,
     write_made_up_sample,
+    written_with,
 )
 
 ENV = {"id": "FedHPO-LR-CreditG-v0", "backend": "surrogate", "alpha": 0.25}
@@ -104,31 +106,29 @@ def test_rows_are_the_courses_of_the_sample(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows.inputs[course], one[0], atol=1e-6)
 
 
-def test_courses_that_share_minibatches_are_held_out_together(tmp_path: Path) -> None:
+def test_courses_of_a_configuration_or_of_one_minibatch_are_held_out_together(
+    tmp_path: Path,
+) -> None:
     sample = write_made_up_sample(tmp_path)
     codes = {name: sample.codes(name).copy() for name in sample._codes}
+    codes["configuration"][9] = codes["configuration"][4]
+    source = FittingSample(written_with(sample, tmp_path / "twins", **codes))
+    assert source.num_configurations == SAMPLE_COUNT - 1
+    rows = source.rows(EVERYTHING, np.random.default_rng(0))
+    fold = folds_of(rows.configuration, np.random.default_rng(0))
+    assert fold[9] == fold[4]
     integers = [i for i, d in enumerate(sample.space.dimensions) if d.kind == "int"]
+    codes["configuration"] = sample.codes("configuration").copy()
     for course, other in ((9, 4), (7, 9)):
         codes["configuration"][course, integers] = codes["configuration"][other, integers]
         for name in ("client_sample_rate", "seed"):
             codes[name][course] = codes[name][other]
-    source = FittingSample(Sample(write_sample(tmp_path / "blocks", dict(sample.card), codes)))
+    source = FittingSample(written_with(sample, tmp_path / "blocks", **codes))
     assert source.num_configurations == SAMPLE_COUNT
     assert source.num_held_out <= SAMPLE_COUNT - 2
     of_course = source.rows(EVERYTHING, np.random.default_rng(0)).configuration
     assert of_course[4] == of_course[7] == of_course[9]
     assert (of_course == of_course[4]).sum() < SAMPLE_COUNT // 2
-
-
-def test_courses_of_one_configuration_are_held_out_together(tmp_path: Path) -> None:
-    sample = write_made_up_sample(tmp_path)
-    codes = {name: sample.codes(name).copy() for name in sample._codes}
-    codes["configuration"][9] = codes["configuration"][4]
-    source = FittingSample(Sample(write_sample(tmp_path / "twins", dict(sample.card), codes)))
-    assert source.num_configurations == SAMPLE_COUNT - 1
-    rows = source.rows(EVERYTHING, np.random.default_rng(0))
-    fold = folds_of(rows.configuration, np.random.default_rng(0))
-    assert fold[9] == fold[4]
 
 
 def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,13 +246,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     folder = tmp_path_factory.mktemp("crowd")
     write_made_up_sample(folder, clients=60)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDHPO_GYM_TABLES", str(folder))
-        fit_quickly(patch)
-        few = {name: CANDIDATES[name] for name in ("boosted_trees",)}
-        patch.setattr(surrogate_fit, "CANDIDATES", few)
-        patch.setattr("fedhpo_gym.building.candidates.BOOSTED_TREES", 40)
-        card = surrogate_fit.fit_surrogate(SAMPLE_NAME)
-    return folder, Surrogate(card).card
+        return folder, fit_sample(folder, patch, "boosted_trees").card
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.sample import Sample, write_sample
+from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.surrogate_verdicts import claim_on, held_on
 from fedhpo_gym.tasks import get_task
@@ -34,25 +33,12 @@ from stored_files import (
     SAMPLE_TASK,
     check_law,
     fit_quickly,
+    fit_sample,
     write_made_up_sample,
+    written_with,
 )
 
 OLD = get_task("LR-CreditG-v0").variant(alpha=0.25)
-
-
-def changed(folder: Path, target: Path, changes: Mapping[str, Any]) -> Sample:
-    """Write a sample again with other arrays."""
-    sample = write_made_up_sample(folder)
-    codes = {name: sample.codes(name).copy() for name in sample._codes}
-    return Sample(write_sample(target, dict(sample.card), {**codes, **changes}))
-
-
-def fit(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Surrogate:
-    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(folder))
-    fit_quickly(monkeypatch)
-    few = {name: surrogate_fit.CANDIDATES[name] for name in ("gaussian_process",)}
-    monkeypatch.setattr(surrogate_fit, "CANDIDATES", few)
-    return Surrogate(surrogate_fit.fit_surrogate(SAMPLE_NAME, **options))
 
 
 def learning_rates(sample: Sample) -> np.ndarray[Any, Any]:
@@ -64,11 +50,12 @@ def learning_rates(sample: Sample) -> np.ndarray[Any, Any]:
 
 
 def test_a_course_that_diverges_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = learning_rates(write_made_up_sample(tmp_path / "made"))
+    made = write_made_up_sample(tmp_path / "made")
+    rates = learning_rates(made)
     steep = rates > np.median(rates)
     at = np.where(steep, SAMPLE_ROUNDS[1] + 1, 0).astype(np.uint16)
-    changed(tmp_path / "made", tmp_path, {"diverged_at": at})
-    surrogate = fit(tmp_path, monkeypatch, keep=True)
+    written_with(made, tmp_path, diverged_at=at)
+    surrogate = fit_sample(tmp_path, monkeypatch, keep=True)
     stated = surrogate.card["errors_of_the_stored_model"]["diverged"]
     assert stated["share"] == 0.5
     assert stated["both"] > 0.4
@@ -99,8 +86,8 @@ def test_the_rate_matters_where_it_matters(tmp_path: Path, monkeypatch: pytest.M
     )
     losses = {name for name in sample._codes if name.startswith("best_") and "loss" in name}
     flat = codec.encode("loss", loss, np.ones(5, np.int64))
-    changed(tmp_path / "made", tmp_path, dict.fromkeys(losses, flat))
-    surrogate = fit(tmp_path, monkeypatch, keep=True)
+    written_with(sample, tmp_path, **dict.fromkeys(losses, flat))
+    surrogate = fit_sample(tmp_path, monkeypatch, keep=True)
     query = {d.name: d.decode(0.0) for d in surrogate.space.dimensions}
     low, high_loss = (
         surrogate.evaluate(query, Fidelity(20, rate), (1, 2, 3)).mean("val", "loss")
@@ -153,7 +140,7 @@ def noise(tmp_path: Path) -> None:
     loss = np.exp(rng.normal(size=(SAMPLE_COUNT, 1, 1))) * np.ones((1, len(SAMPLE_ROUNDS), 5))
     flat = codec.encode("loss", loss, np.ones(5, np.int64))
     names = [f"best_{split}_loss" for split in ("train", "val", "test")]
-    changed(tmp_path / "made", tmp_path, dict.fromkeys(names, flat))
+    written_with(write_made_up_sample(tmp_path / "made"), tmp_path, **dict.fromkeys(names, flat))
 
 
 def test_what_is_no_better_than_a_constant_is_refused(
@@ -161,9 +148,9 @@ def test_what_is_no_better_than_a_constant_is_refused(
 ) -> None:
     noise(tmp_path)
     with pytest.raises(InvalidArgumentError, match=r"--keep.*constant.*Kendall"):
-        fit(tmp_path, monkeypatch)
+        fit_sample(tmp_path, monkeypatch)
     assert not list(tmp_path.glob("*.surrogate.*"))
-    kept = fit(tmp_path, monkeypatch, keep=True)
+    kept = fit_sample(tmp_path, monkeypatch, keep=True)
     assert not kept.card["errors_of_the_stored_model"]["verdict"]["passed"]
 
 
@@ -176,7 +163,7 @@ def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     write_made_up_sample(tmp_path)
     shared = get_task("LR-CreditG-v0").variant(alpha=0.25)
     own = shared.variant(version=1, numbers=0)
-    old = fit(tmp_path, monkeypatch)
+    old = fit_sample(tmp_path, monkeypatch)
     assert default_backend(own) == "surrogate"
     before = make_backend("surrogate", own).fingerprint
     assert (
@@ -229,7 +216,7 @@ def test_a_claim_that_training_misses_is_refused_and_nothing_is_written(
     write_made_up_sample(tmp_path)
     files = sorted(tmp_path.iterdir())
     with pytest.raises(InvalidArgumentError, match=r"claimed best.*--keep|--keep.*claimed best"):
-        fit(tmp_path, monkeypatch, train=lambda one: 3.0 * claimed(one))
+        fit_sample(tmp_path, monkeypatch, train=lambda one: 3.0 * claimed(one))
     assert sorted(tmp_path.iterdir()) == files
 
 
@@ -237,7 +224,7 @@ def test_a_claim_that_training_reaches_is_on_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_made_up_sample(tmp_path)
-    surrogate = fit(tmp_path, monkeypatch, train=claimed)
+    surrogate = fit_sample(tmp_path, monkeypatch, train=claimed)
     claim = claim_on(surrogate.card)
     assert claim is not None
     assert claim.passed

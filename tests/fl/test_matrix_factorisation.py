@@ -92,32 +92,19 @@ def test_a_full_batch_is_a_gradient_step_on_the_reduced_objective(federation: Fe
     factors, bias = start(federation)
     sizes = federation.num_samples[:, 0]
     share = sizes / sizes.sum()
-    for at in ((0, 2), (3, 0), (7, 9)):
-        shift = np.zeros_like(factors)
-        shift[at] = 1e-4
-        slope = sum(
-            s
-            * (
-                objective(federation, u, factors + shift, bias)
-                - objective(federation, u, factors - shift, bias)
-            )
-            for u, s in enumerate(share)
-        )
-        moved = float(state.parameters["factors"][(0, *at)]) - factors[at]
-        assert moved == pytest.approx(-rate * slope / 2e-4, rel=2e-2, abs=2e-6)
-    for item in (0, 5):
-        shift = np.zeros_like(bias)
-        shift[item] = 1e-4
-        slope = sum(
-            s
-            * (
-                objective(federation, u, factors, bias + shift)
-                - objective(federation, u, factors, bias - shift)
-            )
-            for u, s in enumerate(share)
-        )
-        moved = float(state.parameters["bias"][0, item])
-        assert moved == pytest.approx(-rate * slope / 2e-4, rel=2e-2, abs=2e-6)
+    begun = {"factors": factors, "bias": bias}
+    for name, at in [
+        *(("factors", at) for at in ((0, 2), (3, 0), (7, 9))),
+        ("bias", 0),
+        ("bias", 5),
+    ]:
+        near = []
+        for shift in (1e-4, -1e-4):
+            moved = {key: value.copy() for key, value in begun.items()}
+            moved[name][at] += shift
+            near.append(sum(s * objective(federation, u, **moved) for u, s in enumerate(share)))
+        found = np.asarray(state.parameters[name])[0][at] - begun[name][at]
+        assert found == pytest.approx(-rate * (near[0] - near[1]) / 2e-4, rel=2e-2, abs=2e-6)
 
 
 def test_metrics_are_squared_errors_and_the_nearest_stars(federation: Federation) -> None:

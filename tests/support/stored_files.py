@@ -242,6 +242,24 @@ def fit_quickly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("fedhpo_gym.stored.lattice.DRAWS", 16)
 
 
+def fit_sample(
+    folder: Path, patch: pytest.MonkeyPatch, candidate: str = "gaussian_process", **options: Any
+) -> Surrogate:
+    """Fit one candidate on the sample in a folder, and few steps of it."""
+    from fedhpo_gym.building import surrogate_fit
+
+    patch.setenv(ENV_VAR, str(folder))
+    fit_quickly(patch)
+    patch.setattr(surrogate_fit, "CANDIDATES", {candidate: surrogate_fit.CANDIDATES[candidate]})
+    return Surrogate(surrogate_fit.fit_surrogate(SAMPLE_NAME, **options))
+
+
+def written_with(sample: Sample, folder: Path, **changes: Any) -> Sample:
+    """Write a sample again with other arrays."""
+    codes = {name: sample.codes(name) for name in sample._codes}
+    return Sample(write_sample(folder, dict(sample.card), {**codes, **changes}))
+
+
 def check_law(surrogate: Surrogate, seed: int) -> None:
     """Ask one configuration for all rounds that are stored, and some between them."""
     rng = np.random.default_rng(seed)
@@ -425,4 +443,11 @@ def zipped(files: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
+    return out.getvalue()
+
+
+def npz(**arrays: Any) -> bytes:
+    """Return a file of arrays."""
+    out = io.BytesIO()
+    np.savez(out, **arrays)
     return out.getvalue()
