@@ -57,6 +57,7 @@ def test_courses_of_every_family_are_alone_what_they_are_in_company(
 
     together = trained(courses)
     assert np.isfinite(together).all()
+    np.testing.assert_array_equal(*together[-1], "a course that diverged keeps its last metrics")
     np.testing.assert_array_equal(trained(courses[::-1])[::-1], together)
     for place in (0, len(courses) // 2, len(courses) - 1):
         np.testing.assert_array_equal(trained([courses[place]])[0], together[place])

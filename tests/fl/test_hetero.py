@@ -211,11 +211,10 @@ def test_the_engine_equals_autograd_graph_by_graph(index: int) -> None:
 
 
 def test_the_real_sets_make_the_federation_of_the_paper(
-    shared_datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("rdkit")
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     federation = make_hetero_federation(load_dataset("GraphDC"), seed=1)
     assert federation.num_features == (74, 74, 74, 3, 3)
     assert federation.classes == (2, 2, 2, 6, 2)
