@@ -186,7 +186,7 @@ def test_a_heavy_import_would_be_noticed(run_python: Callable[..., str], tmp_pat
     assert run_python(code, env={"PYTHONPATH": str(tmp_path)}).split() == ["torch"]
 
 
-# --- Names in docstrings are those of today's code.
+# ------------------------------------------------------------------------------ names in docstrings
 
 DOTTED = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)`")
 PEER = ".federatedscope.peer"  # of another interpreter: names there are its own

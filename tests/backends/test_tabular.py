@@ -37,7 +37,7 @@ def test_a_seed_the_table_has_not(tiny: Task) -> None:  # noqa: F811
         Tabular(tiny, seed=4)
 
 
-# --- Which backend answers when none is named.
+# --------------------------------------------------------- which backend answers when none is named
 
 TASK = get_task("LR-CreditG").variant(alpha=0.123)  # nobody has built it
 

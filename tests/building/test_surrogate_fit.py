@@ -196,7 +196,7 @@ print(found.best.shape, sorted({{"sklearn", "torch", "scipy", "joblib"}} & set(s
     assert said.strip() == "(1, 3, 3, 3) []"
 
 
-# --- How surrogates are fitted and how their errors are measured.
+# -------------------------------------- how surrogates are fitted and how their errors are measured
 
 EVERYTHING = 10**9
 

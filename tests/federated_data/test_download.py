@@ -84,7 +84,7 @@ def test_equal_arrays_give_equal_files(tmp_path: Path) -> None:
     assert again["s"].tolist() == ["é"]
 
 
-# --- The table of licences: complete, and of one mind with the catalogue and the stored numbers.
+# ---------------------------------------------------------------------------- the table of licences
 
 PAGE = Path(__file__).parents[2] / "docs" / "licences.md"
 KINDS = {"tables": "table", "samples": "sample", "surrogates": "surrogate"}

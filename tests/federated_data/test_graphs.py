@@ -190,7 +190,7 @@ def test_the_sparse_product_is_the_dense_one(left: Any, right: Any) -> None:
     assert np.array_equal(product[np.arange(4)], left @ right)
 
 
-# --- Sets of small graphs: the TU text format, molecules from SMILES, and the record they share.
+# ----------------------------------------------------------------------------- sets of small graphs
 
 # Graphs, nodes, edges and classes as the publishers count them; RDKit 2023 to 2026 reads ClinTox
 # with 1,478 to 1,484 molecules, so its counts are not here.

@@ -203,7 +203,7 @@ def test_the_real_graphs_obey_the_laws(
     assert federation.edges.shape[1] > 0.8 * graph.edges.shape[1]
 
 
-# --- The partition of labels over clients against that of the original code, index by index.
+# ----------- the partition of labels over clients against that of the original code, index by index
 
 KEY = "a653102_min10_balanced"
 CASES = 18

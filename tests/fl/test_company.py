@@ -63,7 +63,7 @@ def test_courses_of_every_family_are_alone_what_they_are_in_company(
         np.testing.assert_array_equal(trained([courses[place]])[0], together[place])
 
 
-# --- Bits are equal in any company on lower processors, too: one machine stands for several.
+# --------------------------------------------------------------------------------- lower processors
 
 LOWER = {
     "AVX2": {

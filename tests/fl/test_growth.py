@@ -95,7 +95,7 @@ def test_those_who_were_foreseen_train(ahead: int, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(np.unique(np.concatenate(seen)), foreseen)
 
 
-# --- Streams that are prepared for coming rounds are those made one by one.
+# ---------------------------- streams that are prepared for coming rounds are those made one by one
 
 Names = list[tuple[int, ...]]
 SEEDS = (0, 7, 2**32 - 1)

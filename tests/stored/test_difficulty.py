@@ -146,7 +146,7 @@ def test_a_variant_is_trained_and_stored_numbers_have_none(
     assert "must come with `--train N`" in capsys.readouterr().err
 
 
-# --- Rank correlation, functional analysis of variance, and what label frequencies reach, by hand.
+# ----- rank correlation, functional analysis of variance, and what label frequencies reach, by hand
 
 
 def test_kendall_by_hand() -> None:

@@ -187,7 +187,7 @@ def test_a_surrogate_is_asked_on_a_stated_lattice(monkeypatch: pytest.MonkeyPatc
     assert "diverged courses are losses like others" in found["missing"]["diverging"]
 
 
-# --- The health of everything that the package stores: stated, true, and good where it must be.
+# ------------------------------------------------- the health of everything that the package stores
 
 CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "problems.md"

@@ -264,7 +264,7 @@ def test_a_card_of_a_huge_table_is_measured_first(
     tracemalloc.stop()
 
 
-# --- How tables round: codes and values, for every code and every kind of value.
+# --------------------------------------------------------------------------------- how tables round
 
 ONE = np.array(1)
 TOP = 0xFF00 - 1

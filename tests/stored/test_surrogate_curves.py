@@ -201,7 +201,7 @@ def test_a_gradient_is_the_slope_of_the_loss() -> None:
             assert gradient[index] == pytest.approx(slope, abs=1e-5)
 
 
-# --- Columns of products of hyperparameters: by hand, by name, and the same along both ways.
+# ----------------------------------------------------------- columns of products of hyperparameters
 
 SPACE = SearchSpace(
     (

@@ -275,7 +275,7 @@ def check_law(surrogate: Surrogate, seed: int) -> None:
     assert np.all(np.diff(found.diverged.astype(int), axis=0) >= 0)
 
 
-# --- Seeded damage: to bytes, to what json, tables and arrays hold, and inside archives.
+# ------------------------------------------------------------------------------------ seeded damage
 
 Rng = np.random.Generator
 Mutation = Callable[[Rng, bytes], bytes]

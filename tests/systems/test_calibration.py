@@ -238,7 +238,7 @@ def test_another_kind_takes_over_what_all_have() -> None:
     assert again == changed_system(devices, {"model": "devices", "dropout": 0.1})
 
 
-# --- System metrics as LEAF counts them.
+# --------------------------------------------------------------- system metrics as LEAF counts them
 
 
 def test_operations_by_hand() -> None:

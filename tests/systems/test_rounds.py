@@ -137,7 +137,7 @@ def test_dropout_never_ends_a_round_with_a_deadline_earlier(
     assert ending(times, alive, wanted, deadline_s).after_s >= everybody.after_s
 
 
-# --- When clients are available: by hand, the rates of the drawn ones, and the law of waiting.
+# ----------------------------------------------------------------------- when clients are available
 
 TWO = Availability.of_intervals(
     [(100.0, np.array([[10.0, 20.0], [50.0, 60.0]])), (40.0, np.array([[0.0, 5.0]]))]

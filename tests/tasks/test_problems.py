@@ -128,7 +128,7 @@ def test_bounds_of_a_metric_are_finite_and_in_order(bounds: tuple[float, float])
     assert HITS.worst == 0.0
 
 
-# --- What train and test instances have in common, and what not: the documentation is true.
+# --------------------------------------- what train and test instances have in common, and what not
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
 

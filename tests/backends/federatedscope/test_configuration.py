@@ -163,7 +163,7 @@ def test_the_program_stands_alone() -> None:
         assert all(name.startswith(allowed) for name in own), path
 
 
-# --- The federation that is handed over is that of the task.
+# ------------------------------------------- the federation that is handed over is that of the task
 
 
 @pytest.mark.parametrize("name", ["LR-BreastCancer-v0", "LR-BreastCancer-v1"])

@@ -84,7 +84,7 @@ def test_impossible_sizes_are_refused(bad: dict[str, float]) -> None:
         make_ratings(**bad)  # type: ignore[arg-type]
 
 
-# --- LEAF's Synthetic data set against numbers computed with LEAF's own generator.
+# --------------------- LEAF's Synthetic data set against numbers computed with LEAF's own generator
 
 
 class TestSynthetic(DatasetConformance):
