@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import import_contract as contract
+from fedhpo_gym.data import SOURCES
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-HEAVY = ("torch", "sklearn", "pandas", "matplotlib", "optuna", "stable_baselines3", "openml")
+HEAVY = (
+    "torch",
+    "numba",
+    "sklearn",
+    "pandas",
+    "matplotlib",
+    "optuna",
+    "stable_baselines3",
+    "openml",
+)
 CHECKS = (
     contract.layering_faults,
     contract.third_party_faults,
@@ -151,15 +164,7 @@ def test_legal_code_is_left_alone(module: str, source: str) -> None:
     assert not [fault for check in CHECKS for fault in check(name, source)]
 
 
-HEAVY_LOADED = "import sys; {imports}; print(*sorted(set({heavy!r}) & set(sys.modules)))"
-
-
-def heavy_after(run_python: Callable[..., str], imports: str, **env: str) -> list[str]:
-    return run_python(HEAVY_LOADED.format(imports=imports, heavy=HEAVY), env=env).split()
-
-
-def test_importing_the_package_loads_nothing_heavy(run_python: Callable[..., str]) -> None:
-    assert heavy_after(run_python, f"import {contract.PACKAGE}") == []
+HEAVY_LOADED = "{imports}\nimport sys; print(*sorted(set({heavy!r}) & set(sys.modules)))"
 
 
 def test_no_part_but_the_engine_loads_anything_heavy(run_python: Callable[..., str]) -> None:
@@ -169,7 +174,9 @@ def test_no_part_but_the_engine_loads_anything_heavy(run_python: Callable[..., s
         for name in PACKAGE
         if contract.part_of(name) not in {"fl", "building"}
     }
-    assert heavy_after(run_python, f"import {', '.join(sorted(doors))}") == []
+    code = f"import gymnasium, {', '.join(sorted(doors))}\n"
+    code += "gymnasium.make('FedHPO-LR-CreditG-v1', backend='tabular').reset(seed=0)\n"
+    assert run_python(HEAVY_LOADED.format(imports=code, heavy=HEAVY)).split() == []
 
 
 def test_a_heavy_import_would_be_noticed(run_python: Callable[..., str], tmp_path: Path) -> None:
@@ -177,3 +184,97 @@ def test_a_heavy_import_would_be_noticed(run_python: Callable[..., str], tmp_pat
     (tmp_path / "light.py").write_text("import torch", encoding="utf-8")
     code = HEAVY_LOADED.format(imports="import light", heavy=HEAVY)
     assert run_python(code, env={"PYTHONPATH": str(tmp_path)}).split() == ["torch"]
+
+
+# ------------------------------------------------------------------------------ names in docstrings
+
+DOTTED = re.compile(r"`([A-Za-z_]\w*(?:\.\w+)+)`")
+PEER = ".federatedscope.peer"  # of another interpreter: names there are its own
+
+
+def _defined(nodes: Iterator[ast.AST]) -> set[str]:
+    """Return what some code defines, imports, assigns, or takes as an argument."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.id if isinstance(node, ast.Name) else node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(node.value.split(", "))  # names that are imported when they are asked for
+    return found
+
+
+def unresolved(modules: Mapping[str, str]) -> list[str]:
+    """Return the dotted names in docstrings that name nothing of some modules."""
+    trees = {name: contract.parsed(source) for name, source in modules.items()}
+    rooms = {name.split(".")[1] for name in trees if "." in name}
+    names = {name: _defined(ast.walk(tree)) for name, tree in trees.items()}
+    classes = [n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef)]
+    members: dict[str, set[str]] = {}
+    for one in classes:
+        members.setdefault(one.name, set()).update(_defined(ast.walk(one)))
+    for one in classes * 3:  # bases of bases
+        for base in (ast.unparse(base).partition("[")[0] for base in one.bases):
+            members[one.name] |= members.get(base.rpartition(".")[2], {"*"})
+
+    def is_known(word: str) -> bool:
+        first, *rest = word.split(".")
+        if first in members:
+            return rest[0] in members[first] or "*" in members[first] - {"Protocol"}
+        if first in rooms:
+            first, rest = "fedhpo_gym", [first, *rest]
+        if first != "fedhpo_gym":
+            return True
+        module = first
+        while rest and f"{module}.{rest[0]}" in names:
+            module, rest = f"{module}.{rest[0]}", rest[1:]
+        return not rest or rest[0] in names[module]
+
+    return [
+        f"{name}:{node.lineno}: {word}"
+        for name, tree in trees.items()
+        if PEER not in name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for word in DOTTED.findall(node.value.value)
+        if not is_known(word)
+    ]
+
+
+def test_names_in_docstrings_resolve() -> None:
+    assert not unresolved(PACKAGE)
+
+
+def test_a_name_of_yesterday_is_found() -> None:
+    base = 'class Best:\n    """`objectives.base.Best`."""\n    score = 1'
+    words = "'`objectives.costs.COST_NAMES`, `Best.worst`, `Best.score`.'"
+    package = "fedhpo_gym"
+    planted = {package: "", f"{package}.objectives": words, f"{package}.objectives.base": base}
+    found = [line.rpartition(" ")[2] for line in unresolved(planted)]
+    assert found == ["objectives.costs.COST_NAMES", "Best.worst"]
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = known["project"]["optional-dependencies"]
+    calls = [
+        node
+        for source in PACKAGE.values()
+        for node in ast.walk(contract.parsed(source))
+        if isinstance(node, ast.Call)
+    ]
+    called = [getattr(node.func, "attr", getattr(node.func, "id", "")) for node in calls]
+    place = {"missing_dependency": 2, "needing": 2, "require": 1}  # of the extra in a call
+    arguments = [
+        node.args[place[name]]
+        for node, name in zip(calls, called, strict=True)
+        if len(node.args) > place.get(name, len(node.args))  # a starred argument hides it
+    ]
+    named = {one.value for one in arguments if isinstance(one, ast.Constant)}
+    named |= {source.library[1] for source in SOURCES.values() if source.library}
+    assert {"raw", "plot", "data", "natural"} <= named <= set(extras)

@@ -34,13 +34,6 @@ def test_the_network_is_closed() -> None:
         connection.connect(("192.0.2.1", 80))
 
 
-def test_this_machine_stays_reachable() -> None:
-    with socket.socket() as server, socket.socket() as client:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        client.connect(server.getsockname())
-
-
 def test_tests_with_real_data_carry_the_marker(
     request: pytest.FixtureRequest, shared_datasets: Path
 ) -> None:

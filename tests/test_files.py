@@ -16,7 +16,10 @@ from pieces import write as write_piece
 
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.files import new_file, new_folder, write_text
-from fedhpo_gym.data.cache import write_arrays
+from fedhpo_gym.data.cache import ENV_VAR as DATA
+from fedhpo_gym.data.cache import data_folder, write_arrays
+from fedhpo_gym.stored.catalogue import ENV_VAR as TABLES
+from fedhpo_gym.stored.catalogue import table_folder
 
 NOISE = np.random.default_rng(0).integers(0, 256, 200_000).astype(np.uint8)
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -142,3 +145,25 @@ def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
             write_text(path, "text")
         assert caught.value.filename == str(path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "variable", "name"),
+    [(table_folder, TABLES, "tables"), (data_folder, DATA, "datasets")],
+    ids=["tables", "data"],
+)
+def test_folders_of_the_user(
+    folder: Callable[[], Path], variable: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for environ, expected in (
+        ({variable: "/a/b"}, "/a/b"),
+        ({"XDG_CACHE_HOME": "/c"}, f"/c/fedhpo_gym/{name}"),
+        ({"HOME": "/home/me"}, f"/home/me/.cache/fedhpo_gym/{name}"),
+        ({"HOME": "/home/me", variable: "~/mine"}, "/home/me/mine"),
+    ):
+        with monkeypatch.context() as patch:
+            for unset in (variable, "XDG_CACHE_HOME"):
+                patch.delenv(unset, raising=False)
+            for key, value in environ.items():
+                patch.setenv(key, value)
+            assert folder() == Path(expected)

@@ -258,13 +258,20 @@ def test_a_forest_is_checked_in_time_that_grows_with_its_nodes() -> None:
     [
         ("children", [[0, 2], [1, 1], [2, 2]], "two ways"),
         ("children", [[1, 2], [1, 1], [1, 2]], "own child"),
+        ("children", [[1, 3], [1, 1], [2, 2]], "fit together"),
         ("roots", [0, 0], "two ways"),
         ("roots", [0.0], "integers"),
+        ("roots", [-1], "fit together"),
         ("feature", [-1, 0, 0], "fit together"),
         ("values", [1.0], "fit together"),
+        ("leaf", [-1, 0, 2], "fit together"),
+        ("leaf", None, "leaf"),
+        ("threshold", [0.0, 0.0], "fit together"),
     ],
 )
 def test_what_is_no_forest_is_refused(name: str, value: Any, reason: str) -> None:
-    arrays = ladder(1, same=False)
+    arrays = ladder(1, same=False) | {name: np.array(value)}
+    if value is None:
+        del arrays[name]
     with pytest.raises(InvalidArgumentError, match=reason):
-        Forest({**arrays, name: np.array(value)})
+        Forest(arrays)

@@ -13,23 +13,13 @@ import pytest
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import Step
 from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
-from fedhpo_gym.data.federation import make_user_federation
-from fedhpo_gym.data.records import make_dataset
 from fedhpo_gym.envs.trial.evaluator import TrialStreams
 from fedhpo_gym.envs.trial.ledger import TuningLedger
 from fedhpo_gym.evaluation.noise import exchanged
 from fedhpo_gym.evaluation.records import Fidelity, best_rounds
 from fedhpo_gym.objectives.privacy import epsilon_from_renyi
 from fedhpo_gym.space.dimension import Dimension
-from fedhpo_gym.systems import (
-    CROSS_SILO,
-    ClientWork,
-    CourseHistory,
-    DeviceModel,
-    RoundRecord,
-    Work,
-    calibrate,
-)
+from fedhpo_gym.systems import CROSS_SILO, DeviceModel, RoundRecord, Work, calibrate
 from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import make_env
@@ -60,23 +50,6 @@ def test_total_variation_bounds_epsilon_by_the_square_of_delta() -> None:
 
 
 # ------------------------------------------------------------------------------------- clocks
-
-SLOW_SERVER = DeviceModel(availability="sine", server_compute_s=30_000.0, compute="steps")
-
-
-def past(first: int, start_s: float, sampled: list[list[int]]) -> Work:
-    happened = CourseHistory(7, first, start_s, np.array(sampled, np.bool_))
-    clients = ClientWork(np.ones(5), np.arange(1.0, 6.0), np.arange(1.0, 6.0))
-    fidelity = Fidelity(len(sampled), 0.4)
-    return Work.of_course(100, 5, fidelity, happened=happened, clients=clients)
-
-
-def test_rounds_together_take_as_long_as_one_after_the_other() -> None:
-    one, two = [1, 1, 0, 0, 0], [0, 0, 1, 1, 0]
-    whole = SLOW_SERVER.cost(past(3, 50.0, [one, two]))
-    first = SLOW_SERVER.cost(past(3, 50.0, [one]))
-    second = SLOW_SERVER.cost(past(4, 50.0 + first.time_s, [two]))
-    assert whole.time_s == pytest.approx(first.time_s + second.time_s, rel=1e-12)
 
 
 def test_jobs_take_longer_where_bandwidth_varies() -> None:
@@ -193,13 +166,3 @@ def test_nothing_is_worth_more_than_the_ideal_point() -> None:
     seen: Any = SimpleNamespace(ideal=np.zeros(2), nadir=np.ones(2), normalised=lambda error: error)
     assert volume(np.array([[-0.5, 0.5]]), seen) == pytest.approx(0.5)
     assert volume(np.array([[-1.0, -1.0]]), seen) == pytest.approx(1.0)
-
-
-def test_users_split_their_samples_anew_under_every_seed() -> None:
-    users = np.repeat(np.arange(3), 20)
-    features = np.zeros((60, 2), np.float32)
-    dataset = make_dataset("made", features, users % 2, 2, users)
-    found = [make_user_federation(dataset, seed).clients for seed in (1, 1, 2)]
-    rows = [[part.tolist() for client in one for part in client] for one in found]
-    assert rows[0] == rows[1]
-    assert rows[0] != rows[2]

@@ -92,8 +92,15 @@ def twice(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("send", [to_the_group, to_the_builder, twice])
-@pytest.mark.parametrize("work", ["write_slowly", "refuse_to_end"])
+@pytest.mark.parametrize(
+    ("work", "send"),
+    [
+        ("write_slowly", to_the_group),
+        ("write_slowly", to_the_builder),
+        ("write_slowly", twice),
+        ("refuse_to_end", twice),
+    ],
+)
 def test_an_interrupt_ends_all_workers_within_seconds(
     work: str, send: Callable[[subprocess.Popen[bytes]], None], tmp_path: Path
 ) -> None:

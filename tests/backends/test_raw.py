@@ -77,14 +77,6 @@ def test_it_reproduces_the_cells_of_a_table(tiny: Task) -> None:  # noqa: F811
             np.testing.assert_array_equal(trained.num_samples, stored.num_samples)
 
 
-def test_asking_in_parts_equals_asking_at_once() -> None:
-    parts, whole = Raw(TASK, seed=1), Raw(TASK, seed=1)
-    for rounds in (3, 9):
-        last = parts.evaluate(SMALL, Fidelity(rounds, 0.4))
-    at_once = whole.evaluate(SMALL, Fidelity(9, 0.4))
-    assert plain([last.best, last.current]) == plain([at_once.best, at_once.current])
-
-
 def test_going_on_trains_only_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = watch(monkeypatch)
     backend = Raw(TASK, seed=1)

@@ -1,21 +1,20 @@
-"""Exact look-up: the laws of every backend, and answers that are the table's own cells."""
+"""Exact look-up keeps the laws of every backend; and which backend answers when none is named."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-import numpy as np
+import gymnasium as gym
 import pytest
 
-from fedhpo_gym.backends import Backend, make_backend
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.backends import Backend, default_backend
 from fedhpo_gym.backends.tabular import Tabular
-from fedhpo_gym.cli import make_parser
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, OffGridError
-from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.stored.catalogue import ENV_VAR, open_table
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.testing import BackendConformance, plain
+from fedhpo_gym.testing import BackendConformance
+from fedhpo_gym.wrappers import RawBackend, SurrogateBackend, TabularBackend
 from stored_files import tiny  # noqa: F401 - a fixture
 
 
@@ -33,65 +32,69 @@ class TestTabularOneSeed(BackendConformance):
         return Tabular(get_task("LR-BreastCancer-v0"), seed=2)
 
 
-def test_answers_are_the_cells_of_the_table(tiny: Task) -> None:  # noqa: F811
-    backend, table = Tabular(tiny), open_table(tiny.table_name)
-    values = table.values("best", "val", "accuracy")
-    for index in np.ndindex(*table.space.grid_shape):
-        names = zip(table.space.names, index, strict=True)
-        configuration = {name: table.space[name].grid[i] for name, i in names}
-        for r, rounds in enumerate(table.rounds):
-            found = backend.evaluate(configuration, Fidelity(rounds, 1.0))
-            expected = values[r, *index, table.rates.index(1.0)]
-            np.testing.assert_array_equal(found.clients("val", "accuracy"), expected)
-
-
-def test_seeds_are_kept_apart(tiny: Task) -> None:  # noqa: F811
-    configuration = Tabular(tiny).space.decode(np.zeros(len(tiny.space)))
-    fidelity = Fidelity(9, 1.0)
-    together = Tabular(tiny).evaluate(configuration, fidelity)
-    for row, seed in enumerate(tiny.seeds):
-        alone = Tabular(tiny, seed=seed).evaluate(configuration, fidelity)
-        np.testing.assert_array_equal(alone.best[0], together.best[row])
-        np.testing.assert_array_equal(alone.num_samples[0], together.num_samples[row])
-    assert plain(together.best[0]) != plain(together.best[1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "fidelity", "message"),
-    [
-        ({"learning_rate": 0.5}, Fidelity(9, 1.0), r"configuration\['learning_rate'\].*1\.0"),
-        ({"batch_size": 33}, Fidelity(9, 1.0), r"configuration\['batch_size'\].*32"),
-        ({}, Fidelity(8, 1.0), r"fidelity\['round'\].*6, 9"),
-        ({}, Fidelity(9, 0.9), r"fidelity\['client_sample_rate'\].*1\.0"),
-    ],
-)
-def test_nothing_is_ever_the_nearest_neighbour(
-    tiny: Task,  # noqa: F811
-    changes: dict[str, float],
-    fidelity: Fidelity,
-    message: str,
-) -> None:
-    backend = Tabular(tiny)
-    configuration = {**backend.space.decode(np.zeros(len(backend.space))), **changes}
-    with pytest.raises(OffGridError, match=message):
-        backend.evaluate(configuration, fidelity)
-
-
 def test_a_seed_the_table_has_not(tiny: Task) -> None:  # noqa: F811
     with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2, 3\).*got 4.*raw"):
         Tabular(tiny, seed=4)
 
 
-@pytest.mark.parametrize("variant", [{}, {"algorithm": "fedopt", "alpha": 0.1}])
-def test_a_missing_table_names_the_command_that_builds_it(
-    variant: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# --------------------------------------------------------- which backend answers when none is named
+
+TASK = get_task("LR-CreditG").variant(alpha=0.123)  # nobody has built it
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", tmp_path)
-    with pytest.raises(MissingDataError, match="raw") as caught:
-        make_backend("tabular", get_task("LR-Car-v0").variant(**variant))
-    (command,) = re.findall(r"`fedhpo-gym (build [^`]*)`", str(caught.value))
-    parsed = make_parser().parse_args(command.split())
-    assert parsed.id == "FedHPO-LR-Car-v0"
-    assert parsed.algorithm == variant.get("algorithm", "fedavg")
-    assert parsed.alpha == variant.get("alpha", 0.5)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([], "tabular"),
+        (["surrogate"], "surrogate"),
+        (["table"], "tabular"),
+        (["surrogate", "table"], "tabular"),
+        (["sample"], "tabular"),
+    ],
+)
+def test_stored_numbers_answer_tables_first(folder: Path, files: list[str], expected: str) -> None:
+    for kind in files:
+        (folder / f"{TASK.table_name}.{kind}.json").write_text("{}", encoding="utf-8")
+    assert default_backend(TASK) == expected
+
+
+def test_without_numbers_nothing_trains_unasked() -> None:
+    with pytest.raises(MissingDataError, match=r"fedhpo-gym build FedHPO-LR-CreditG-v0 .*0\.123"):
+        gym.make("FedHPO-LR-CreditG-v0", alpha=0.123)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "backend"), [("FedHPO-CNN-CIFAR10-v0", None), ("FedHPO-CNN-FEMNIST-v0", "tabular")]
+)
+def test_the_refusal_says_what_a_grid_costs_and_where_a_backend_is_chosen(
+    env_id: str, backend: str | None
+) -> None:
+    with pytest.raises(MissingDataError) as caught:
+        gym.make(env_id, backend=backend)
+    assert "which first says what that costs (`--sample N`" in str(caught.value)
+    assert 'gymnasium.make(..., backend="raw")' in str(caught.value)
+    assert "a wrapper such as RawBackend comes too late" in str(caught.value)
+
+
+def test_so_does_that_of_a_missing_surrogate() -> None:
+    with pytest.raises(
+        MissingDataError, match=r'gymnasium\.make\(\.\.\., backend="raw"\); a wrapper'
+    ):
+        gym.make("FedHPO-CNN-CIFAR10-v0", backend="surrogate")
+
+
+@pytest.mark.parametrize("wrapper", [TabularBackend, SurrogateBackend, RawBackend])
+def test_the_wrappers_say_when_they_come_too_late(wrapper: type) -> None:
+    words = " ".join((wrapper.__base__.__doc__ or "").split())
+    assert "too late where an id has no stored numbers: to open it, `gymnasium.make`" in words
+
+
+def test_an_id_of_the_package_answers_by_itself() -> None:
+    env = gym.make("FedHPO-LR-CreditG-v0")
+    assert env.reset(seed=0)[1]["backend"] == "tabular"

@@ -1,7 +1,11 @@
-"""A build says what it will cost before it computes."""
+"""A build says what it will cost before it computes, and needs no torch for small models."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,3 +138,35 @@ def test_it_is_said_without_being_asked_for(
     with pytest.raises(EnoughError):
         build_sample(TASK, 3, rounds=2, folder=tmp_path, workers=1)
     assert "3 courses, 6 rounds, about" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------- without torch
+
+PROGRAM = """
+import sys
+sys.modules["torch"] = None
+if __name__ == "__main__":
+    from fedhpo_gym.cli import main
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def build_alone(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = folder / "program.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, str(program), "build", *words, "--out", str(folder), "--yes"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_logistic_regression_is_built_without_torch(tmp_path: Path) -> None:
+    words = ("--sample", "2", "--rounds", "2", "--workers", "1")
+    done = build_alone(tmp_path, "FedHPO-LR-CreditG-v1", *words)
+    assert done.returncode == 0, done.stderr
+    card = json.loads(Path(done.stdout.split()[-1]).read_text(encoding="utf-8"))
+    assert "equal bits alone and in any batch" in card["hardware"]

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tempfile
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +25,22 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building.build import build_sample, build_table, compute_unit
-from fedhpo_gym.building.design import UNIT_NUMBERS, Design, GridDesign
-from fedhpo_gym.building.sample import WINDOW, SampleDesign, SampleUnit, balanced, halton
+from fedhpo_gym.building.design import (
+    UNIT_NUMBERS,
+    Design,
+    GridDesign,
+    UnitShape,
+    read_unit,
+    write_unit,
+)
+from fedhpo_gym.building.sample import (
+    MOST_POINTS,
+    WINDOW,
+    SampleDesign,
+    SampleUnit,
+    balanced,
+    halton,
+)
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.archive import DIGEST, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
@@ -459,3 +474,42 @@ def test_a_table_takes_units_over_too(tmp_path: Path) -> None:
     assert card.parent == tmp_path
     theirs = tiny_folder() / card.name
     assert arrays_of(card).read_bytes() == arrays_of(theirs).read_bytes()
+
+
+# ------------------------------------------------------------------------------ units and names
+
+
+def test_a_unit_under_another_name_is_refused(tmp_path: Path) -> None:
+    arrays = {"metrics": np.zeros((3, 2, 5, 3, 3), np.float32), "rounds": np.array([1, 4])}
+    arrays |= {"diverged_at": np.zeros(3, np.int64), "hardware": np.array("a machine")}
+    write_unit(tmp_path, "points-3_5", arrays)
+    (tmp_path / "points-3_5.npz").rename(tmp_path / "points-0_2.npz")
+    with pytest.raises(DamagedDataError, match="not that of the results of unit 'points-0_2'"):
+        read_unit(tmp_path, "points-0_2", UnitShape(3, (1, 4), (5, 3, 3)))
+
+
+@pytest.mark.parametrize(
+    "stem",
+    [
+        "points-",
+        "points-x",
+        "points-03",
+        "points-5_3",
+        "points-3-3",
+        "points-1_2_3",
+        "points-0_9999999999",
+        "points-0_5999-7000_12999",
+        f"points-{'9' * 100}",
+        f"points-0_{MOST_POINTS}",
+    ],
+)
+def test_a_name_stands_for_few_points_or_for_none(stem: str, tmp_path: Path) -> None:
+    design = SampleDesign(get_task("LR-CreditG-v0"), 10, 6)
+    (tmp_path / f"{stem}.npz").touch()
+    tracemalloc.start()
+    assert design.finished(tmp_path) == {}
+    assert design.stored(tmp_path) == {stem: 0}
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+    with pytest.raises(DamagedDataError, match="is damaged"):
+        design.read(tmp_path, stem, 0)

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 pytest.importorskip("networkx")
 pytest.importorskip("scipy")
 
-from federations.test_louvain import made_up_graph  # noqa: E402
+from federated_data.test_partitions import made_up_graph  # noqa: E402
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import make_federation  # noqa: E402
@@ -86,15 +86,6 @@ def test_fedprox_pulls_as_in_its_objective(federations: dict[int, GraphFederatio
     found = run(federations, [chosen], algorithm="fedprox").metrics[0]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert not np.allclose(found, run(federations, [chosen]).metrics[0], rtol=1e-3)
-
-
-def test_a_diverged_course_touches_no_neighbour(federations: dict[int, GraphFederation]) -> None:
-    calm, wild = course(), course(lr=1e30, wd=1e30)
-    curves = run(federations, [wild, calm])
-    np.testing.assert_array_equal(curves.metrics[1], run(federations, [calm]).metrics[0])
-    assert curves.diverged_at[0] >= 1
-    assert curves.diverged_at[1] == 0
-    assert np.isfinite(curves.metrics).all()
 
 
 def test_parameters_are_counted(federations: dict[int, GraphFederation]) -> None:

@@ -15,7 +15,7 @@ from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.ratings import make_ratings, ratings_dataset  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
-from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
 from fedhpo_gym.fl.models.matrix_factorisation import MIDDLE, RANK, RIDGE, MatrixFactorisation  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -34,10 +34,6 @@ def course(rate: float = 1.0, batch: int = 16, epochs: int = 1, sampled: float =
 
 def batch_of(federation: Federation, courses: list[Course]) -> CourseBatch:
     return CourseBatch({1: federation}, MatrixFactorisation, get_algorithm("fedavg"), courses)
-
-
-def run(federation: Federation, courses: list[Course], rounds: int = 3) -> Curves:
-    return batch_of(federation, courses).advance(rounds)
 
 
 def start(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
@@ -95,32 +91,19 @@ def test_a_full_batch_is_a_gradient_step_on_the_reduced_objective(federation: Fe
     factors, bias = start(federation)
     sizes = federation.num_samples[:, 0]
     share = sizes / sizes.sum()
-    for at in ((0, 2), (3, 0), (7, 9)):
-        shift = np.zeros_like(factors)
-        shift[at] = 1e-4
-        slope = sum(
-            s
-            * (
-                objective(federation, u, factors + shift, bias)
-                - objective(federation, u, factors - shift, bias)
-            )
-            for u, s in enumerate(share)
-        )
-        moved = float(state.parameters["factors"][(0, *at)]) - factors[at]
-        assert moved == pytest.approx(-rate * slope / 2e-4, rel=2e-2, abs=2e-6)
-    for item in (0, 5):
-        shift = np.zeros_like(bias)
-        shift[item] = 1e-4
-        slope = sum(
-            s
-            * (
-                objective(federation, u, factors, bias + shift)
-                - objective(federation, u, factors, bias - shift)
-            )
-            for u, s in enumerate(share)
-        )
-        moved = float(state.parameters["bias"][0, item])
-        assert moved == pytest.approx(-rate * slope / 2e-4, rel=2e-2, abs=2e-6)
+    begun = {"factors": factors, "bias": bias}
+    for name, at in [
+        *(("factors", at) for at in ((0, 2), (3, 0), (7, 9))),
+        ("bias", 0),
+        ("bias", 5),
+    ]:
+        near = []
+        for shift in (1e-4, -1e-4):
+            moved = {key: value.copy() for key, value in begun.items()}
+            moved[name][at] += shift
+            near.append(sum(s * objective(federation, u, **moved) for u, s in enumerate(share)))
+        found = np.asarray(state.parameters[name])[0][at] - begun[name][at]
+        assert found == pytest.approx(-rate * (near[0] - near[1]) / 2e-4, rel=2e-2, abs=2e-6)
 
 
 def test_metrics_are_squared_errors_and_the_nearest_stars(federation: Federation) -> None:
@@ -146,15 +129,6 @@ def test_metrics_are_squared_errors_and_the_nearest_stars(federation: Federation
             np.testing.assert_allclose(metrics[user, split], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_it_learns_items_from_other_users(federation: Federation) -> None:
-    chosen = course(rate=3.0, epochs=4)
-    metrics = run(federation, [chosen], 30).metrics[0, :, :, :, 0]
-    share = federation.num_samples / federation.num_samples.sum(axis=0)
-    loss = (metrics * share).sum(axis=1)
-    assert loss[-1, 0] < 0.9 * loss[0, 0]
-    assert loss[-1, 1] < loss[0, 1]
-
-
 def test_no_parameter_is_stored_per_user(federation: Federation) -> None:
     batch = batch_of(federation, [course()])
     (state,) = batch.snapshot()
@@ -162,11 +136,3 @@ def test_no_parameter_is_stored_per_user(federation: Federation) -> None:
     assert not state.personal
     stored = sum(value.numel() for value in state.parameters.values())
     assert stored == MatrixFactorisation(federation, CPU).num_parameters == 30 * (RANK + 1)
-
-
-def test_a_diverged_course_leaves_its_neighbour_alone(federation: Federation) -> None:
-    alone = run(federation, [course()], 4).metrics[0]
-    both = run(federation, [course(rate=1e30), course()], 4)
-    assert both.diverged_at[0] > 0
-    assert np.isfinite(both.metrics).all()
-    np.testing.assert_array_equal(both.metrics[1], alone)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -59,16 +57,6 @@ def run(
     return batch.advance(ROUNDS)
 
 
-MIXED = [
-    course(depth, width, lr, wd, batch, epochs, rate, seed)
-    for (depth, width), (lr, wd), (batch, epochs, rate, seed) in itertools.product(
-        [(1, 16), (1, 40), (2, 23), (3, 16)],
-        [(0.01, 0.0), (0.3, 0.001)],
-        [(4, 1, 0.6, 1), (16, 2, 0.2, 1), (256, 3, 1.0, 2)],
-    )
-]
-
-
 PLAIN = [
     course(1, 16, lr=0.01, batch=256, epochs=3),
     course(1, 40, lr=0.05, batch=16, epochs=2, rate=0.6, seed=2),
@@ -103,27 +91,10 @@ def test_without_normalisation_it_equals_plain_torch(
     assert PlainPerceptron(7, 3, *shape).num_parameters == size == perceptron_size(7, 3, *shape, 1)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "more"),
-    [("fedopt", {"server_momentum": 0.9, "server_learning_rate": 0.5}), ("fedprox", {"mu": 0.5})],
-)
-def test_other_algorithms_equal_plain_torch(
-    federations: Federations, algorithm: str, more: dict[str, float]
-) -> None:
-    chosen = course(2, batch=32, **more)
-    expected = plain_mlp(federations[1], chosen, ROUNDS, algorithm)
-    assert_equal(run(federations, [chosen], algorithm).metrics[0], expected)
-
-
-@pytest.mark.parametrize(("depth", "width"), [(1, 64), (2, 33)])
-def test_position_does_not_change_the_arithmetic(
-    federations: Federations, depth: int, width: int
-) -> None:
-    alone = run(federations, [course(depth, width, lr=0.05)]).metrics[0]
-    crowd = [course(depth, width, lr=lr) for lr in np.geomspace(1e-4, 1, 20)]
-    for position in (0, 1, 7, 12, 20):
-        courses = [*crowd[:position], course(depth, width, lr=0.05), *crowd[position:]]
-        np.testing.assert_array_equal(run(federations, courses).metrics[position], alone)
+def test_fedopt_equals_plain_torch(federations: Federations) -> None:
+    chosen = course(2, batch=32, server_momentum=0.9, server_learning_rate=0.5)
+    expected = plain_mlp(federations[1], chosen, ROUNDS, "fedopt")
+    assert_equal(run(federations, [chosen], "fedopt").metrics[0], expected)
 
 
 @pytest.mark.parametrize("size", [13, 16])
@@ -144,16 +115,6 @@ def test_many_classes_do_not_change_the_arithmetic(model: type[Model], size: int
         np.testing.assert_array_equal(train([courses[index]])[0], together[index])
 
 
-def test_a_diverged_course_touches_no_neighbour(federations: Federations) -> None:
-    wild = course(lr=1e30, wd=1e30)
-    calm = [course(lr=lr) for lr in (0.01, 0.1)]
-    curves = run(federations, [calm[0], wild, calm[1]])
-    np.testing.assert_array_equal(curves.metrics[[0, 2]], run(federations, calm).metrics)
-    assert curves.diverged_at[1] >= 1
-    assert (curves.diverged_at[[0, 2]] == 0).all()
-    assert np.isfinite(curves.metrics).all()
-
-
 @pytest.mark.parametrize(
     ("algorithm", "more"), [("fedadam", {"server_learning_rate": 1.0}), ("nbafl", {})]
 )
@@ -162,15 +123,6 @@ def test_a_course_that_overflows_where_numpy_computes_warns_nobody(
 ) -> None:
     wild = run(federations, [course(lr=3e38, batch=1000, **more)], algorithm, LogisticRegression)
     assert np.isfinite(wild.metrics).all()
-
-
-def test_a_snapshot_can_be_continued_again_and_again(federations: Federations) -> None:
-    batch = CourseBatch(federations, Perceptron, get_algorithm("fedavg"), MIXED[:9])
-    batch.advance(1)
-    snapshot = batch.snapshot()
-    first = batch.advance(2).metrics
-    batch.restore(snapshot)
-    np.testing.assert_array_equal(batch.advance(2).metrics, first)
 
 
 def with_sizes(federation: Federation, sizes: list[int]) -> Federation:

@@ -25,6 +25,42 @@ from fedhpo_gym.fl.course import FULL_BATCH, Course, JobClock, PerClient
 from fedhpo_gym.fl.minibatches import RoundLayout, batch_rows, client_orders, client_streams
 
 State = dict[str, Tensor]
+GIVEN: Mapping[str, Mapping[str, float]] = {
+    "fedavg": {},
+    "fedopt": {"server_momentum": 0.9, "server_learning_rate": 0.5},
+    "fedprox": {"mu": 1.5},
+    "nbafl": {"epsilon": 5.0, "w_clip": 0.3, "constant": 2.0, "mu": 0.5},
+    "fedadam": {"server_learning_rate": 0.1, "adaptivity": 0.01},
+    "fedyogi": {"server_learning_rate": 0.1, "adaptivity": 0.01, "second_decay": 0.8},
+    "fedbn": {},
+    "ditto": {"regularization": 2.0},
+    "local": {},
+    "fedasync": {"mixing": 0.6, "staleness_exponent": 0.5},
+    "fedbuff": {"buffer_size": 3, "server_learning_rate": 0.8, "mu": 0.5},
+    "serveropt": {
+        "mu": 0.5,
+        "server_optimizer": 3,
+        "server_learning_rate": 0.1,
+        "server_momentum": 0.8,
+        "adaptivity": 0.01,
+    },
+    "fednova": {"server_momentum": 0.5, "server_learning_rate": 0.8},
+    "scaffold": {"server_learning_rate": 0.8},
+    "dpfedavg": {
+        "update_clip": 0.5,
+        "server_momentum": 0.5,
+        "server_learning_rate": 0.8,
+        "noise_multiplier": 0.3,
+        "clip_rate": 0.2,
+    },
+}
+"""Settings of every algorithm."""
+
+
+def linear_course(sampled: float = 0.6, seed: int = 1, **changes: float) -> Course:
+    """Return a course of logistic regression."""
+    config = {"learning_rate": 0.1, "weight_decay": 0.01, "batch_size": 8, "step_size": 2}
+    return Course({**config, **changes}, sampled, seed)
 
 
 @dataclass(frozen=True)

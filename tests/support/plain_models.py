@@ -20,7 +20,7 @@ from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import FULL_BATCH, Course
-from fedhpo_gym.fl.models.cnn import MEAN, STD
+from fedhpo_gym.fl.models.cnn import MEAN, STD, ConvNet
 from fedhpo_gym.fl.models.cnn_step import MAX_NORM
 from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
 from plain_course import Network, client_order, draw_round, plain_course
@@ -65,14 +65,16 @@ def images(pixels: NDArray[np.uint8]) -> Tensor:
     return (scaled - MEAN) / STD
 
 
-def train(network: nn.Sequential, x: Tensor, y: Tensor, rate: float, decay: float) -> None:
-    """Take one SGD step on the mean cross-entropy, with the gradient clipped."""
-    optimizer = torch.optim.SGD(network.parameters(), rate, weight_decay=decay)
-    network.train()
-    network.zero_grad()
-    nn.functional.cross_entropy(network(x), y).backward()
-    nn.utils.clip_grad_norm_(network.parameters(), MAX_NORM)
-    optimizer.step()
+NORMS = ("scale1", "shift1", "mean1", "variance1", "scale2", "shift2", "mean2", "variance2")
+
+
+def _convolutional(federation: Federation) -> nn.Sequential:
+    model = ConvNet.for_federation(federation, torch.device("cpu"))
+    drawn = model.init(stream(federation.seed, "init"))
+    return plain_network(drawn, *(federation.features.shape[3:] or (1,)))
+
+
+CONVOLUTIONAL = Network(_convolutional, images, tuple(LAYERS[name] for name in NORMS), MAX_NORM)
 
 
 def small_images(shape: tuple[int, ...] = (8, 8)) -> Dataset:

@@ -156,15 +156,6 @@ def check_step(env: gym.Env[Any, Any], task: Task, action: Any) -> None:
     assert info["objectives"]["renyi_8"] == expected.vector()[PRIVACY_NAMES.index("renyi_8")]
 
 
-def test_an_environment_shows_what_is_spent() -> None:
-    task = private()
-    env = env_of(task, Analytic(task))
-    env.reset(seed=0)
-    env.action_space.seed(0)
-    for _ in range(4):
-        check_step(env, task, env.action_space.sample())
-
-
 def test_a_constraint_on_epsilon_is_kept_or_paid_for() -> None:
     task = private()
     limits = [{"epsilon": spent(task, 500).epsilon + 1}, {"epsilon": 1.0}]
@@ -191,11 +182,6 @@ def follow(single: gym.Env[Any, Any], many: TrialVectorEnv) -> None:
             for name in OBJECTIVES:
                 assert info["objectives"][name][index] == said["objectives"][name]
     assert len(np.unique(seen["privacy"][:, 0])) > 1
-
-
-def test_many_environments_show_the_same() -> None:
-    task = private()
-    follow(env_of(task, Analytic(task)), many_of(task, Analytic(task)))
 
 
 @pytest.mark.raw

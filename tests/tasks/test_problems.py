@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.data import Dataset, load_dataset, make_dataset
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.partitions import PARTITIONS, get_partition
+from fedhpo_gym.data.ratings import make_ratings, ratings_dataset
 from fedhpo_gym.evaluation.records import (
     CLASSIFICATION,
     Evaluation,
@@ -21,6 +26,7 @@ from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.objectives.performance import performance_objective
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import TASKS, Problem, Task, get_task
+from fedhpo_gym.tasks.federated import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
 
 STARS = MetricSpec("squared_error", "stars^2", True, (0.0, 16.0))
 HITS = MetricSpec("hits", "1", False, (0.0, 0.5), complement="misses")
@@ -126,3 +132,88 @@ def test_bounds_of_a_metric_are_finite_and_in_order(bounds: tuple[float, float])
         MetricSpec("x", "1", True, bounds)
     assert STARS.worst == 16.0
     assert HITS.worst == 0.0
+
+
+# --------------------------------------- what train and test instances have in common, and what not
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "environments.md"
+
+
+def table() -> Dataset:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(1000, 3))
+    return make_dataset("made", features, rng.integers(2, size=1000), 2)
+
+
+def ratings() -> Dataset:
+    return ratings_dataset("made", make_ratings(num_users=40, num_items=30, mean_ratings=12.0))
+
+
+def drawn(federation: Federation, what: str) -> list[frozenset[int]]:
+    """Return the samples of every client, or of every client's training data."""
+    if what == "split":
+        return [frozenset(client[0].tolist()) for client in federation.clients]
+    return [frozenset(np.concatenate(client).tolist()) for client in federation.clients]
+
+
+@pytest.mark.parametrize(
+    ("partition", "data", "clients"),
+    [
+        ("lda", table, 5),
+        ("user", ratings, 40),
+        ("user-80-10-10", ratings, 40),
+        ("unseen", ratings, 20),
+    ],
+)
+def test_what_a_seed_draws(partition: str, data: Any, clients: int) -> None:
+    compare(partition, data(), clients)
+
+
+@pytest.mark.parametrize(
+    ("partition", "name", "libraries"),
+    [("community", "Cora", ["networkx", "scipy"]), ("task", "GraphDC", ["rdkit"])],
+)
+def test_what_a_seed_draws_of_graphs(
+    partition: str,
+    name: str,
+    libraries: list[str],
+    shared_datasets: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for library in libraries:
+        pytest.importorskip(library)
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
+    compare(partition, load_dataset(name), 5)
+
+
+def compare(partition: str, data: Dataset, clients: int) -> None:
+    one, other = (
+        get_partition(partition)(data, seed, clients, 0.5, "label_encoded")
+        for seed in (TRAIN_SEEDS[0], TEST_SEEDS[0])
+    )
+    for what in ("clients", "split"):
+        anew = drawn(one, what) != drawn(other, what)
+        assert anew == (what in DRAWN_ANEW[partition])
+
+
+def test_every_partition_says_what_it_draws() -> None:
+    assert set(DRAWN_ANEW) == set(PARTITIONS)
+    assert {task.partition for task in TASKS.values()} <= set(DRAWN_ANEW)
+
+
+def test_the_guide_names_the_problems_whose_clients_stay() -> None:
+    text = " ".join(GUIDE.read_text(encoding="utf-8").split())
+    assert "do not overlap" not in text
+    begin = text.index("Where users or tasks are the clients")
+    sentence = text[begin : text.index("same clients.", begin)]
+    for task in TASKS.values():
+        stays = "clients" not in DRAWN_ANEW[task.partition]
+        named = task.dataset in sentence or ("ratings" in task.tags and "ratings" in sentence)
+        assert stays == named, task.name
+
+
+def test_a_guess_of_the_middle_star() -> None:
+    """Stars 1 to 5, all equally frequent, against a constant 3: (4 + 1 + 0 + 1 + 4) / 5."""
+    for task in TASKS.values():
+        expected = 2.0 if task.model == "MF" else np.log(task.num_classes)
+        assert task.chance_loss == expected

@@ -68,12 +68,35 @@ def require_ended(found: list[int]) -> None:
         time.sleep(0.02)
 
 
-def test_a_crash_is_told_with_status_and_log(ask: Answer, tmp_path: Path, home: Path) -> None:
-    with pytest.raises(WorkerLostError, match=r"(?s)status 3.*Fatal: no luck.*is kept"):
-        ask("crash")
-    require_ended(pids(tmp_path))
-    [folder] = home.iterdir()  # for whoever looks into it
-    assert (folder / "log.txt").read_text(encoding="utf-8") == "Fatal: no luck\n"
+@pytest.mark.parametrize(
+    ("mode", "error", "told"),
+    [
+        ("crash", WorkerLostError, "(?s)status 3.*Fatal: no luck.*is kept"),
+        ("garbage", WorkerLostError, "no answer"),
+        ("list", WorkerLostError, "no answer"),
+        ("endless", WorkerLostError, "no answer"),  # and it does not fill the memory
+        ("unreadable", WorkerLostError, "unreadable"),
+        ("full", PeerError, "No space left"),
+        ("no-module", PeerError, "No module named 'torch'"),
+    ],
+)
+def test_a_misfortune_is_told(
+    mode: str,
+    error: type[Exception],
+    told: str,
+    ask: Answer,
+    tmp_path: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "LONGEST", 2**18)
+    with pytest.raises(error, match=told):
+        ask(mode)
+    if error is WorkerLostError:
+        require_ended(pids(tmp_path))
+        [folder] = home.iterdir()  # for whoever looks into it
+        log = (folder / "log.txt").read_text(encoding="utf-8")
+        assert log == ("Fatal: no luck\n" if mode == "crash" else "")
 
 
 def test_a_hang_ends_at_the_time_limit_with_all_it_started(ask: Answer, tmp_path: Path) -> None:
@@ -90,34 +113,6 @@ def test_one_that_never_says_hello(ask: Answer, monkeypatch: pytest.MonkeyPatch)
         ask("mute")
 
 
-@pytest.mark.parametrize("mode", ["garbage", "list"])
-def test_garbage_is_shown_and_never_run(ask: Answer, tmp_path: Path, mode: str) -> None:
-    with pytest.raises(WorkerLostError, match="no answer"):
-        ask(mode)
-    require_ended(pids(tmp_path))
-
-
-def test_a_line_without_end_does_not_fill_the_memory(
-    ask: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process, "LONGEST", 2**18)
-    with pytest.raises(WorkerLostError, match="no answer"):
-        ask("endless")
-    require_ended(pids(tmp_path))
-
-
-def test_metrics_that_are_no_numbers(ask: Answer, tmp_path: Path) -> None:
-    with pytest.raises(WorkerLostError, match="unreadable"):
-        ask("unreadable")
-    require_ended(pids(tmp_path))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_there_is_told(ask: Answer) -> None:
-    with pytest.raises(PeerError, match="No space left"):
-        ask("full")
-
-
 def test_a_full_disk_here_is_told_and_leaves_no_half_file(
     ask: Answer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,11 +125,6 @@ def test_a_full_disk_here_is_told_and_leaves_no_half_file(
         ask("crash")
     process.close_all()
     assert not [path for path in home.rglob("*") if "npz" in path.name]
-
-
-def test_what_it_lacks_is_told(ask: Answer) -> None:
-    with pytest.raises(PeerError, match="No module named 'torch'"):
-        ask("no-module")
 
 
 def test_an_interrupt_ends_it(ask: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
