@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import os
-import subprocess
-import sys
+import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -94,6 +92,13 @@ def read(out: Path, pattern: str) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(out.glob(f"{pattern}.json"))]
 
 
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for library in ("matplotlib", "stable_baselines3", "optuna"):
+        pytest.importorskip(library)
+    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
+    return importlib.import_module(name)
+
+
 FAIR = {
     "train_dac_policy": policies_and_searches_take_equal_rounds,
     "fedex_study": searches_take_equal_rounds,
@@ -118,8 +123,9 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path: Path) -> None:
-    assert run(path).strip()
+def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.raw
@@ -128,11 +134,7 @@ def test_a_study_runs_and_goes_on_where_it_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process: a fresh interpreter would spend its time on importing torch."""
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("stable_baselines3")
-    pytest.importorskip("optuna")
-    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
-    study = importlib.import_module(name)
+    study = imported(name, monkeypatch)
     study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
     first = capsys.readouterr().out
     assert "±" in first
@@ -162,12 +164,6 @@ class Small:
     seeds: int = 2
 
 
-@pytest.fixture
-def studies(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
-    return importlib.import_module("studies")
-
-
 def test_a_folder_holds_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "new"
     for _ in range(2):  # the first claims, the second goes on
@@ -186,11 +182,9 @@ def test_a_folder_holds_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
-    studies: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    studies = imported("studies", monkeypatch)
     pytest.importorskip("sklearn")
     monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -229,9 +223,30 @@ def numbers(report: str) -> list[str]:
     return [line for line in report.splitlines() if line.startswith("|")]
 
 
-def run(path: Path, *arguments: str) -> str:
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"}
-    command = [sys.executable, str(path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def report_of(module: Any, out: Path) -> str:
+    module.main(["--quick", "--out", str(out), "--workers", "1"])
+    return (out / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_study_of_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = report_of(imported("noise_study", monkeypatch), tmp_path)
+    assert "Proxy tuning" in words
+    assert (tmp_path / "noise.png").stat().st_size > 1000
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("tune-*.json")]
+    assert len(found) == 2 * 2 * 3
+    assert all(0.0 <= error <= 1.0 for errors in found for error in errors)
+
+
+@pytest.mark.slow
+def test_the_study_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "time to the loss of W = 1" in report_of(
+        imported("workers_study", monkeypatch), tmp_path
+    )
+    assert (tmp_path / "workers.png").stat().st_size > 1000
+    trials = {
+        path.stem: json.loads(path.read_text())["trials"]
+        for path in tmp_path.glob("CNN-FEMNIST-*.json")
+    }
+    assert len(trials) == 4
+    assert min(trials["CNN-FEMNIST-random-4"]) > max(trials["CNN-FEMNIST-random-1"])

@@ -179,9 +179,10 @@ def test_a_population_gets_better() -> None:
 # ------------------------------------------------------------------------------------ the commands
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_runs_are_recorded_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["run", ID, "--agent", "random", "--agent", "fedex", "--seeds", "1"]
-    words += ["--set", "horizon=10", "--out", str(tmp_path)]
+    words += ["--set", "horizon=5", "--out", str(tmp_path)]
     assert main(words) == 0
     assert len(list(tmp_path.rglob("*.jsonl"))) == 2
     assert main(["replay", str(tmp_path)]) == 0

@@ -64,7 +64,7 @@ def test_every_table_has_the_joint_problem_in_three_regimes() -> None:
 
 
 def test_coordinates_that_are_not_active_change_no_bit() -> None:
-    env = gym.make("FedHPO-JointFew-ScotsSecondary-v1", seed=1, fidelity={"round": 2})
+    env = gym.make("FedHPO-JointFew-ScotsSecondary-v1", seed=1, fidelity={"round": 1})
     space: SearchSpace = env.get_wrapper_attr("search_space")
     rng, silent = np.random.default_rng(4), 0
     drawn = rng.uniform(-1, 1, (6, len(space))).astype(np.float32)
@@ -213,10 +213,10 @@ def test_a_sample_of_the_space_extends_a_smaller_one_and_is_what_training_gives(
 ) -> None:
     task = get_task("JointFew-ScotsSecondary")
     arguments: dict[str, Any] = {"rounds": 2, "rates": (0.1, 0.4), "workers": 1, "folder": tmp_path}
-    small = Sample(build_sample(task, 4, **arguments)).configurations()
-    sample = Sample(build_sample(task, 8, **arguments))
+    small = Sample(build_sample(task, 3, **arguments)).configurations()
+    sample = Sample(build_sample(task, 6, **arguments))
     configurations, rates = sample.configurations(), sample.codes("client_sample_rate")
-    assert configurations[:4] == small
+    assert configurations[:3] == small
     assert {one["model"] for one in configurations} == {"lr", "mlp"}
     raw = make_backend("raw", task)
     for course, given in enumerate(configurations):
