@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.cli import main
@@ -29,8 +28,6 @@ NOISES: list[dict[str, Any]] = [
     {"noise": {"clients": 0.5, "epsilon": 50}, "objectives": ["val_error", "epsilon"]},
     {"noise": {"clients": 0.4}, "freeze_thaw": True, "reward": "incumbent"},
 ]
-IID: dict[str, Any] = {"noise": {"iid": 0.5, "clients": 0.5}, "objectives": ["val_error"]}
-N = 3
 
 
 def single(name: str, steps: int = 12, **arguments: Any) -> list[Any]:
@@ -54,42 +51,6 @@ def test_no_noise_is_the_environment_without_it_bit_for_bit(name: str, nothing: 
         assert other[:3] == one[:3]
         assert [pair for pair in other[3] if pair[0] != "truth"] == one[3]
         assert truth[0][0][1] == next(value for key, value in one[3] if key == "objectives")
-
-
-@pytest.mark.fast(4)
-@pytest.mark.parametrize(("name", "mode"), [(TABLE, "NextStep"), (SURROGATE, "SameStep")])
-@pytest.mark.parametrize("kind", NOISES, ids=str)
-def test_a_vector_of_environments_equals_single_ones(name: str, kind: Any, mode: str) -> None:
-    check_vector(name, mode, {"budget_trials": 5, **kind})
-
-
-def test_exchanged_samples_are_those_of_single_environments() -> None:
-    check_vector(TABLE, "NextStep", {**IID, "budget_trials": 5})
-
-
-def check_vector(name: str, mode: str, arguments: dict[str, Any]) -> None:
-    ours = gym.make_vec(
-        name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode, **arguments
-    )
-    theirs = SyncVectorEnv(
-        [lambda: gym.make(name, disable_env_checker=True, **arguments)] * N,
-        autoreset_mode=AutoresetMode(mode),
-    )
-    ours.reset(seed=8), theirs.reset(seed=8)
-    rng, compared = np.random.default_rng(0), 0
-    for _ in range(14):
-        actions = rng.uniform(-1, 1, ours.action_space.shape).astype(np.float32)
-        mine, other = ours.step(actions), theirs.step(actions)
-        told, others = (
-            [dict(sorted(outcome[0].items())), *outcome[1:4]] for outcome in (mine, other)
-        )
-        assert plain(told) == plain(others)
-        if mine[4]["_truth"].any():
-            compared += 1
-            for who in ("objectives", "incumbent"):
-                for key, values in mine[4]["truth"][who].items():
-                    assert plain(values) == plain(other[4]["truth"][who][key])
-    assert compared > 5
 
 
 @pytest.mark.slow

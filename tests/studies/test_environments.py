@@ -11,7 +11,6 @@ import pytest
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord
-from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.studies.environments import as_settable, make_environment, remake_environment
 from fedhpo_gym.studies.replay import replay
@@ -55,18 +54,6 @@ def test_what_can_be_set_keeps_its_value() -> None:
         "preprocessing": "label_encoded",
         "horizon": 10,
     }
-
-
-@pytest.mark.parametrize(
-    "word", ["task=LR-Car", "freeze_thaw=False", "grid=no", "vector_reward=1", "version=1"]
-)
-def test_the_command_line_refuses_another_problem_and_words_for_truth_values(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
-) -> None:
-    words = ["run", ID, "--agent", "random", "--seeds", "1", "--set", word]
-    assert main([*words, "--out", str(tmp_path)]) == ERROR
-    assert f"`{word.partition('=')[0]}`" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def spec_of(env: gym.Env[Any, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.cli import main
 from fedhpo_gym.studies.population import PopulationSettings, evolve
-from fedhpo_gym.testing import plain, rollout
+from fedhpo_gym.testing import plain
 
 pytestmark = pytest.mark.raw
 
@@ -88,14 +88,6 @@ def test_the_sampled_clients_are_those_that_train_next() -> None:
         shown = observation["num_val_samples"] > 0
         assert shown.tolist() == (expected > 0).tolist()
         assert (np.array(info["val_loss_before"]) > 0).tolist() == shown.tolist()
-
-
-def test_the_per_client_form_is_accepted_by_the_checkers() -> None:
-    from gymnasium.utils.env_checker import check_env
-
-    env = gym.make(ID, **CLIENTS)
-    check_env(env.unwrapped, skip_render_check=True)
-    assert rollout(env) == rollout(gym.make(ID, **CLIENTS))
 
 
 # -------------------------------------------------------------------------------------- the agents
@@ -194,8 +186,3 @@ def test_a_fidelity_means_nothing_here(tmp_path: Path, capsys: pytest.CaptureFix
     words = ["run", ID, "--agent", "random", "--fidelity", "round=5", "--out", str(tmp_path)]
     assert main(words) == 2
     assert "fidelity" in capsys.readouterr().err
-
-
-def test_the_list_speaks_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    assert "FedHPO-DAC-" in capsys.readouterr().out

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401
+from fedhpo_gym.agents import make_agent
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import task_federation, task_label_frequencies
 from fedhpo_gym.building.build import build_sample
@@ -29,7 +32,6 @@ from fedhpo_gym.tasks.privacy import privacy_spent
 from fedhpo_gym.wrappers import NamedAction
 
 pytestmark = pytest.mark.raw
-
 TASK = get_task("Joint-ScotsSecondary")
 LOCAL: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.001, "batch_size": 32}
 LOCAL |= {"step_size": 2}
@@ -224,3 +226,58 @@ def test_a_sample_of_the_space_extends_a_smaller_one_and_is_what_training_gives(
         expected = truth.best[sample.codes("seed")[course], :, 1, 0]
         found = sample.values("best", "val", "loss")[course, -1]
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)  # stored rounded
+
+
+ID = "FedHPO-LR-BreastCancer-v1"
+ARGUMENTS: dict[str, Any] = {
+    "backend": "raw",
+    "algorithm": "serveropt",
+    "fidelity": {"round": 2, "client_sample_rate": 1.0},
+}
+NONE, ADAM = -0.9, 0.3
+"""Coordinates of the server optimizers."""
+
+
+@pytest.mark.parametrize("grid", [False, True])
+def test_actions_that_mean_the_same_are_answered_alike(grid: bool) -> None:
+    env = gym.make(ID, **ARGUMENTS, grid=grid)
+    space = env.get_wrapper_attr("search_space")
+    kind, rate, tau = (
+        space.names.index(f"{n}")
+        for n in ("server_optimizer", "server_learning_rate", "adaptivity")
+    )
+    seen = []
+    for inactive in (-0.5, 0.7):
+        env.reset(seed=1)
+        steps = []
+        for server in (NONE, ADAM, NONE):
+            action = np.zeros(len(space), dtype=np.float32)
+            action[kind] = server
+            if server == NONE:
+                action[[rate, tau]] = inactive
+            steps.append(env.step(action))
+        seen.append(steps)
+    for one, other in zip(*seen, strict=True):
+        assert one[1:4] == other[1:4]
+        assert str(one[4]) == str(other[4])
+        for name, value in one[0].items():
+            np.testing.assert_array_equal(value, other[0][name])
+    configuration = seen[0][0][4]["configuration"]
+    assert configuration["server_optimizer"] == "none"
+    assert "server_learning_rate" not in configuration
+    assert seen[0][1][4]["configuration"]["server_optimizer"] in ("sgd", "adam", "yogi")
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "optuna-tpe", "bo-gp", "bo-rf", "de", "cma-es", "bo-kde"]
+)
+def test_optimizers_search_trees(name: str) -> None:
+    env = gym.make(ID, **ARGUMENTS)
+    agent = make_agent(name, env, 0)
+    observation, _ = env.reset(seed=0)
+    for _ in range(6):
+        action = agent.ask(observation)
+        observation, reward, terminated, _, info = env.step(action)
+        agent.tell(
+            Step(action, float(reward), terminated=terminated, info=info, observation=observation)
+        )
