@@ -15,7 +15,6 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.cli import main
-from fedhpo_gym.studies.population import PopulationSettings, evolve
 from fedhpo_gym.testing import plain
 
 pytestmark = pytest.mark.raw
@@ -157,15 +156,6 @@ def test_fedhyper_raises_a_rate_that_is_too_low() -> None:
     played = [step.info["configuration"]["learning_rate"] for step in steps]
     assert played[-1] > 1.2 * played[0]
     assert sum(step.info["move_product"] > 0 for step in steps) > 8, "moves agree while it is low"
-
-
-def test_a_population_gets_better() -> None:
-    env = gym.make(ID, **ONE, horizon=15)
-    settings = PopulationSettings(members=4)
-    generations = list(evolve(env, env.get_wrapper_attr("search_space"), 0, settings))
-    scores = [generation.best.score for generation in generations]
-    assert len(scores) == 3
-    assert scores[-1] > scores[0]
 
 
 # ------------------------------------------------------------------------------------ the commands

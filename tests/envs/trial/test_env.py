@@ -16,17 +16,15 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.envs import TrialEnv
-from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.process import PACKED
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
-from fedhpo_gym.objectives import CAP, MAX_LOSS, WORST_FAIRNESS, get_objective
+from fedhpo_gym.objectives import CAP, MAX_LOSS, WORST_FAIRNESS
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import CROSS_SILO, Work
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import Analytic, make_env, plain
 from fedhpo_gym.wrappers import BudgetTermination, NamedAction
-from fedhpo_gym.wrappers.budget import Budget
 from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
 CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.001, "batch_size": 64, "step_size": 2}
@@ -43,11 +41,6 @@ def ask(env: gym.Env[Any, Any], rounds: int, **changes: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------- what it says
-
-
-def test_a_seed_is_given_by_name() -> None:
-    with pytest.raises(TypeError, match="positional"):
-        make_env().unwrapped.reset(0)  # type: ignore[misc]
 
 
 def test_the_reward_and_the_observation_by_hand() -> None:
@@ -168,16 +161,6 @@ def test_what_it_returns_belongs_to_who_asked() -> None:
 
 
 # ---------------------------------------------------------------------------------- actions
-
-
-def test_pinned_fidelities_leave_the_action() -> None:
-    fixed = {"round": 81, "client_sample_rate": 0.4}
-    env = make_env(fidelity=fixed)
-    assert env.action_space.shape == (4,)
-    env.reset(seed=0)
-    *_, info = env.step(env.action_space.sample())
-    assert info["fidelity"] == fixed
-    assert make_env(fidelity={"round": 81}).action_space.shape == (5,)
 
 
 def test_a_uniform_action_is_a_uniform_configuration() -> None:
@@ -337,14 +320,6 @@ def test_one_seed_or_the_mean_of_all() -> None:
     assert losses[None] == pytest.approx((losses[1] + losses[2] + losses[3]) / 3, rel=1e-6)
 
 
-def test_scores_stay_in_the_reward_space() -> None:
-    env = make_env(objectives=["val_loss", "val_f1", "delta"], vector_reward=True)
-    space = env.get_wrapper_attr("reward_space")
-    for low, high, name in zip(space.low, space.high, ("val_loss", "val_f1", "delta"), strict=True):
-        bounds = sorted(get_objective(name).score(bound) for bound in get_objective(name).bounds)
-        assert [low, high] == bounds
-
-
 def test_a_step_needs_a_reset_before_it() -> None:
     task = get_task("LR-CreditG-v1")
     env = TrialEnv(TrialSetup.of(task, make_backend("tabular", task), objectives=["val_loss"]))
@@ -463,20 +438,3 @@ def test_the_worst_finite_model_is_a_better_incumbent() -> None:
     trials = [action(1.0, 1.0), action(-1.0, 1.0), action(1.0, 1.0), action(1.0, -1.0)]
     incumbents = [env.step(one)[-1]["incumbent"]["trial"] for one in trials]
     assert incumbents == [1, 2, 2, 4]
-
-
-def test_many_environments_agree_bit_for_bit() -> None:
-    single: Any = make()
-    many = TrialVectorEnv(3, single.unwrapped.setup, Budget(budget_trials=9))
-    many.reset(seed=0)
-    for actions in ([(1, 1), (-1, 1), (1, -1)], [(1, -1), (1, 1), (1, 1)]):
-        chosen = np.stack([action(*one) for one in actions])
-        seen, rewards, _, _, info = many.step(chosen)
-        for index, one in enumerate(chosen):
-            single.reset(seed=0)
-            alone, reward, _, _, said = single.step(one)
-            np.testing.assert_array_equal(rewards[index], reward)
-            for name in ("loss", "accuracy", "f1", "fairness", "privacy"):
-                np.testing.assert_array_equal(seen[name][index], alone[name])
-            for name, value in said["objectives"].items():
-                assert info["objectives"][name][index] == value

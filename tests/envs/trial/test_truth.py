@@ -99,17 +99,6 @@ def test_nan_is_worse_than_any_number_and_puts_no_trial_out_of_the_front() -> No
     assert found.hypervolume_regret(worst, told=asked).tolist() == expected
 
 
-def test_hypervolume_regret_falls_to_zero_and_never_rises(truth: Truth) -> None:
-    for names in (TWO, (*TWO, "val_error")):
-        columns = [[one.name for one in truth.objectives].index(name) for name in names]
-        order = np.random.default_rng(0).permutation(len(truth.values))[:80]
-        order = [*order, *truth.front(names)]
-        shares = truth.hypervolume_regret(truth.values[order][:, columns], names)
-        assert (np.diff(shares) <= 1e-12).all()
-        assert shares[-1] == pytest.approx(0.0, abs=1e-9)
-        assert shares[0] > 0.1
-
-
 def test_one_trial_can_be_the_whole_front() -> None:
     found = made_truth([[1.0, 1.0], [2.0, 2.0]])
     assert found.hypervolume_regret([[2.0, 2.0], [1.0, 1.0], [2.0, 2.0]]).tolist() == [1, 0, 0]
