@@ -81,11 +81,6 @@ def test_laws_of_the_expected_best() -> None:
     assert selection(runs.validation, 9).sum() == pytest.approx(1.0)
 
 
-def test_selection_is_by_validation_and_never_by_test() -> None:
-    runs = Runs.of(np.array([1.0, 2.0]), np.array([9.0, 0.0]))
-    assert expected_best(runs, 2)[0] == pytest.approx(9 * 3 / 4)
-
-
 def test_a_diverged_run_harms_while_it_may_be_selected() -> None:
     runs = Runs.of(np.array([1.0, np.inf]))
     assert expected_best(runs, 3)[0] == np.inf

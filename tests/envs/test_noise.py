@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,6 @@ from fedhpo_gym.records.runs import trials_of_run
 from fedhpo_gym.testing.rollout import plain
 
 TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-LR-Synthetic-v1"
-NOISES: list[dict[str, Any]] = [
-    {"noise": {"clients": 0.5, "bias": 1.0}},
-    {"noise": {"clients": 0.3, "epsilon": 50}, "budget_trials": 7},
-    {"noise": {"clients": 0.5, "epsilon": 50}, "objectives": ["val_error", "epsilon"]},
-    {"noise": {"clients": 0.4}, "freeze_thaw": True, "reward": "incumbent"},
-]
 
 
 def single(name: str, steps: int = 12, **arguments: Any) -> list[Any]:
@@ -69,16 +62,6 @@ def test_raw_training_is_heard_as_its_table_is() -> None:
         told, kept = (dict(dict(x[3])["objectives"]) for x in (one, other))
         assert told.pop("val_loss") == pytest.approx(kept.pop("val_loss"), rel=2**-9)
         assert told == kept
-
-
-@pytest.mark.slow
-def test_another_process_hears_the_same(run_python: Any) -> None:
-    code = (
-        "import json, sys; sys.path.insert(0, 'tests/envs')\n"
-        f"from test_noise import single; print(json.dumps(single({TABLE!r}, 4, **{NOISES[1]!r})))"
-    )
-    found = run_python(code, {"PYTHONHASHSEED": "77"})
-    assert json.loads(found) == json.loads(json.dumps(single(TABLE, 4, **NOISES[1])))
 
 
 @pytest.mark.parametrize("name", [TABLE, SURROGATE])

@@ -117,10 +117,6 @@ NUMBERS_OF = {
 }
 
 
-def test_there_are_examples() -> None:
-    assert EXAMPLES
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,10 +46,10 @@ def test_optimizers_are_compared_part_by_part(
     part, noise = study.Part, {"noise": {"clients": 0.2}}
 
     def small(*names: str, **changes: Any) -> list[Any]:
-        return [part([f"FedHPO-LR-{one}" for one in names], AGENTS, 2500.0, **changes)]
+        return [part([f"FedHPO-LR-{one}" for one in names], AGENTS, 900.0, **changes)]
 
     def vectors(name: str) -> list[Any]:
-        return [part([f"MO-FedHPO-LR-{name}"], ("random", "nsga2"), 2500.0)]
+        return [part([f"MO-FedHPO-LR-{name}"], ("random", "nsga2"), 900.0)]
 
     parts = {
         "contest": small("Vehicle-v1", "KC1-v1"),

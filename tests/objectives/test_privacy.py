@@ -146,15 +146,6 @@ def test_an_established_accountant_agrees(
     assert known * (1 - 1e-9) - 1e-9 <= ours(share) <= everybody * (1 + 1e-9) + 1e-9
 
 
-def test_conversion_by_hand() -> None:
-    # The summands of order 2 with r = 0.5 and delta = 0.01, before and after simplification.
-    at_two = 0.5 + math.log(0.5) - math.log(0.02)
-    assert at_two == pytest.approx(3.7188758)
-    assert epsilon_from_renyi([2], [0.5], 0.01) == pytest.approx(at_two)
-    at_eleven = 1.0 + math.log(10 / 11) - math.log(0.11) / 10
-    assert epsilon_from_renyi([2, 11], [0.5, 1.0], 0.01) == pytest.approx(at_eleven)
-
-
 def test_conversion_at_the_edges() -> None:
     assert epsilon_from_renyi([2, 3], [0.0, math.inf], 1e-5) == 0.0
     assert epsilon_from_renyi([2], [math.inf], 1e-5) == math.inf

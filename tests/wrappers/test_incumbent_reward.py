@@ -38,33 +38,7 @@ def play(number: int, seed: int = 0, name: str = OLD, **arguments: Any) -> list[
     return steps
 
 
-def returned(steps: list[Any]) -> float:
-    return float(sum(step[1] for step in steps))
-
-
-def best_score(steps: list[Any]) -> float:
-    return max(step[-1]["score"] for step in steps)
-
-
 # -------------------------------------------------------------------------------- the return
-
-
-@pytest.mark.parametrize("arguments", [{}, {"objectives": ["val_f1", "val_loss"]}])
-def test_of_two_episodes_the_one_with_the_better_incumbent_has_the_larger_return(
-    arguments: dict[str, Any],
-) -> None:
-    arguments = {"reward": "improvement", "reward_transform": "squash", **arguments}
-    episodes = [play(2 + 3 * seed, seed, **arguments) for seed in range(8)]
-    episodes.append(play(8, 5, reward_discount=1.0, fidelity={"round": 27}, **arguments))
-    by_score = sorted(episodes, key=best_score)
-    returns = [returned(steps) for steps in by_score]
-    scores = [best_score(steps) for steps in by_score]
-    assert len(set(scores)) > 5
-    for i in range(1, len(scores)):
-        if scores[i] > scores[i - 1]:
-            assert returns[i] > returns[i - 1]
-        else:
-            assert returns[i] == pytest.approx(returns[i - 1], rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

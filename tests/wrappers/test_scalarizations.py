@@ -167,7 +167,9 @@ def test_with_the_truth_a_return_is_what_regret_lacks() -> None:
     steps = [env.step(env.action_space.sample()) for _ in range(10)]
     found = np.cumsum([step[1] for step in steps])
     values = [list(step[-1]["objectives"].values()) for step in steps]
-    whole = truth.hypervolume(truth.reference()) / np.prod(truth.reference() - truth.ideal())
+    corner, unit = truth.reference(), np.prod(truth.reference() - truth.ideal())
+    assert truth.hypervolume(corner, values=values) / unit == pytest.approx(found[-1], rel=1e-5)
+    whole = truth.hypervolume(corner) / unit
     assert found / whole == pytest.approx(1.0 - truth.hypervolume_regret(values), rel=1e-5)
 
 

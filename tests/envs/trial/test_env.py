@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,18 +10,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.backends import make_backend
+from fedhpo_gym.backends import StoredBackend, make_backend
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.process import PACKED
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
-from fedhpo_gym.evaluation.records import Evaluation, Fidelity
+from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
 from fedhpo_gym.objectives import CAP, MAX_LOSS, WORST_FAIRNESS
-from fedhpo_gym.space import Value
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.systems import CROSS_SILO, Work
-from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing import Analytic, make_env, plain
 from fedhpo_gym.wrappers import BudgetTermination, NamedAction
 from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
@@ -177,21 +177,6 @@ def test_a_uniform_action_is_a_uniform_configuration() -> None:
 # ---------------------------------------------------------------------- the clock, the budget
 
 
-@pytest.mark.parametrize("freeze_thaw", [False, True])
-def test_freeze_thaw_pays_for_a_round_once(freeze_thaw: bool) -> None:
-    env = named(freeze_thaw=freeze_thaw, budget_trials=99)
-    first, second = (ask(env, rounds)[-1] for rounds in (9, 81))
-    at_once = ask(named(), 81)[-1]["elapsed_s"]
-    fewer = ask(env, 27)[-1]["cost"]
-    if freeze_thaw:
-        assert second["elapsed_s"] == pytest.approx(at_once, rel=1e-12)
-        assert (fewer["time_s"], fewer["rounds"], fewer["upload_bytes"]) == (0.0, 0, 0.0)
-    else:
-        assert second["elapsed_s"] == pytest.approx(at_once * 90 / 81, rel=1e-12)
-        assert fewer["rounds"] == 27
-    assert first["cost"]["rounds"] == 9
-
-
 def test_freeze_thaw_tells_configurations_rates_and_episodes_apart() -> None:
     env = named(freeze_thaw=True, budget_trials=99)
     ask(env, 81)
@@ -200,13 +185,6 @@ def test_freeze_thaw_tells_configurations_rates_and_episodes_apart() -> None:
     assert ask(env, 81, client_sample_rate=0.4)[-1]["cost"]["rounds"] == 81
     env.reset(seed=0)
     assert ask(env, 81)[-1]["cost"]["rounds"] == 81
-
-
-def test_a_copy_pays_by_itself() -> None:
-    env = named(freeze_thaw=True, budget_trials=99)
-    twin = copy.deepcopy(env)
-    ask(env, 81)
-    assert ask(twin, 81)[-1]["cost"]["rounds"] == 81
 
 
 def test_the_system_decides_the_time() -> None:
@@ -438,3 +416,22 @@ def test_the_worst_finite_model_is_a_better_incumbent() -> None:
     trials = [action(1.0, 1.0), action(-1.0, 1.0), action(1.0, 1.0), action(1.0, -1.0)]
     incumbents = [env.step(one)[-1]["incumbent"]["trial"] for one in trials]
     assert incumbents == [1, 2, 2, 4]
+
+
+class StoresLittle(Analytic, StoredBackend):
+    """Stores three batch sizes only."""
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        super().__init__(task, seed)
+        sizes = replace(task.space["batch_size"], values=(4, 64, 256))
+        few = (sizes if d.name == sizes.name else d for d in task.space.dimensions)
+        self.space = SearchSpace(tuple(few))
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Any = None) -> Evaluations:
+        raise AssertionError("not needed")
+
+
+def test_a_backend_that_lacks_cells_of_the_grid_is_refused() -> None:
+    task = get_task("LR-CreditG")
+    with pytest.raises(OffGridError, match="nearest legal values are 4, 64"):
+        TrialEnv(TrialSetup.of(task, StoresLittle(task), grid=True))

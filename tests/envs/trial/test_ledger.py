@@ -183,7 +183,7 @@ CLOCKS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(system=CLOCKS, name=st.sampled_from(NAMES), seed=st.integers(0, 2**32 - 1))
 def test_many_trials_cost_what_each_costs_on_every_clock(
     system: System, name: str, seed: int

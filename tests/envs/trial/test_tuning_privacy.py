@@ -60,19 +60,6 @@ def test_all_trials_together_spend_the_sum_of_their_divergences(given: Any) -> N
     assert env.reset(seed=0)[0]["tuning_privacy"].tolist() == [0.0] * 5
 
 
-def test_with_freeze_thaw_only_what_is_trained_anew_counts() -> None:
-    given = {**PRIVATE, "settings": {"epsilon": 1}, "freeze_thaw": True}
-    env: Any = gym.make(ID, **given)
-    env.reset(seed=0)
-    action = np.zeros(env.action_space.shape, np.float32)
-    first, again = (env.step(action)[0]["tuning_privacy"] for _ in range(2))
-    assert np.array_equal(first, again)
-    env = gym.make(ID, **{**given, "freeze_thaw": False})
-    env.reset(seed=0)
-    first, again = (env.step(action)[0]["tuning_privacy"] for _ in range(2))
-    assert (again[2:] == 2 * first[2:]).all()
-
-
 @pytest.mark.parametrize("freeze_thaw", [False, True])
 def test_trials_that_run_when_the_budget_ends_have_spent(freeze_thaw: bool) -> None:
     given = {**PRIVATE, "settings": {"epsilon": 1}, "freeze_thaw": freeze_thaw}

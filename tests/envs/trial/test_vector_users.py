@@ -86,7 +86,7 @@ def test_environments_in_processes_of_their_own() -> None:
     def run(kind: Any, **options: Any) -> list[Any]:
         vectors = make_vec_env(
             "fedhpo_gym:FedHPO-LR-BreastCancer-v1",
-            2,
+            1,
             seed=5,
             env_kwargs={"budget_trials": 3, "backend": "surrogate"},
             vec_env_cls=kind,
@@ -97,7 +97,7 @@ def test_environments_in_processes_of_their_own() -> None:
             vectors.reset()
             shown = []
             for _ in range(5):
-                actions = rng.uniform(-1, 1, (2, *vectors.action_space.shape)).astype(np.float32)
+                actions = rng.uniform(-1, 1, (1, *vectors.action_space.shape)).astype(np.float32)
                 seen, rewards, dones, _ = vectors.step(actions)
                 entries = {name: values.tolist() for name, values in sorted(seen.items())}
                 single = rewards.astype(np.float32)  # which one of the two keeps
@@ -186,3 +186,16 @@ def test_a_fidelity_beyond_the_data_says_why_and_what_else(fidelity: dict[str, f
     why = r"fitted on courses of 1 to 81 rounds with client sample rates of 0\.005 to 0\.05"
     with pytest.raises(InvalidArgumentError, match=rf'{why}.*backend="raw"'):
         gym.make("FedHPO-LR-Synthetic-v1", fidelity=fidelity)
+
+
+def test_gymnasiums_vector_wrappers_understand_it() -> None:
+    env = gym.wrappers.vector.DictInfoToList(
+        gym.wrappers.vector.RecordEpisodeStatistics(gym.make_vec(ID, num_envs=4, budget_trials=3))
+    )
+    env.reset(seed=0)
+    for _ in range(3):
+        *_, terminated, _, infos = env.step(env.action_space.sample())
+    assert terminated.all()
+    assert [info["episode"]["l"] for info in infos] == [3] * 4  # type: ignore[call-overload]
+    assert [info["trial"] for info in infos] == [3] * 4  # type: ignore[call-overload]
+    env.close()
