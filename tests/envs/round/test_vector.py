@@ -106,7 +106,9 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 def run_both(mode: str, steps: int, **arguments: Any) -> None:
-    ours, theirs = make(autoreset_mode=mode, **arguments), singles(mode, **arguments)
+    keys, nobody = ("configuration", "fidelity"), np.zeros(N, bool)
+    ours = make(autoreset_mode=mode, info_keys=keys, **arguments)
+    theirs = singles(mode, **arguments)
     first, second = ours.reset(seed=5), theirs.reset(seed=5)
     assert plain(dict(sorted(first[0].items()))) == plain(dict(sorted(second[0].items())))
     assert plain(first[1]["instance"].tolist()) == plain(_instances(second[1]))
@@ -122,6 +124,10 @@ def run_both(mode: str, steps: int, **arguments: Any) -> None:
             assert plain(mask) == plain(other[4].get(f"_{key}", np.zeros(N, bool)))
             if mask.any():
                 assert mine[4][key][mask].tolist() == other[4][key][mask].tolist()
+        for part in keys:
+            assert plain(mine[4].get(f"_{part}", nobody)) == plain(other[4].get(f"_{part}", nobody))
+            for name, values in other[4].get(part, {}).items():
+                assert mine[4][part][name].tolist() == np.asarray(values).tolist(), name
         if "final_obs" in mine[4]:
             for one, two in zip(mine[4]["final_obs"], other[4]["final_obs"], strict=True):
                 assert plain(one and dict(sorted(one.items()))) == plain(
@@ -234,28 +240,6 @@ def test_an_action_outside_the_space_changes_nothing(action: float) -> None:
 def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(FedHPOError, match=words):
         make(**arguments)
-
-
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-@pytest.mark.parametrize("per_client", [False, True])
-def test_infos_hold_configurations_on_request(mode: str, per_client: bool) -> None:
-    arguments = {"per_client": per_client, "budget_s": 14.0}  # episodes end at different times
-    ours = make(autoreset_mode=mode, info_keys=("configuration", "fidelity"), **arguments)
-    theirs = singles(mode, **arguments)
-    ours.reset(seed=5)
-    theirs.reset(seed=5)
-    ours.action_space.seed(0)
-    silent = 0
-    for _ in range(6):
-        actions = ours.action_space.sample()
-        mine, other = ours.step(actions)[4], theirs.step(actions)[4]
-        for part in ("configuration", "fidelity"):
-            mask = mine[f"_{part}"]
-            silent += int((~mask).sum())
-            assert plain(mask) == plain(other.get(f"_{part}", np.zeros(N, bool)))
-            for name, values in other.get(part, {}).items():
-                assert mine[part][name].tolist() == np.asarray(values).tolist(), name
-    assert silent
 
 
 def test_infos_are_short_unless_asked() -> None:

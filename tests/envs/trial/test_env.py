@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import StoredBackend, make_backend
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError, UnknownNameError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError
 from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.process import PACKED
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
@@ -203,60 +203,42 @@ def test_the_system_decides_the_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "words"),
+    ("arguments", "words"),
     [
-        ({"objectives": ["val_los"]}, UnknownNameError, ["objective", "val_los", "'val_loss'"]),
-        ({"objectives": []}, InvalidArgumentError, ["`objectives`", "at least one"]),
-        ({"objectives": "val_loss"}, InvalidArgumentError, ["`objectives`", "list", "'val_loss'"]),
-        ({"render_mode": "ascii"}, InvalidArgumentError, ["`render_mode`", "human", "'ascii'"]),
-        ({"fidelity": {"rounds": 3}}, UnknownNameError, ["dimension", "rounds", "'round'"]),
-        ({"fidelity": {"round": 501}}, InvalidArgumentError, ["fidelity['round']", "500", "501"]),
-        ({"fidelity": {"round": 2.5}}, InvalidArgumentError, ["fidelity['round']", "whole", "2.5"]),
+        ({"objectives": ["val_los"]}, ["Unknown", "objective", "val_los", "'val_loss'"]),
+        ({"objectives": []}, ["`objectives`", "at least one"]),
+        ({"objectives": "val_loss"}, ["`objectives`", "list", "'val_loss'"]),
+        ({"render_mode": "ascii"}, ["`render_mode`", "human", "'ascii'"]),
+        ({"fidelity": {"rounds": 3}}, ["Unknown", "dimension", "rounds", "'round'"]),
+        ({"fidelity": {"round": 501}}, ["fidelity['round']", "500", "501"]),
+        ({"fidelity": {"round": 2.5}}, ["fidelity['round']", "whole", "2.5"]),
         (
             {"fidelity": {"client_sample_rate": 0.0}},
-            InvalidArgumentError,
             ["fidelity['client_sample_rate']", "0.2", "0.0"],
         ),
-        (
-            {"fidelity": {"round": 10}, "grid": True},
-            OffGridError,
-            ["fidelity['round']", "grid", "10", "9, 13"],
-        ),
-        ({"budget_s": 0.0}, InvalidArgumentError, ["`budget_s`", "positive", "0.0"]),
-        ({"budget_s": float("inf")}, InvalidArgumentError, ["`budget_s`", "finite", "inf"]),
-        ({"budget_s": "1h"}, InvalidArgumentError, ["`budget_s`", "positive", "'1h'"]),
-        ({"budget_trials": -3}, InvalidArgumentError, ["`budget_trials`", "positive", "-3"]),
-        ({"budget_rounds": True}, InvalidArgumentError, ["`budget_rounds`", "positive", "True"]),
-        ({"constraints": {"val_f1": 0.3}}, UnknownNameError, ["constraint", "val_f1", "val_loss"]),
-        ({"constraints": {"epsilon": "x"}}, InvalidArgumentError, ["limit", "epsilon", "'x'"]),
-        ({"constraints": {"epsilon": None}}, InvalidArgumentError, ["limit", "epsilon", "None"]),
+        ({"fidelity": {"round": 10}, "grid": True}, ["fidelity['round']", "grid", "10", "9, 13"]),
+        ({"budget_s": 0.0}, ["`budget_s`", "positive", "0.0"]),
+        ({"budget_s": float("inf")}, ["`budget_s`", "finite", "inf"]),
+        ({"budget_s": "1h"}, ["`budget_s`", "positive", "'1h'"]),
+        ({"budget_trials": -3}, ["`budget_trials`", "positive", "-3"]),
+        ({"budget_rounds": True}, ["`budget_rounds`", "positive", "True"]),
+        ({"constraints": {"val_f1": 0.3}}, ["Unknown", "constraint", "val_f1", "val_loss"]),
+        ({"constraints": {"epsilon": "x"}}, ["limit", "epsilon", "'x'"]),
+        ({"constraints": {"epsilon": None}}, ["limit", "epsilon", "None"]),
         (
             {"constraints": {"epsilon": {"limit": 1.0, "weight": -2}}},
-            InvalidArgumentError,
             ["weight", "epsilon", "not negative", "-2"],
         ),
-        (
-            {"constraints": {"epsilon": {"limits": 1.0}}},
-            InvalidArgumentError,
-            ["'epsilon'", "limit", "limits"],
-        ),
-        (
-            {"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}},
-            InvalidArgumentError,
-            ["finite as float32"],
-        ),
-        (
-            {"constraints": {"val_loss": -1}},
-            InvalidArgumentError,
-            ["one that can be kept: values are in"],
-        ),
-        ({"constraints": [1]}, InvalidArgumentError, ["`constraints`"]),
+        ({"constraints": {"epsilon": {"limits": 1.0}}}, ["'epsilon'", "limit", "limits"]),
+        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, ["finite as float32"]),
+        ({"constraints": {"val_loss": -1}}, ["one that can be kept: values are in"]),
+        ({"constraints": [1]}, ["`constraints`"]),
     ],
 )
 def test_errors_name_the_argument_the_rule_and_the_value(
-    arguments: dict[str, Any], error: type[FedHPOError], words: list[str]
+    arguments: dict[str, Any], words: list[str]
 ) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(FedHPOError) as caught:
         make_env(**arguments)
     for word in words:
         assert word in str(caught.value), str(caught.value)

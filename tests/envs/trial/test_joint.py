@@ -234,38 +234,6 @@ ARGUMENTS: dict[str, Any] = {
     "algorithm": "serveropt",
     "fidelity": {"round": 2, "client_sample_rate": 1.0},
 }
-NONE, ADAM = -0.9, 0.3
-"""Coordinates of the server optimizers."""
-
-
-@pytest.mark.parametrize("grid", [False, True])
-def test_actions_that_mean_the_same_are_answered_alike(grid: bool) -> None:
-    env = gym.make(ID, **ARGUMENTS, grid=grid)
-    space = env.get_wrapper_attr("search_space")
-    kind, rate, tau = (
-        space.names.index(f"{n}")
-        for n in ("server_optimizer", "server_learning_rate", "adaptivity")
-    )
-    seen = []
-    for inactive in (-0.5, 0.7):
-        env.reset(seed=1)
-        steps = []
-        for server in (NONE, ADAM, NONE):
-            action = np.zeros(len(space), dtype=np.float32)
-            action[kind] = server
-            if server == NONE:
-                action[[rate, tau]] = inactive
-            steps.append(env.step(action))
-        seen.append(steps)
-    for one, other in zip(*seen, strict=True):
-        assert one[1:4] == other[1:4]
-        assert str(one[4]) == str(other[4])
-        for name, value in one[0].items():
-            np.testing.assert_array_equal(value, other[0][name])
-    configuration = seen[0][0][4]["configuration"]
-    assert configuration["server_optimizer"] == "none"
-    assert "server_learning_rate" not in configuration
-    assert seen[0][1][4]["configuration"]["server_optimizer"] in ("sgd", "adam", "yogi")
 
 
 @pytest.mark.parametrize(
