@@ -1,4 +1,4 @@
-"""Agents are seeded, stay in their space, and the loop gives them every step."""
+"""Agents stay in their space and say where they can act; schedules follow their formulas."""
 
 from __future__ import annotations
 

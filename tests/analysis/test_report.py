@@ -1,4 +1,4 @@
-"""The report: numbers checked by hand, one page that needs no other file."""
+"""The report: what is one problem, numbers checked by hand, one page that needs no other file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of hypotheses: by hand, beside scipy's, and their laws."""
+"""Statistics: by hand, beside the formulas of scipy, rliable and autorank, and their laws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which trial is the incumbent."""
+"""Which trial is the incumbent, and runs put together on common grids of times."""
 
 from __future__ import annotations
 

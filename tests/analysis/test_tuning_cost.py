@@ -1,4 +1,4 @@
-"""Procedure 1: the closed form is what simulation comes to, and what enumeration says."""
+"""What tuning costs: closed forms beside enumeration and simulation, tunability, priors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fedhpo-gym show` and `fedhpo-gym health`: what a newcomer is told of a problem."""
+"""`fedhpo-gym show` and `health`: what a newcomer is told of a problem and of its constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every id joins the conformance kit, once for every backend."""
+"""Every id joins the conformance kit, once for every backend; natural ids are trained."""
 
 from __future__ import annotations
 

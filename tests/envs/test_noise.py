@@ -15,9 +15,6 @@ from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation import Fidelity
-from fedhpo_gym.records.files import read_folder
-from fedhpo_gym.records.incumbents import incumbents
-from fedhpo_gym.records.runs import trials_of_run
 from fedhpo_gym.testing.rollout import plain
 
 TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-LR-Synthetic-v1"
@@ -131,27 +128,6 @@ def test_what_answers_do_not_say_is_refused() -> None:
     env.reset(seed=0)
     *_, info = env.step(np.zeros(6, np.float32))
     assert 0.0 <= info["objectives"]["val_error"] <= 1.0
-
-
-def test_records_hold_the_truth_workers_and_what_was_told(tmp_path: Path) -> None:
-    words = ["run", TABLE, "--agent", "random", "--seeds", "1", "--budget-s", "2000"]
-    noise = ["--set", 'noise={"clients": 0.3}', "--fidelity", "round=27", "client_sample_rate=0.4"]
-    out = ["--out", str(tmp_path)]
-    assert main([*words, *noise, *out]) == 0
-    assert main([*words, *noise, *out, "--simulated-workers", "3"]) == 0
-    assert main(["replay", str(tmp_path)]) == 0
-    records = [record for _, record in read_folder([tmp_path])]
-    alone, many = sorted(records, key=lambda record: record.header.workers)
-    assert (alone.header.workers, many.header.workers) == (1, 3)
-    assert {step.worker for step in alone.steps} == {None}
-    assert {step.worker for step in many.steps} == {0, 1, 2}
-    trials = trials_of_run(alone)
-    chosen = int(incumbents(trials)[-1])
-    told = [step.objectives["val_loss"] for step in alone.steps]
-    assert told[chosen] == min(told)
-    truth = alone.steps[chosen].truth
-    assert truth is not None
-    assert trials.value[chosen] == truth["objectives"]["val_loss"] != told[chosen]
 
 
 def test_rounds_follow_each_other_on_one_worker(tmp_path: Path, capsys: Any) -> None:

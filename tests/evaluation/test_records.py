@@ -1,4 +1,4 @@
-"""The records check themselves and average by hand-computed rules."""
+"""Evaluations check themselves, average by hand, and say side by side what each says alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objectives against hand computation; direction and bounds are data."""
+"""Objectives against hand computation, and laws of the ways from values to errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accountant against closed forms, quadrature, and published numbers."""
+"""The accountants of training and of selection, against closed forms and published numbers."""
 
 from __future__ import annotations
 

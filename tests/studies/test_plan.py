@@ -1,4 +1,4 @@
-"""What a study runs, from what the command line asks."""
+"""What a study runs, from what the command line asks, and the suites it may name."""
 
 from __future__ import annotations
 

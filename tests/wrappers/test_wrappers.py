@@ -1,4 +1,4 @@
-"""One behaviour per wrapper, and the laws all of them keep."""
+"""One behaviour per wrapper, the laws all of them keep, and the space of named actions."""
 
 from __future__ import annotations
 

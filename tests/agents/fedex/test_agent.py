@@ -1,4 +1,4 @@
-"""FedEx as an agent on a per-client environment, and the arms it chooses from."""
+"""FedEx as an agent: alone, personalised, and inside any optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of round environments on courses that train nothing: what it demands of them."""
+"""The process of round environments on courses that train nothing, and what actions set."""
 
 from __future__ import annotations
 

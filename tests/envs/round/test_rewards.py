@@ -1,4 +1,4 @@
-"""Entries of reward vectors: costs by hand, objectives that are read off the model, and noise."""
+"""Entries of reward vectors by hand, and evaluations between rounds that are noisy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The joint space: what is not active changes nothing, and what is trained is what was chosen."""
+"""Conditional spaces: what is not active changes nothing, and what is chosen is trained."""
 
 from __future__ import annotations
 

@@ -215,14 +215,6 @@ def test_constraints_bind_the_truth_as_they_bind_any_list_of_trials(name: str) -
     assert nobody.values[nobody.optimum, 1] == plain.values[:, 1].min()
 
 
-def test_who_is_worse_than_a_random_trial_gains_no_volume() -> None:
-    truth = fedhpo_gym.truth("MO-FedHPO-LR-CreditG-v1")
-    loss = truth.values[:, 0]
-    bad = truth.values[loss > np.median(loss)]
-    assert truth.hypervolume_regret(bad)[-1] == 1.0
-    assert truth.hypervolume_regret(truth.values[loss.argmin()][None])[-1] < 0.7
-
-
 @pytest.mark.parametrize("wrong", ["x", {}, 1j, [[]], [1, "x"], None], ids=str)
 def test_what_are_no_numbers_is_refused(truth: Truth, wrong: Any) -> None:
     for ask in (truth.regret, truth.hypervolume, truth.hypervolume_regret):

@@ -1,4 +1,4 @@
-"""Vector forms as the libraries around use them: processes, vector rewards, written-out loops."""
+"""Vector forms as the libraries around use them, and on every surrogate of the package."""
 
 from __future__ import annotations
 
