@@ -92,10 +92,11 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_natural_federation_needs_its_extra_and_no_folder(tmp_path: Path, source: Path) -> None:
     """In a fresh environment, from the package index, it answers as here."""
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "fresh"], check=True)
     fresh = tmp_path / "fresh" / "bin" / "python"
     asked = f"{source}[compiled,natural]", "--constraint", ROOT / "constraints.txt"
-    subprocess.run([fresh, "-m", "pip", "install", "--quiet", *asked], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", fresh, "install", "--no-compile", "--quiet"]
+    subprocess.run([*pip, *asked], check=True)
     code = (
         "import gymnasium, fedhpo_gym\n"
         "env = gymnasium.make('FedHPO-LR-ExamLondon-v1', seed=1, fidelity={'round': 3})\n"

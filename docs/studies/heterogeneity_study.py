@@ -203,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     study = Study(tables_here(TABLES))
     if options.quick:
-        study = Study(("BreastCancer",), (0.1, 0.7), rounds=1)
+        study = Study(("BreastCancer",), (0.5, 0.7), rounds=1)
     if options.rounds:
         study = replace(study, rounds=options.rounds)
     claim(options.out, study)

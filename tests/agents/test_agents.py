@@ -1,9 +1,11 @@
-"""Agents are seeded, stay in their space, and the loop gives them every step."""
+"""Agents stay in their space and say where they can act; schedules follow their formulas."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +23,17 @@ from fedhpo_gym.agents import (
     run_episode,
 )
 from fedhpo_gym.agents.base import Step
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, UnknownNameError
+from fedhpo_gym.agents.schedule import KINDS, Schedule
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    UnknownNameError,
+)
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.studies.wrapped_fedex import row_problem
+from fedhpo_gym.testing import AnalyticRounds, make_env
+from fedhpo_gym.wrappers import NamedAction
 from problems import box_problem
 
 BOX = gym.spaces.Box(np.array([-1, 0], np.float32), np.array([1, 3], np.float32))
@@ -75,16 +87,6 @@ def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         agent_class("optuna-tpe")(box_problem(BOX))
 
 
-@pytest.mark.parametrize(
-    "space",
-    [gym.spaces.Discrete(3), gym.spaces.Box(-np.inf, np.inf, (2,)), gym.spaces.Box(0, 1, (2, 2))],
-    ids=str,
-)
-def test_other_action_spaces_are_refused(space: gym.Space[Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match="`action_space` must be a bounded Box"):
-        agent_class("random")(box_problem(space))
-
-
 class Recorder(Agent):
     """Does nothing, and keeps what it was told."""
 
@@ -114,3 +116,174 @@ def test_the_loop_gives_every_step_to_agent_and_caller() -> None:
     assert [step.info for step in again] == [step.info for step in steps]
     other = list(run_episode(env, Recorder(read_problem(env, 0)), seed=6))
     assert [step.info for step in other] != [step.info for step in steps]
+
+
+def trials(**arguments: Any) -> gym.Env[Any, Any]:
+    return make_env(budget_trials=5, **arguments)
+
+
+def test_a_problem_is_read_from_a_trial_environment() -> None:
+    env = trials(fidelity={"client_sample_rate": 0.4})
+    problem = read_problem(env, 7)
+    assert problem.action_space == env.action_space
+    assert problem.search_space == env.get_wrapper_attr("search_space")
+    assert problem.fidelities.names == ("round",)
+    assert problem.fidelities["round"] == env.get_wrapper_attr("fidelity_space")["round"]
+    assert (problem.seed, problem.objectives, problem.process) == (7, ("reward",), "trial")
+    assert read_problem(trials(), 0).fidelities.names == ("round", "client_sample_rate")
+    fixed = trials(fidelity={"round": 81, "client_sample_rate": 1.0})
+    assert read_problem(fixed, 0).fidelities.names == ()
+    with pytest.raises(FrozenInstanceError):
+        problem.seed = 3  # type: ignore[misc]
+
+
+def test_on_a_grid_only_stored_fidelities_are_offered() -> None:
+    found = read_problem(trials(grid=True, fidelity={"client_sample_rate": 1.0}), 0)
+    values = found.fidelities["round"].values
+    assert values is not None
+    assert len(values) == 20
+
+
+def test_vectors_have_names_and_numbers_have_one() -> None:
+    assert read_problem(trials(vector_reward=True), 0).objectives == (
+        "val_loss",
+        "fairness_std",
+        "epsilon",
+    )
+    assert read_problem(AnalyticRounds(vector_reward=True), 0).objectives == ("improvement", "time")
+    assert read_problem(AnalyticRounds(), 0).objectives == ("reward",)
+
+
+def test_rounds_are_told_from_trials() -> None:
+    for per_client in (False, True):
+        problem = read_problem(AnalyticRounds(per_client=per_client), 0)
+        assert problem.process == "round"
+        assert len(problem.search_space) == problem.action_space.shape[-1]  # type: ignore[index]
+
+
+def test_around_fedex_a_course_is_a_trial_and_its_length_a_fidelity() -> None:
+    env = AnalyticRounds(per_client=True)
+    plain = row_problem(env, 3)
+    assert (plain.seed, plain.process, plain.fidelities.names) == (3, "trial", ())
+    assert plain.action_space.shape == (len(env.search_space),)
+    longer = row_problem(env, 3, Dimension("round", 1, 8, "int"))
+    assert longer.search_space.names == (*env.search_space.names, "round")
+    assert longer.fidelities.names == ("round",)
+    assert longer.action_space.shape == (len(env.search_space) + 1,)
+
+
+def test_reading_a_problem_does_not_touch_the_episode() -> None:
+    env = trials()
+    env.reset(seed=0)
+    env.step(np.zeros(6, np.float32))
+    make_agent("random", env, 0)
+    assert env.step(np.zeros(6, np.float32))[4]["trial"] == 2
+
+
+NO_ROUND = {"round": 81, "client_sample_rate": 1.0}
+RATE = {"client_sample_rate": 1.0}
+REFUSED: list[tuple[str, Any, str]] = [
+    ("bohb", lambda: trials(), r"with fidelity={'client_sample_rate': 1.0}"),
+    ("hyperband", lambda: trials(fidelity=NO_ROUND), "without 'round' in its `fidelity`"),
+    ("bohb", lambda: AnalyticRounds(), "acts in trial environments, `FedHPO-<Model>-<Dataset>`"),
+    ("bohb", lambda: trials(fidelity=RATE, vector_reward=True), "without `MO-`"),
+    ("optuna-tpe", lambda: AnalyticRounds(vector_reward=True), "without `MO-`"),
+    ("policy", lambda: trials(), "`policy` must be a policy or the folder of a saved one"),
+    ("fedex", lambda: trials(), "acts in round environments, .*made with per_client=True"),
+    ("fts", lambda: AnalyticRounds(), "make the environment with per_client=True"),
+    ("random", lambda: AnalyticRounds(per_client=True), "make the environment without per_client"),
+    ("random", lambda: NamedAction(trials()), "without wrappers that replace its actions"),
+    ("schedule", lambda: trials(), "acts in round environments"),
+    ("fedtune", lambda: trials(), "acts in round environments"),
+    ("random", lambda: trials().action_space, "`env` must be an environment"),
+    ("random", lambda: gym.make("CartPole-v1"), "`env` must have a `search_space`"),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "words"), REFUSED)
+def test_an_agent_says_in_one_sentence_where_it_can_act(name: str, make: Any, words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words) as raised:
+        make_agent(name, make(), 0)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="`seed` must be a non-negative integer"):
+        make_agent("fedtune", AnalyticRounds(), seed)
+
+
+def test_an_option_is_named_with_its_neighbour() -> None:
+    with pytest.raises(FedHPOError, match=r"'schedule' takes no argument 'kinds'.*'kind'"):
+        make_agent("schedule", AnalyticRounds(), 0, kinds="static")
+
+
+SPACE = SearchSpace(
+    (Dimension("step_size", 1, 4, "int"), Dimension("learning_rate", 1e-4, 1.0, "float", log=True))
+)
+CONFIGURATION = {"step_size": 3, "learning_rate": 0.1}
+
+
+def rates(kind: str, done: list[float], initial: float = 0.1) -> list[float]:
+    schedule = Schedule(SPACE, {**CONFIGURATION, "learning_rate": initial}, kind)
+    shown = {"remaining_rounds": 1.0 - np.array(done, np.float32)[:, None]}
+    decoded = [SPACE.decode(action) for action in schedule.act(shown)]
+    assert {one["step_size"] for one in decoded} == {3}
+    return [float(one["learning_rate"]) for one in decoded]
+
+
+def test_the_learning_rate_follows_the_formula() -> None:
+    done = [0.0, 0.3, 0.5, 0.75, 0.9]
+    assert rates("static", done) == pytest.approx([0.1] * 5, rel=1e-5)
+    cosine = [0.05 * (1 + math.cos(math.pi * at)) for at in done]
+    assert rates("cosine", done) == pytest.approx(cosine, rel=1e-5)
+    assert rates("step", done) == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.001], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "step"])
+def test_it_ends_at_the_edge_of_the_range(kind: str) -> None:
+    assert rates(kind, [0.99], initial=2e-4) == pytest.approx([1e-4], rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_observations_get_the_bits_of_one(kind: str) -> None:
+    schedule = Schedule(SPACE, CONFIGURATION, kind)
+    many = {"remaining_rounds": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3, 1)}
+    together = schedule.act(many)
+    assert (together.shape, together.dtype) == ((2, 3, 2), np.float32)
+    for index in np.ndindex(2, 3):
+        alone = schedule.act({"remaining_rounds": many["remaining_rounds"][index]})
+        np.testing.assert_array_equal(alone, together[index])
+
+
+def test_it_is_an_agent() -> None:
+    schedule = Schedule(SPACE, CONFIGURATION, "cosine")
+    kind = agent_class("policy")
+    agent = kind(box_problem(gym.spaces.Box(-1.0, 1.0, (2,))), policy=schedule)
+    shown = {"remaining_rounds": np.ones(1, np.float32)}
+    np.testing.assert_array_equal(agent.ask(shown), schedule.act(shown))
+    with pytest.raises(InvalidArgumentError, match=r"`policy` must act in Box.*got Schedule for"):
+        kind(box_problem(gym.spaces.Box(-1.0, 1.0, (1,))), policy=schedule)
+
+
+def test_by_name_it_starts_in_the_middle_and_lets_the_learning_rate_fall() -> None:
+    env = AnalyticRounds(horizon=4)
+    steps = list(run_episode(env, make_agent("schedule", env, 0), 0))
+    played = [env.search_space.decode(step.action) for step in steps]
+    assert {(one["step_size"], one["batch_size"]) for one in played} == {(3, 32)}
+    falling = [0.01 * 0.5 * (1 + math.cos(math.pi * done / 4)) for done in range(4)]
+    assert [one["learning_rate"] for one in played] == pytest.approx(falling, rel=1e-4)
+    chosen = {"learning_rate": 0.5, "step_size": 1, "batch_size": 64}
+    agent = make_agent("schedule", env, 0, configuration=chosen, kind="static")
+    assert env.search_space.decode(agent.ask(env.reset(seed=0)[0])) == pytest.approx(chosen)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"schedule 'cosin'.*'cosine'"):
+        Schedule(SPACE, CONFIGURATION, "cosin")
+    with pytest.raises(UnknownNameError, match="dimension 'rate'"):
+        Schedule(SPACE, CONFIGURATION, "step", "rate")
+    with pytest.raises(InvalidArgumentError, match="learning_rate"):
+        Schedule(SPACE, {**CONFIGURATION, "learning_rate": 2.0})
+    with pytest.raises(InvalidArgumentError, match=r"'remaining_rounds'.*FedHPO-DAC"):
+        Schedule(SPACE, CONFIGURATION).act({"elapsed_time": np.zeros(1)})

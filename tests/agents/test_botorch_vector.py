@@ -61,9 +61,9 @@ def test_models_of_vectors_see_neither_a_constant_nor_how_bad_a_diverged_trial_w
     def bad(x: float, y: float, worst: float) -> float:
         return worst if (x, y) == first else -abs(x - 0.3) * y
 
-    expected = _on_grid(name, 10, lambda x, y: [bad(x, y, -50.0), x])
-    assert _on_grid(name, 10, lambda x, y: [bad(x, y, -50.0), x, 7.0]) == expected
-    assert _on_grid(name, 10, lambda x, y: [bad(x, y, -1e9), x]) == expected
+    expected = _on_grid(name, 8, lambda x, y: [bad(x, y, -50.0), x])
+    assert _on_grid(name, 8, lambda x, y: [bad(x, y, -50.0), x, 7.0]) == expected
+    assert _on_grid(name, 8, lambda x, y: [bad(x, y, -1e9), x]) == expected
     assert len({*_on_grid(name, 8, lambda x, y: [1.0, x * y])}) >= 6, "one objective is enough"
     assert len(_on_grid(name, 7, lambda *_: [1.0, 2.0])) == 7, "and none a random search"
     assert len(_on_grid(name, 2, lambda x, y: [x, y], initial=0)) == 2, "as is what was not told"
@@ -95,7 +95,7 @@ SQUARE = SearchSpace((Dimension("x", 0.0, 1.0, "float"), Dimension("y", 0.0, 1.0
 
 
 def _beyond(
-    name: str, weights: tuple[float, float], constrained: bool, limit: float = 1.0, trials: int = 11
+    name: str, weights: tuple[float, float], constrained: bool, limit: float = 1.0, trials: int = 10
 ) -> float:
     """Return by how much trials of a model exceed x + y = limit, on average."""
     box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -108,7 +108,7 @@ def _beyond(
         excess.append(max(0.0, float(x) + float(y) - limit))
         score = np.array([weights[0] * float(x), weights[1] * float(y)])
         agent.tell(Step(action, score, info={"violation": excess[-1]}))
-    return float(np.mean(excess[-4:]))
+    return float(np.mean(excess[-3:]))
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_models_of_vectors_keep_constraints_that_they_hear_of(name: str) -> None
 @pytest.mark.slow
 def test_they_are_kept_where_one_objective_varies_and_where_nothing_violates_them() -> None:
     heard, unheard = (
-        _beyond("parego", (1.0, 0.0), constrained=c, trials=16) for c in (True, False)
+        _beyond("parego", (1.0, 0.0), constrained=c, trials=12) for c in (True, False)
     )
     assert heard < unheard
-    assert _beyond("parego", (1.0, 1.0), constrained=True, limit=3.0) == 0.0
+    assert _beyond("parego", (1.0, 1.0), constrained=True, limit=3.0, trials=8) == 0.0

@@ -20,6 +20,7 @@ from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies import compare
 from fedhpo_gym.studies.replay import replay
+from workers import CrewHere
 
 ID = "FedHPO-LR-CreditG-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}
@@ -100,8 +101,11 @@ def test_who_cannot_begin_so_is_refused() -> None:
         make_agent("random", environment("random"), 0, shared_start=-1)
 
 
-@pytest.mark.slow
-def test_a_study_records_it_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("no_pictures")
+def test_a_study_records_it_and_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
     agents = ["random", "de"]
     asked: dict[str, Any] = {"budget_s": 2000.0, "shared_start": 2}
     assert len(compare([ID], agents, 2, tmp_path, **asked).outcomes) == 4

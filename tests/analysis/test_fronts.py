@@ -91,23 +91,6 @@ def test_attainment_is_its_definition(runs: list[list[list[int]]], share: float)
         assert (surface <= point).all(axis=1).any() == reached
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(POINTS, min_size=1, max_size=4))
-def test_regret_falls_from_one_to_zero_and_is_nobodys_but_the_fronts(
-    runs: list[list[list[int]]],
-) -> None:
-    every = [scored([list(map(float, point)) for point in run]) for run in runs]
-    found = volume_regret(every)
-    for regret in found:
-        assert (np.diff(regret, prepend=1.0) <= 1e-12).all()
-        assert ((regret >= -1e-12) & (regret <= 1.0)).all()
-    together = scored([point for run in every for point in run.errors.tolist()])
-    assert volume_regret([together])[0][-1] == pytest.approx(0.0, abs=1e-12)
-    double = volume_regret([*every, every[0]])
-    for a, b in zip(found, double, strict=False):
-        assert a.tolist() == b.tolist(), "a run that is there twice changes nobody's regret"
-
-
 @pytest.mark.slow
 def test_the_report_judges_vectors_from_records_alone(tmp_path: Path) -> None:
     request = Request(["MO-FedHPO-LR-CreditG-v0"], ["random", "grid"], 2, budget_s=6000.0)

@@ -126,15 +126,6 @@ def test_truth_behind_noise_and_workers_are_columns(tmp_path: Path) -> None:
     assert list(table["truth.objectives.val_loss"]) == truth
 
 
-def test_others_read_many_records_as_one_table(path: Path, record: RunRecord) -> None:
-    import pandas as pd
-
-    table = pd.read_parquet(path)
-    assert list(table["objectives.val_loss"]) == [s.objectives["val_loss"] for s in record.steps]
-    assert set(table["agent"]) == {"random"}
-    assert list(table["regret"]) == [step.extra["regret"] for step in record.steps]
-
-
 def test_polars_and_duckdb_read_them(path: Path, record: RunRecord) -> None:
     polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
     least = min(step.objectives["val_loss"] for step in record.steps)

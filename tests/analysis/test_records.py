@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import numpy as np
 import pytest
 
 from fake_study import ID, FakeEnv, edit, fake_environments, make_record
-from fedhpo_gym.analysis import StepRecord, read_folder, read_record
+from fedhpo_gym.analysis import StepRecord, group, read_folder, read_record
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.records.files import record_path, write_record
 from fedhpo_gym.studies.environments import make_environment, resolve_id
-from fedhpo_gym.studies.replay import replay
+from fedhpo_gym.studies.replay import present_fingerprint, replay
 
 __all__ = ["fake_environments"]
 
@@ -79,10 +80,6 @@ def test_a_write_is_seen_whole_or_not_at_all(
     assert seen == [[".part"], [".jsonl"]], "first the content, then the name"
 
 
-def _remove(field: str) -> Callable[[dict[str, Any]], object]:
-    return lambda content: content.pop(field)
-
-
 def _put(field: str, value: object) -> Callable[[dict[str, Any]], object]:
     return lambda content: content.__setitem__(field, value)
 
@@ -117,10 +114,6 @@ def test_the_path_of_a_record_depends_on_settings_and_data(tmp_path: Path) -> No
     assert default.parent == tmp_path / ID
     assert default.name.startswith("random-seed3-")
     assert len({default, where(budget_s=1000.0), where(seed=4), where(backend="raw")}) == 4
-
-
-def test_an_untouched_record_replays(path: Path) -> None:
-    assert replay(read_record(path)) is None
 
 
 @pytest.mark.parametrize(
@@ -161,24 +154,6 @@ def test_a_change_of_the_environment_is_found(path: Path, monkeypatch: pytest.Mo
     assert "reset: fingerprint: recorded 'ffff" in str(replay(record))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_put("entry_point", "os:system"), "must be one of .* got .*os:system"),
-        (_put("id", "CartPole-v1"), "must be one of"),
-        (_remove("additional_wrappers"), "is no EnvSpec"),
-        (
-            _put("additional_wrappers", [{"name": "x", "entry_point": "os:x", "kwargs": {}}]),
-            "names the wrapper 'os:x'",
-        ),
-    ],
-)
-def test_a_record_cannot_choose_what_code_runs(path: Path, change: Any, message: str) -> None:
-    edit(path, 1, lambda header: change(header["spec"]))
-    with pytest.raises(InvalidArgumentError, match=message):
-        replay(read_record(path))
-
-
 def test_a_record_of_an_unknown_environment_is_refused(path: Path) -> None:
     edit(path, 1, _put("id", "FedHPO-LR-Nowhere-v0"))
     with pytest.raises(UnknownNameError, match="FedHPO-LR-Nowhere-v0"):
@@ -192,6 +167,27 @@ def test_ids_may_lack_their_version() -> None:
         resolve_id("FedHPO-LR-CreditH-v0")
 
 
-def test_a_wrong_argument_of_the_environment_is_reported() -> None:
-    with pytest.raises(InvalidArgumentError, match="takes no argument 'colour'"):
-        make_environment(ID, {"colour": "red"})
+PATH = Path(__file__).resolve().parents[1] / "data" / "records" / "trial.jsonl"
+
+
+def test_a_stored_record_replays_and_is_reported_with_its_incumbent() -> None:
+    record = read_record(PATH)
+    assert replay(record) is None
+    [problem] = group([(PATH, record)])
+    [run] = problem.runs["random"]
+    assert run.best is not None
+    assert run.trajectory.test is not None
+    assert run.trajectory.final == record.final.incumbent["val_loss"]
+    assert run.best.number == record.final.best_step
+    assert run.trajectory.test[-1] == record.steps[record.final.best_step - 1].test["loss"]
+
+
+def test_former_names_of_its_numbers_have_a_present_name() -> None:
+    header = read_record(PATH).header
+    former = "table-sha256:00000581d80f670746250e03f177d58cc18cdc11f4453c1a2df8d5fec74149f7"
+    present = present_fingerprint(header)
+    assert present not in (header.fingerprint, former), "its table was packed since then"
+    assert present_fingerprint(replace(header, fingerprint=former)) == present
+    assert present_fingerprint(replace(header, fingerprint=present)) == present
+    assert present_fingerprint(replace(header, fingerprint="other")) == "other"
+    assert present_fingerprint(replace(header, id="gone-v0", fingerprint=former)) == former

@@ -1,4 +1,4 @@
-"""The report: numbers checked by hand, one page that needs no other file."""
+"""The report: what is one problem, numbers checked by hand, one page that needs no other file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis import Header, RunRecord, StepRecord, group, make_report
+from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group, make_report
 from fedhpo_gym.analysis.plot import draw_curves
 from fedhpo_gym.analysis.problems import Curve, Problem
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
-from fedhpo_gym.records.incumbents import Trajectory
-from fedhpo_gym.records.runs import trials_of_run
+from fedhpo_gym.records.incumbents import Trajectory, Trials
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 VOID = {"meta", "link", "br"}
@@ -31,41 +30,10 @@ def run(
     times: Sequence[float] = (10.0, 20.0, 30.0),
     **changes: Any,
 ) -> tuple[Path, RunRecord]:
-    """Make a record of some trials: test loss is loss + 0.1, test accuracy 1 - loss."""
-    spec = {"kwargs": {"backend": "tabular", "fidelity": {"round": 500}}}
-    fields = {"id": "FedHPO-LR-CreditG-v0", "spec": spec, "fingerprint": "sha256:abc", **changes}
-    steps = []
-    for number, (loss, time) in enumerate(zip(losses, times, strict=True), start=1):
-        best = int(np.argmin(losses[:number]))
-        incumbent = {
-            "trial": best + 1,
-            "val_loss": losses[best],
-            "configuration": {"learning_rate": 0.01 * (best + 1)},
-        }
-        steps.append(
-            StepRecord(
-                action=[0.0],
-                reward=-loss,
-                terminated=number == len(losses),
-                truncated=False,
-                configuration={"learning_rate": 0.01 * number},
-                fidelity={"round": 500},
-                objectives={"val_loss": loss},
-                cost={"time_s": 10.0},
-                elapsed_s=time,
-                incumbent=incumbent,
-                test={"loss": loss + 0.1, "accuracy": 1 - loss},
-            )
-        )
-    header = Header(package_version="0.1.0", agent=agent, seed=seed, **fields)
-    return Path(f"{agent}-{seed}.jsonl"), RunRecord(header, tuple(steps))
-
-
-def test_a_run_is_a_step_function_of_its_incumbents() -> None:
-    _, record = run()
-    line = Trajectory.of("p", "random", 0, trials_of_run(record))
-    values = line.at(np.array([0.0, 9.9, 10.0, 20.0, 29.9, 30.0, 99.0]))
-    np.testing.assert_array_equal(values, [np.nan, np.nan, 0.5, 0.5, 0.5, 0.3, 0.3])
+    """Make a record of some trials of 500 rounds."""
+    fields = {"fingerprint": "sha256:abc", **changes}
+    trials = [(time, loss, 500) for time, loss in zip(times, losses, strict=True)]
+    return record(agent, trials, {"backend": "tabular", "fidelity": {"round": 500}}, seed, **fields)
 
 
 def test_curves_are_quantiles_over_runs_where_all_are_known() -> None:
@@ -111,29 +79,6 @@ def test_final_results_are_those_of_the_incumbent() -> None:
     assert alone.val_loss
     assert alone.test_loss.mean == pytest.approx(0.3)
     assert alone.val_loss.std is None
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"id": "FedHPO-LR-Car-v0"},
-        {"fingerprint": "sha256:def"},
-        {"spec": {"kwargs": {"backend": "raw", "fidelity": {"round": 500}}}},
-        {"spec": {"kwargs": {"backend": "tabular", "system": {"compute": "epochs"}}}},
-        {"spec": {"kwargs": {"backend": "tabular", "budget_s": 9.0}}},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_runs_of_other_settings_or_data_are_another_problem(changes: dict[str, Any]) -> None:
-    assert len(group([run(), run(seed=1)])) == 1
-    problems = group([run(), run(seed=1, **changes), run("optuna-tpe")])
-    assert sorted(len(problem.runs) for problem in problems) == [1, 2]
-
-
-def test_the_same_run_twice_is_refused() -> None:
-    first, second = run(), run()
-    with pytest.raises(InvalidArgumentError, match=r"a.jsonl and b.jsonl both hold .*'random'"):
-        group([(Path("a.jsonl"), first[1]), (Path("b.jsonl"), second[1])])
 
 
 class Page(HTMLParser):
@@ -272,3 +217,166 @@ def test_a_terrible_first_trial_does_not_hide_the_rest(monkeypatch: pytest.Monke
     assert 2.0 < high < 3.0
     (flat,) = group([run(losses=(0.5,), times=(10.0,))])
     assert _limits(flat, monkeypatch)[0] < 0.5 < _limits(flat, monkeypatch)[1]
+
+
+ID = "FedHPO-LR-CreditG-v0"
+Trial = tuple[float, float, int]
+
+
+def record(
+    agent: str, trials: list[Trial], kwargs: dict[str, Any], seed: int = 0, **header: Any
+) -> tuple[Path, RunRecord]:
+    """Make a record of trials: time, validation loss, rounds; test loss is a tenth more."""
+    steps, best = [], 0
+    for number, (time, loss, rounds) in enumerate(trials):
+        best = number if loss < trials[best][1] else best
+        fidelity = {"round": rounds, "client_sample_rate": 1.0}
+        steps.append(
+            StepRecord(
+                action=[0.0],
+                reward=-loss,
+                terminated=number == len(trials) - 1,
+                truncated=False,
+                configuration={"learning_rate": 0.01 * (number + 1)},
+                fidelity=fidelity,
+                objectives={"val_loss": loss},
+                cost={"time_s": 1.0},
+                elapsed_s=time,
+                incumbent={
+                    "trial": best + 1,
+                    "val_loss": trials[best][1],
+                    "configuration": {"learning_rate": 0.01 * (best + 1)},
+                },
+                test={"loss": loss + 0.1, "accuracy": 1 - loss},
+            )
+        )
+    fields = {"id": ID, "fingerprint": "card:new", **header}
+    made = Header(
+        package_version="0.1.0", agent=agent, seed=seed, spec={"kwargs": kwargs}, **fields
+    )
+    return Path(f"{agent}-{seed}.jsonl"), RunRecord(made, tuple(steps))
+
+
+FULL = {"backend": "tabular", "fidelity": {"round": 81, "client_sample_rate": 1.0}}
+FREE = {"backend": "tabular", "fidelity": {"client_sample_rate": 1.0}}
+
+
+def test_black_box_and_multi_fidelity_agents_share_a_problem() -> None:
+    random = record("random", [(10.0, 0.5, 81), (20.0, 0.4, 81)], FULL)
+    hyperband = record("hyperband", [(1.0, 0.3, 3), (4.0, 0.6, 9), (14.0, 0.45, 81)], FREE)
+    (problem,) = group([random, hyperband], rule="highest_fidelity")
+    assert problem.name == ID
+    assert problem.kwargs == {"backend": "tabular"}
+    finals = {agent: runs[0].trajectory.final for agent, runs in problem.runs.items()}
+    assert finals == {"hyperband": 0.45, "random": 0.4}, "0.3 was seen with 3 rounds only"
+    best = problem.runs["hyperband"][0].best
+    assert best
+    assert (best.number, best.fidelity["round"]) == (3, 81)
+    (recommended,) = group([random, hyperband])
+    assert recommended.runs["hyperband"][0].trajectory.final == 0.3
+
+
+def test_a_reward_is_the_agents_affair_too() -> None:
+    one = record("random", [(1.0, 0.5, 81)], FULL)
+    other = record("ppo", [(1.0, 0.5, 81)], {**FULL, "reward": "improvement"})
+    assert len(group([one, other])) == 1
+
+
+def test_one_agent_under_two_fidelities_is_two_contestants() -> None:
+    low = {"backend": "tabular", "fidelity": {"round": 9, "client_sample_rate": 1.0}}
+    records = [
+        record("random", [(10.0, 0.5, 81)], FULL),
+        record("random", [(1.0, 0.6, 9)], low),
+        record("optuna-tpe", [(1.0, 0.6, 81)], FULL),
+    ]
+    (problem,) = group(records)
+    assert [*problem.runs] == [
+        "optuna-tpe",
+        "random (fidelity.round=81)",
+        "random (fidelity.round=9)",
+    ]
+    assert problem.runs["optuna-tpe"][0].trajectory.agent == "optuna-tpe"
+
+
+def test_problems_of_one_id_are_named_by_what_they_differ_in() -> None:
+    records = [
+        record("random", [(1.0, 0.5, 81)], FULL),
+        record("random", [(1.0, 0.5, 81)], {**FULL, "system": {"compute": "epochs"}}),
+        record("random", [(1.0, 0.5, 81)], FULL, fingerprint="card:other"),
+    ]
+    assert [problem.name for problem in group(records)] == [
+        f"{ID} (data 1)",
+        f"{ID} (data 2)",
+        f"{ID} (system.compute=epochs)",
+    ]
+
+
+def test_numbers_under_an_old_name_are_the_same_problem() -> None:
+    old = record("random", [(1.0, 0.5, 81)], FULL, fingerprint="arrays:old")
+    new = record("optuna-tpe", [(1.0, 0.4, 81)], FULL)
+    asked: list[str] = []
+
+    def present(header: Header) -> str:
+        asked.append(header.fingerprint)
+        return "card:new"
+
+    assert len(group([old, new])) == 2, "unless it is known, other names are other numbers"
+    (problem,) = group([old, new], present=present)
+    assert problem.fingerprints == ("arrays:old", "card:new")
+    assert sorted(asked) == ["arrays:old", "card:new"]
+    asked.clear()
+    group([new], present=present)
+    assert asked == [], "one name needs no question"
+
+
+def test_foreign_runs_join_by_the_name_of_the_problem() -> None:
+    trials = Trials(np.array([2.0]), np.array([0.3]))
+    foreign = [
+        (Path("t.csv"), Trajectory.of(ID, "smac", 0, trials)),
+        (Path("t.csv"), Trajectory.of("toy", "smac", 0, trials)),
+    ]
+    joined, alone = group([record("random", [(1.0, 0.5, 81)], FULL)], foreign)
+    assert [*joined.runs] == ["random", "smac"]
+    assert (alone.name, [*alone.runs]) == ("toy", ["smac"])
+    (_, smac) = joined.results()
+    assert smac.val_loss
+    assert (smac.val_loss.mean, smac.test_loss, smac.trials) == (0.3, None, None)
+    assert alone.winner() is None
+    with pytest.raises(InvalidArgumentError, match=r"t.csv both hold"):
+        group([record("smac", [(1.0, 0.5, 81)], FULL)], foreign)
+
+
+def test_a_record_without_validation_loss_is_refused() -> None:
+    path, made = record("random", [(1.0, 0.5, 81)], FULL)
+    made.steps[0].objectives.clear()  # type: ignore[attr-defined]
+    with pytest.raises(InvalidArgumentError, match="must hold 'val_loss'"):
+        group([(path, made)])
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_at_full_fidelity_lower_levels_do_not_count_at_any_time() -> None:
+    records = [
+        record("random", [(10.0, 0.5, 81), (20.0, 0.4, 81)], FULL),
+        record("hyperband", [(1.0, 0.3, 3), (14.0, 0.45, 81), (15.0, 0.1, 3)], FREE),
+        record("early", [(1.0, 0.3, 3), (14.0, 0.35, 27)], FREE),
+    ]
+    (problem,) = group(records, rule="full_fidelity")
+    lines = {agent: runs[0].trajectory for agent, runs in problem.runs.items()}
+    assert lines["hyperband"].at(np.array([13.0, 14.0, 15.0]))[1:].tolist() == [0.45, 0.45]
+    assert np.isnan(lines["hyperband"].at(np.array([13.0]))).all()
+    assert lines["random"].final == 0.4
+    assert lines["early"].final == np.inf, "it never trained a course to its end"
+    page = build_report([problem], "0.1.0").html
+    assert "without full fidelity" in page
+    assert "full fidelity" not in build_report(group(records[:1]), "0.1.0").html.split("How to")[0]
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_the_page_says_where_agents_ended_at_different_fidelities() -> None:
+    records = [
+        record("random", [(10.0, 0.5, 81), (20.0, 0.4, 81)], FULL),
+        record("early", [(1.0, 0.3, 3), (14.0, 0.35, 27)], FREE),
+    ]
+    page = build_report(group(records), "0.1.0").html
+    assert "early" in page
+    assert "of lower fidelity" in page

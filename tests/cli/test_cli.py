@@ -15,7 +15,6 @@ import pytest
 from fake_study import ID, FakeEnv, contents, fake_environments, write_lines
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.cli import BAD, ERROR, INTERRUPTED, main
-from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.tasks import Task, get_task
 from stored_files import stamped, write_made_up_table
 
@@ -62,17 +61,6 @@ def test_fidelity_is_full_unless_asked_otherwise(tmp_path: Path) -> None:
     assert free == {"backend": "tabular"}
     other = kwargs("d", "--budget-s", "900", "--set", "vector=true")
     assert other == {"backend": "tabular", "fidelity": full, "budget_s": 900.0, "vector": True}
-
-
-@pytest.mark.parametrize("agent", ["hyperband", "bohb"])
-def test_agents_that_choose_rounds_get_them(tmp_path: Path, agent: str) -> None:
-    assert run(tmp_path, "--agent", agent, seeds=1) == 0
-    runs = [read_record(path) for path in records(tmp_path)]
-    [chosen] = [one for one in runs if one.header.agent == agent]
-    assert chosen.header.kwargs["fidelity"] == {"client_sample_rate": 1.0}
-    axis = Dimension("round", 1, 500, "int")
-    rungs = {np.float32(axis.encode(rounds)) for rounds in (2, 6, 19, 56, 167, 500)}
-    assert {np.float32(step.action[-1]) for step in chosen.steps} <= rungs
 
 
 def test_a_run_that_is_there_is_not_done_again(
@@ -156,19 +144,6 @@ def test_a_wrong_word_stops_before_the_first_run(
     assert main(["run", *ids, "--agent", "random", "--out", str(tmp_path), *rest]) == ERROR
     assert message in capsys.readouterr().err
     assert not records(tmp_path)
-
-
-def test_report_writes_the_page_beside_the_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(tmp_path)
-    assert main(["report", str(tmp_path)]) == 0
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.startswith("<!DOCTYPE html>")
-    assert ID in page
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "new" / "a.html")]) == 0
-    assert (tmp_path / "new" / "a.html").exists()
-    assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "new" / "a.html")
 
 
 @pytest.mark.slow
@@ -352,7 +327,6 @@ def test_surrogate_names_the_table(
 def test_download_goes_on_after_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import numpy as np
 
     from fedhpo_gym.core.errors import MissingDataError
 

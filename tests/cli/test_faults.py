@@ -278,21 +278,6 @@ for words in {asked!r}:
         assert "pip install '.[torch]'" in line or "pip install '.[raw]'" in line
 
 
-@pytest.mark.slow
-def test_without_torch_make_says_so_too(run_python: Callable[..., str]) -> None:
-    code = """
-import sys
-sys.modules["torch"] = None
-import gymnasium, fedhpo_gym
-from fedhpo_gym.core.errors import MissingDependencyError
-try:
-    gymnasium.make("FedHPO-GNN-Cora-v0", backend="raw")
-except MissingDependencyError as error:
-    print(error)
-"""
-    assert run_python(code).startswith("model GCN needs torch")
-
-
 # ------------------------------------------------------------------------------------ the rest
 
 

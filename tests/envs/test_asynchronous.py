@@ -9,7 +9,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -34,25 +33,6 @@ SHORT: dict[str, Any] = {
     "budget_trials": 3,
 }
 IN_ROUNDS: dict[str, Any] = {"instances": [[0.7, 100]], "rounds_per_step": 2, "horizon": 8}
-
-
-@pytest.mark.parametrize("algorithm", ["fedasync", "fedbuff"])
-def test_trials_agree_alone_and_in_a_vector(algorithm: str) -> None:
-    arguments = {**SHORT, "algorithm": algorithm}
-    mode = "vector_entry_point"
-    ours = gym.make_vec(TRIALS, 2, vectorization_mode=mode, **arguments)
-    theirs = SyncVectorEnv([lambda: gym.make(TRIALS, **arguments)] * 2)
-    for env in (ours, theirs):
-        env.reset(seed=0)
-    ours.action_space.seed(0)
-    for _ in range(3):
-        actions = ours.action_space.sample()
-        mine, other = ours.step(actions), theirs.step(actions)
-        assert plain(mine[0]) == plain(other[0])
-        np.testing.assert_array_equal(mine[1], other[1])
-        np.testing.assert_array_equal(
-            mine[4]["cost"]["time_s"], np.array(other[4]["cost"]["time_s"])
-        )
 
 
 def test_work_decides_the_time_of_a_trial() -> None:
@@ -134,9 +114,3 @@ def test_what_cannot_be_combined_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         gym.make(name, algorithm="fedbuff", **arguments)
-
-
-def test_stored_numbers_know_no_clock() -> None:
-    task = get_task("LR-CreditG-v1").variant(algorithm="fedasync")
-    with pytest.raises(InvalidArgumentError, match=r"'raw'.*'fedasync'.*'tabular'"):
-        make_backend("tabular", task)

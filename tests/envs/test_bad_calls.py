@@ -238,27 +238,6 @@ def test_options_of_agents(name: str) -> None:
         check(lambda value, option=option: make_agent(name, env, 0, **{option: value}))  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"objectives": ["val_loss", "val_loss"]}, "`objectives`"),
-        ({"constraints": [1]}, "`constraints`"),
-        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, "finite as float32"),
-        ({"constraints": {"val_loss": -1}}, "one that can be kept: values are in"),
-        ({"settings": 5}, "`settings`"),
-        ({"algorithm": 7}, "`algorithm`"),
-        ({"alpha": 1e-300}, "`alpha`"),
-        ({"budget_s": 10**400}, "`budget_s`"),
-        ({"grid": "no"}, "`grid` must be true or false"),
-        ({"max_trials": 0}, "`max_trials` must be a positive whole number"),
-    ],
-    ids=str,
-)
-def test_the_argument_is_named(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=words):
-        gym.make(ID, **arguments)
-
-
 def test_none_means_what_the_task_says() -> None:
     default = gym.make(ID).unwrapped.task  # type: ignore[attr-defined]
     given = {"algorithm": None, "alpha": None, "preprocessing": None}
@@ -313,11 +292,6 @@ def test_options_of_a_reset_are_those_that_it_knows(options: Any, together: bool
             with pytest.raises(InvalidArgumentError, match="`options` must"):
                 env.reset(seed=0, options=options)
             env.reset(seed=0, options={})
-
-
-def test_an_instance_is_no_option_where_there_are_none(trial: gym.Env[Any, Any]) -> None:
-    with pytest.raises(InvalidArgumentError, match="`options` must hold nothing but"):
-        trial.reset(options={"instance": 0})
 
 
 @pytest.mark.parametrize("name", ["reward_scale", "time_price", "divergence_penalty"])

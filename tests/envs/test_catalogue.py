@@ -1,7 +1,8 @@
-"""Every id joins the conformance kit, once for every backend."""
+"""Every id joins the conformance kit, once for every backend; natural ids are trained."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import re
@@ -24,8 +25,11 @@ from fedhpo_gym.core.errors import (
     UnknownNameError,
 )
 from fedhpo_gym.data import SOURCES, Dataset, load_dataset, make_dataset
-from fedhpo_gym.tasks import TASKS, TESTING, Task, get_task
-from fedhpo_gym.testing import TaskConformance, rollout
+from fedhpo_gym.data.natural import NATURAL
+from fedhpo_gym.studies.suites import suite
+from fedhpo_gym.tasks import TASKS, TESTING, TRAINED, Task, get_task
+from fedhpo_gym.tasks.natural import REGIMES
+from fedhpo_gym.testing import RoundConformance, TaskConformance, rollout
 from fedhpo_gym.testing.rollout import go_on, plain
 from fedhpo_gym.testing.task import elsewhere
 from fedhpo_gym.wrappers import IncumbentReward
@@ -33,21 +37,25 @@ from fedhpo_gym.wrappers import IncumbentReward
 MODULE_ID = "fedhpo_gym:FedHPO-LR-CreditG-v0"
 
 
-class CatalogueConformance(TaskConformance):
-    """What the kit demands, and what needs pickles or other libraries."""
-
-    def rollout_elsewhere(self) -> Any:
-        return everything_elsewhere(type(self).backend, is_fast(self.task))[self.task.id]
+class WithOtherLibraries(TaskConformance):
+    """What needs pickles or other libraries, of both environments of a task."""
 
     def test_a_pickle_made_in_mid_episode_goes_on_alike(self) -> None:
         env = self.make()
         rollout(env, steps=2)
         twin = pickle.loads(pickle.dumps(env))
-        assert go_on(twin, 3) == go_on(env, 3)
+        assert go_on(twin, 2) == go_on(env, 2)
 
     def test_stable_baselines_accepts_it(self) -> None:
         checker = pytest.importorskip("stable_baselines3.common.env_checker")
         checker.check_env(self.make(), skip_render_check=True)
+
+
+class CatalogueConformance(WithOtherLibraries):
+    """What the kit demands of trials."""
+
+    def rollout_elsewhere(self) -> Any:
+        return everything_elsewhere(type(self).backend, is_fast(self.task))[self.task.id]
 
     def test_the_vector_twin_follows_mo_gymnasium(self) -> None:
         wrappers = pytest.importorskip("mo_gymnasium.wrappers")
@@ -65,15 +73,22 @@ class CatalogueConformance(TaskConformance):
         assert scores.shape == space.shape == (len(weights),)
         assert reward == pytest.approx(float(scores @ weights))
 
-    def test_many_of_them_step_together(self) -> None:
-        self.make()
-        envs = gym.make_vec(self.task.id, num_envs=2, vectorization_mode="sync", **self.arguments())
-        observations, _ = envs.reset(seed=0)
-        envs.action_space.seed(0)
-        _, rewards, *_ = envs.step(envs.action_space.sample())
-        assert rewards.shape == (2,)
-        assert observations["incumbent"].shape[0] == 2
-        envs.close()
+
+class RoundCatalogueConformance(WithOtherLibraries, RoundConformance):
+    """What the kit demands of rounds."""
+
+    def rollout_elsewhere(self) -> Any:
+        return rounds_elsewhere()[self.env_id]
+
+    def test_the_vector_twin_follows_mo_gymnasium(self) -> None:
+        wrappers = pytest.importorskip("mo_gymnasium.wrappers")
+        linear = wrappers.LinearReward(self.make("MO-"), weight=np.array([1.0, 0.1]))
+        scalar = self.make()
+        for env in (linear, scalar):
+            env.reset(seed=0)
+            env.action_space.seed(0)
+        action = scalar.action_space.sample()
+        assert linear.step(action)[1] == pytest.approx(scalar.step(action)[1], rel=1e-5)
 
 
 @cache
@@ -94,6 +109,17 @@ def everything_elsewhere(backend: str, fast: bool) -> dict[str, Any]:
         except (MissingDataError, MissingDependencyError):
             continue
         wanted[task.id] = law.arguments()
+    return elsewhere(wanted)
+
+
+@cache
+def rounds_elsewhere() -> dict[str, Any]:
+    """Return the rollouts of rounds that have data here, from one fresh interpreter."""
+    wanted = {}
+    for law in (globals()[name]() for name in ROUNDS):
+        with contextlib.suppress(MissingDataError, MissingDependencyError):
+            gym.make(law.env_id, **law.arguments())
+            wanted[law.env_id] = law.arguments()
     return elsewhere(wanted)
 
 
@@ -151,26 +177,22 @@ LAWS_OF_ENVIRONMENTS = {
     "test_it_draws_its_episodes",
     "test_stable_baselines_accepts_it",
     "test_the_vector_twin_follows_mo_gymnasium",
-    "test_many_of_them_step_together",
 }
 """Laws that no model can break: of training, they are asked of one."""
-
 LARGE = 100_000
 """Parameters from which training is too slow for every law; see `test_a_large_model_trains`."""
-
 REPRESENTATIVE = {TESTING[0], "CNN-FEMNIST"}
 """Tasks whose laws are fast tests, in their newest version: a small table, and a surrogate of a
 sample."""
-
 LIKE_OTHER_TABLES = {
     "Vehicle", "KC1", "BloodTransfusion", "Australian", "Segment", "BreastCancer", "Digits", "Car",
 }  # fmt: skip
 """Data sets whose ids run the code of CreditG's on other numbers: laws are asked of that one and of
 all other kinds of data. That each id answers its own numbers is the law of `test_digests.py`; that
 these are lawful, of `tables/test_tables.py`; that they vary, of `trial/test_objectives.py`."""
-
 WITH_NUMBERS = [task for task in TASKS.values() if task.numbers is None]
 """Tasks that answer from numbers of their own. The others differ by their reward alone."""
+
 
 for _task in WITH_NUMBERS:
     for _backend in (*STORED, "raw"):  # FederatedScope has tests of its own
@@ -178,9 +200,19 @@ for _task in WITH_NUMBERS:
             continue
         _class = conformance(_task, _backend)
         globals()[_class.__name__] = _class
-del _class, _task, _backend
+ROUNDS: list[str] = []
+"""Classes of laws of round environments."""
 
 
+for _task in TASKS.values():
+    if _task.model == "LR" and "tabular-data" in _task.tags:
+        _data = [] if SOURCES[_task.dataset].offline else [pytest.mark.usefixtures("real_data")]
+        _body = {"task_id": _task.id, "pytestmark": [pytest.mark.raw, *_data]}
+        ROUNDS.append(f"TestRounds{_task.key.replace('-', '')}")
+        globals()[ROUNDS[-1]] = type(
+            ROUNDS[-1], (RoundCatalogueConformance,), {**_body, "__module__": __name__}
+        )
+del _class, _task, _backend, _data, _body
 SHARED = [t for t in TASKS.values() if t.numbers is not None]
 
 
@@ -244,8 +276,13 @@ def test_raw_refuses_data_that_are_missing_with_the_download_command(
 
 
 def test_every_task_has_both_ids() -> None:
-    ids = {task.id for task in TASKS.values()}
-    assert ids | {f"MO-{name}" for name in ids} <= set(gym.registry)
+    trials, rounds = (
+        {one for task in TASKS.values() for one in (task.id, f"MO-{task.id}")},
+        {one for t in TASKS.values() for one in (t.round_id, f"MO-{t.round_id}")},
+    )
+    assert trials | rounds <= set(gym.registry)
+    assert all(gym.spec(name).vector_entry_point for name in trials)
+    assert get_task("FedHPO-DAC-LR-BreastCancer-v0") is get_task("LR-BreastCancer-v0")
 
 
 @pytest.mark.slow
@@ -262,7 +299,7 @@ def test_a_large_model_trains(task: Task, monkeypatch: pytest.MonkeyPatch) -> No
     if task.dataset == "CIFAR10":  # all of its images are evaluated
         from fedhpo_gym.backends import training
 
-        monkeypatch.setattr(training, "load_dataset", tenth_of)
+        monkeypatch.setattr(training, "load_dataset", fiftieth_of)
         monkeypatch.setattr(training, "federation", training.federation.__wrapped__)
     law = conformance(task, "raw")()
     env = law.make()
@@ -276,12 +313,12 @@ def test_a_large_model_trains(task: Task, monkeypatch: pytest.MonkeyPatch) -> No
     assert 0 < info["test"]["loss"] < 1e6
 
 
-def tenth_of(name: str) -> Dataset:
-    """Return every tenth sample of a data set."""
+def fiftieth_of(name: str) -> Dataset:
+    """Return every fiftieth sample of a data set."""
     whole = load_dataset(name)
-    fixed = None if whole.fixed_split is None else whole.fixed_split[::10].copy()
-    features = np.asarray(whole.features)[::10].copy()
-    labels = whole.labels[::10].copy()
+    fixed = None if whole.fixed_split is None else whole.fixed_split[::50].copy()
+    features = np.asarray(whole.features)[::50].copy()
+    labels = whole.labels[::50].copy()
     return make_dataset(name, features, labels, whole.num_classes, fixed_split=fixed)
 
 
@@ -346,3 +383,70 @@ def test_what_cannot_be_made_is_refused_before_anything_is_opened(
     assert isinstance(caught.value, FedHPOError)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("task", TRAINED.values(), ids=lambda task: task.key)
+def test_a_task_agrees_with_its_data_and_its_model(task: Task) -> None:
+    source = SOURCES[task.dataset]
+    assert task.num_classes == source.num_classes
+    largest = {d.name: d.decode(1.0) for d in task.space.dimensions}
+    assert task.parameters_of(largest) == task.num_parameters
+    assert source.table.origin in task.citation  # type: ignore[attr-defined]
+    assert (task.seeds, task.version, task.unstored) == ((1, 2, 3), 1, "raw")
+    assert get_task(task.id) is get_task(task.name) is task
+    assert task.key not in TASKS
+    assert {task.id, f"MO-{task.id}"} <= set(gym.registry)
+    rounds = {task.round_id, f"MO-{task.round_id}"} & set(gym.registry)
+    assert len(rounds) == (0 if task.model in REGIMES[1:] else 2)
+    for name in {task.round_id} - rounds:
+        with pytest.raises(UnknownNameError, match=f"Did you mean '{task.key}'"):
+            get_task(name)
+
+
+def test_every_table_has_its_problems_and_its_suite() -> None:
+    within = [f"FedHPO-{m}-{t.name}-v1" for t in NATURAL for m in ("LR", "MLP")]
+    assert suite("natural") == tuple(within)
+    for table in NATURAL:
+        assert get_task(f"MLP-{table.name}").num_clients == table.clients
+        unseen = get_task(f"MLP-{table.name}Unseen")
+        assert unseen.num_clients == pytest.approx(0.6 * table.clients, abs=0.5)
+    assert set(suite("natural-small")) < set(within)
+
+
+def test_ids_are_registered_before_any_problem_is_made(run_python: Callable[..., str]) -> None:
+    code = (
+        "import sys, gymnasium, fedhpo_gym\n"
+        "from fedhpo_gym.tasks import TRAINED\n"
+        "print(len(gymnasium.registry), TRAINED._make.cache_info().currsize,\n"
+        "      *{'fedhpo_gym.data.catalogue', 'torch', 'pandas'} & {*sys.modules})"
+    )
+    number, made, *loaded = run_python(code).split()
+    assert int(number) > 3 * len(TRAINED)
+    assert (made, loaded) == ("0", [])
+
+
+@pytest.mark.raw
+class TestWithinClients(TaskConformance):
+    """Answered by training, without being asked."""
+
+    task_id = "FedHPO-LR-ExamLondon"
+    backend = "raw"
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+class TestUnseenClients(TaskConformance):
+    """Clients that nobody has trained on are evaluated on."""
+
+    task_id = "FedHPO-MLP-ScotsSecondaryUnseen"
+    backend = "raw"
+
+
+@pytest.mark.raw
+def test_raw_answers_by_default() -> None:
+    env = gym.make("FedHPO-LR-ScotsSecondary-v1", seed=1, fidelity={"round": 3})
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    *_, info = env.step(env.action_space.sample())
+    assert env.unwrapped.backend.name == "raw"  # type: ignore[attr-defined]
+    assert 0 < info["test"]["accuracy"] < 1

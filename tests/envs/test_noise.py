@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.records.files import read_folder
-from fedhpo_gym.records.incumbents import incumbents
-from fedhpo_gym.records.runs import trials_of_run
 from fedhpo_gym.testing.rollout import plain
 
 TABLE, SURROGATE = "FedHPO-LR-CreditG-v0", "FedHPO-LR-Synthetic-v1"
-NOISES: list[dict[str, Any]] = [
-    {"noise": {"clients": 0.5, "bias": 1.0}},
-    {"noise": {"clients": 0.3, "epsilon": 50}, "budget_trials": 7},
-    {"noise": {"clients": 0.5, "epsilon": 50}, "objectives": ["val_error", "epsilon"]},
-    {"noise": {"clients": 0.4}, "freeze_thaw": True, "reward": "incumbent"},
-]
-IID: dict[str, Any] = {"noise": {"iid": 0.5, "clients": 0.5}, "objectives": ["val_error"]}
-N = 3
 
 
 def single(name: str, steps: int = 12, **arguments: Any) -> list[Any]:
@@ -56,42 +43,6 @@ def test_no_noise_is_the_environment_without_it_bit_for_bit(name: str, nothing: 
         assert truth[0][0][1] == next(value for key, value in one[3] if key == "objectives")
 
 
-@pytest.mark.fast(4)
-@pytest.mark.parametrize(("name", "mode"), [(TABLE, "NextStep"), (SURROGATE, "SameStep")])
-@pytest.mark.parametrize("kind", NOISES, ids=str)
-def test_a_vector_of_environments_equals_single_ones(name: str, kind: Any, mode: str) -> None:
-    check_vector(name, mode, {"budget_trials": 5, **kind})
-
-
-def test_exchanged_samples_are_those_of_single_environments() -> None:
-    check_vector(TABLE, "NextStep", {**IID, "budget_trials": 5})
-
-
-def check_vector(name: str, mode: str, arguments: dict[str, Any]) -> None:
-    ours = gym.make_vec(
-        name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode, **arguments
-    )
-    theirs = SyncVectorEnv(
-        [lambda: gym.make(name, disable_env_checker=True, **arguments)] * N,
-        autoreset_mode=AutoresetMode(mode),
-    )
-    ours.reset(seed=8), theirs.reset(seed=8)
-    rng, compared = np.random.default_rng(0), 0
-    for _ in range(14):
-        actions = rng.uniform(-1, 1, ours.action_space.shape).astype(np.float32)
-        mine, other = ours.step(actions), theirs.step(actions)
-        told, others = (
-            [dict(sorted(outcome[0].items())), *outcome[1:4]] for outcome in (mine, other)
-        )
-        assert plain(told) == plain(others)
-        if mine[4]["_truth"].any():
-            compared += 1
-            for who in ("objectives", "incumbent"):
-                for key, values in mine[4]["truth"][who].items():
-                    assert plain(values) == plain(other[4]["truth"][who][key])
-    assert compared > 5
-
-
 @pytest.mark.slow
 def test_raw_training_is_heard_as_its_table_is() -> None:
     """Stored losses are rounded to 2^-9 of themselves; accuracies are exact, so is who is heard."""
@@ -108,16 +59,6 @@ def test_raw_training_is_heard_as_its_table_is() -> None:
         told, kept = (dict(dict(x[3])["objectives"]) for x in (one, other))
         assert told.pop("val_loss") == pytest.approx(kept.pop("val_loss"), rel=2**-9)
         assert told == kept
-
-
-@pytest.mark.slow
-def test_another_process_hears_the_same(run_python: Any) -> None:
-    code = (
-        "import json, sys; sys.path.insert(0, 'tests/envs')\n"
-        f"from test_noise import single; print(json.dumps(single({TABLE!r}, 4, **{NOISES[1]!r})))"
-    )
-    found = run_python(code, {"PYTHONHASHSEED": "77"})
-    assert json.loads(found) == json.loads(json.dumps(single(TABLE, 4, **NOISES[1])))
 
 
 @pytest.mark.parametrize("name", [TABLE, SURROGATE])
@@ -187,27 +128,6 @@ def test_what_answers_do_not_say_is_refused() -> None:
     env.reset(seed=0)
     *_, info = env.step(np.zeros(6, np.float32))
     assert 0.0 <= info["objectives"]["val_error"] <= 1.0
-
-
-def test_records_hold_the_truth_workers_and_what_was_told(tmp_path: Path) -> None:
-    words = ["run", TABLE, "--agent", "random", "--seeds", "1", "--budget-s", "2000"]
-    noise = ["--set", 'noise={"clients": 0.3}', "--fidelity", "round=27", "client_sample_rate=0.4"]
-    out = ["--out", str(tmp_path)]
-    assert main([*words, *noise, *out]) == 0
-    assert main([*words, *noise, *out, "--simulated-workers", "3"]) == 0
-    assert main(["replay", str(tmp_path)]) == 0
-    records = [record for _, record in read_folder([tmp_path])]
-    alone, many = sorted(records, key=lambda record: record.header.workers)
-    assert (alone.header.workers, many.header.workers) == (1, 3)
-    assert {step.worker for step in alone.steps} == {None}
-    assert {step.worker for step in many.steps} == {0, 1, 2}
-    trials = trials_of_run(alone)
-    chosen = int(incumbents(trials)[-1])
-    told = [step.objectives["val_loss"] for step in alone.steps]
-    assert told[chosen] == min(told)
-    truth = alone.steps[chosen].truth
-    assert truth is not None
-    assert trials.value[chosen] == truth["objectives"]["val_loss"] != told[chosen]
 
 
 def test_rounds_follow_each_other_on_one_worker(tmp_path: Path, capsys: Any) -> None:

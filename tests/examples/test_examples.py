@@ -1,13 +1,12 @@
-"""Every example runs to its end, without a warning."""
+"""Every example and every study runs to its end, without a warning, and says what it found."""
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
-import os
-import subprocess
-import sys
+import runpy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +15,22 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pieces
 import pytest
 
+pytest.importorskip("matplotlib")
+pytest.importorskip("moocore")
+
+import pieces
+
 import fedhpo_gym
+from fedhpo_gym.analysis import group
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.fl import ENGINE_VERSION
+from fedhpo_gym.records.incumbents import read_table
+from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.tasks import get_task
+from workers import CrewHere
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
@@ -94,6 +102,13 @@ def read(out: Path, pattern: str) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(out.glob(f"{pattern}.json"))]
 
 
+def imported(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for library in ("matplotlib", "stable_baselines3", "optuna"):
+        pytest.importorskip(library)
+    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
+    return importlib.import_module(name)
+
+
 FAIR = {
     "train_dac_policy": policies_and_searches_take_equal_rounds,
     "fedex_study": searches_take_equal_rounds,
@@ -112,14 +127,11 @@ NUMBERS_OF = {
 }
 
 
-def test_there_are_examples() -> None:
-    assert EXAMPLES
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path: Path) -> None:
-    assert run(path).strip()
+def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.raw
@@ -128,11 +140,7 @@ def test_a_study_runs_and_goes_on_where_it_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process: a fresh interpreter would spend its time on importing torch."""
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("stable_baselines3")
-    pytest.importorskip("optuna")
-    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
-    study = importlib.import_module(name)
+    study = imported(name, monkeypatch)
     study.main(["--quick", "--out", str(tmp_path), "--workers", "1"])
     first = capsys.readouterr().out
     assert "±" in first
@@ -162,12 +170,6 @@ class Small:
     seeds: int = 2
 
 
-@pytest.fixture
-def studies(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "studies")
-    return importlib.import_module("studies")
-
-
 def test_a_folder_holds_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "new"
     for _ in range(2):  # the first claims, the second goes on
@@ -186,11 +188,9 @@ def test_a_folder_holds_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
-    studies: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    studies = imported("studies", monkeypatch)
     pytest.importorskip("sklearn")
     monkeypatch.delenv("FEDHPO_GYM_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -229,9 +229,145 @@ def numbers(report: str) -> list[str]:
     return [line for line in report.splitlines() if line.startswith("|")]
 
 
-def run(path: Path, *arguments: str) -> str:
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "error"}
-    command = [sys.executable, str(path), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def report_of(module: Any, out: Path) -> str:
+    module.main(["--quick", "--out", str(out), "--workers", "1"])
+    return (out / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_study_of_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = report_of(imported("noise_study", monkeypatch), tmp_path)
+    assert "Proxy tuning" in words
+    assert (tmp_path / "noise.png").stat().st_size > 1000
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("tune-*.json")]
+    assert len(found) == 2 * 2 * 3
+    assert all(0.0 <= error <= 1.0 for errors in found for error in errors)
+
+
+@pytest.mark.slow
+def test_the_study_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "time to the loss of W = 1" in report_of(
+        imported("workers_study", monkeypatch), tmp_path
+    )
+    assert (tmp_path / "workers.png").stat().st_size > 1000
+    trials = {
+        path.stem: json.loads(path.read_text())["trials"]
+        for path in tmp_path.glob("CNN-FEMNIST-*.json")
+    }
+    assert len(trials) == 4
+    assert min(trials["CNN-FEMNIST-random-4"]) > max(trials["CNN-FEMNIST-random-1"])
+
+
+AGENTS = ("random", "hyperband")
+FULL = {"round": 500, "client_sample_rate": 1.0}
+
+
+def test_every_part_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    for parts in imported("optimizers_study", monkeypatch).PARTS.values():
+        for part in parts:
+            (agent, *_), ids = part.agents, part.problems
+            request = Request(ids, [agent], 1, budget_s=part.budget_s, arguments=part.arguments)
+            assert [plan.id for plan in make_plans(request)] == [*ids]
+
+
+@pytest.mark.slow
+def test_optimizers_are_compared_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, report = (imported(n, monkeypatch) for n in ("optimizers_study", "optimizers_report"))
+    part, noise = study.Part, {"noise": {"clients": 0.2}}
+
+    def small(*names: str, **changes: Any) -> list[Any]:
+        return [part([f"FedHPO-LR-{one}" for one in names], AGENTS, 900.0, **changes)]
+
+    def vectors(name: str) -> list[Any]:
+        return [part([f"MO-FedHPO-LR-{name}"], ("random", "nsga2"), 900.0)]
+
+    parts = {
+        "contest": small("Vehicle-v1", "KC1-v1"),
+        "v0": small("CreditG-v0", "Car-v0"),
+        "v1": small("CreditG-v1"),
+        "others": small("Digits-v1"),
+        "vectors-v0": vectors("CreditG-v0"),
+        "vectors-v1": vectors("CreditG-v1"),
+        "vectors-others": vectors("Digits-v1"),
+        "noise": small("CreditG-v0", "CreditG-v1", arguments=noise),
+    }
+    monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
+    for module in (study, report):
+        monkeypatch.setattr(module, "PARTS", parts)
+        monkeypatch.setattr(module, "AGENTS", AGENTS)
+        monkeypatch.setattr(module, "VECTOR_AGENTS", ("random", "nsga2"))
+    assert study.main(["--out", str(tmp_path), "--seeds", "2"]) == 0
+    capsys.readouterr()
+    report.main(["--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    for words in (
+        "| hyperband against random | 13/0/7 (0.1139) |",
+        "| CreditG, paper | 0.6821",
+        "| mean rank without → with noise | LR v0 (1) | LR v1 (1) | all (2) |",
+        "| mean rank | LR v0 (1) | LR v1 (1) | other families (1) | all (3) |",
+        "2 problems, 2 seeds: of 1 pairs",
+        "## Contest",
+        "| from this share of the budget on | best mean rank |",
+        "| nsga2 |",
+        "all (3)",
+    ):
+        assert words in said
+    assert all(
+        (tmp_path / f"{name}.png").stat().st_size for name in ("contest", "stored_differences")
+    )
+    table = [*read_table(tmp_path / "finals.csv")]
+    assert len(table) == (2 + 4 + 2) * 2 * 2 + 3 * 2 * 2
+    (problem,) = [
+        one
+        for one in group([], [(tmp_path / "finals.csv", line) for line in table])
+        if one.name == "v0 LR-CreditG-v0"
+    ]
+    mean = sum(run.trajectory.final for run in problem.runs["random"]) / 2
+    assert f"| CreditG, here | {mean:.4f} ±" in said
+
+
+@pytest.mark.slow
+def test_regrets_of_a_grid_are_those_of_its_best_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = imported("optimizers_landscapes", monkeypatch)
+    table, fitted = "LR-BreastCancer-v1", "GNN-Cora-v1"
+    monkeypatch.setattr(program, "PANELS", {"a table": [table], "a surrogate": [fitted]})
+    program.main(["--out", str(tmp_path)])
+    assert (tmp_path / "landscapes.png").stat().st_size
+    rows = (tmp_path / "landscapes.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [[table, "432"], [fitted, "640"]]
+    regrets, accuracies, diverged = program.regrets(get_task(table)), [], 0
+    with gym.make(f"FedHPO-{table}", fidelity=FULL, budget_trials=432) as env:
+        env.reset(seed=0)
+        for point in itertools.product(*(d.grid for d in get_task(table).space.dimensions)):
+            named = dict(zip(get_task(table).space.names, point, strict=True))
+            info = env.step(env.unwrapped.search_space.encode(named))[4]
+            diverged += info["diverged"]
+            accuracies.append(0.0 if info["diverged"] else info["test"]["accuracy"])
+    assert diverged
+    np.testing.assert_allclose(regrets, 1 - np.array(accuracies) / max(accuracies), atol=1e-12)
+    assert float(rows[1].split(",")[2]) == pytest.approx(np.mean(regrets <= 0.01), abs=1e-4)
+
+
+@pytest.mark.raw
+@pytest.mark.slow
+def test_algorithms_are_compared_with_their_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    study = imported("algorithms_study", monkeypatch)
+    words = ["--quick", "--out", str(tmp_path), "--workers", "1"]
+    study.main(words)
+    first = capsys.readouterr().out
+    rows = [line.split(" | ") for line in first.splitlines() if line.startswith("| fed")]
+    assert [row[0] for row in rows] == ["| fedavg", "| fedopt"] * 3
+    for one, four in (map(float, row[1:3]) for row in rows[:2]):
+        assert one > four, "more trials find better configurations"
+    assert max(float(row[2].rstrip(" |")) for row in rows[2:4]) == 1.0
+    assert [sum(int(row[k].rstrip(" |")) for row in rows[4:]) for k in (1, 2)] == [1, 1]
+    (tmp_path / "LR-BreastCancer-fedopt.json").unlink()
+    study.main(words)
+    assert capsys.readouterr().out == first

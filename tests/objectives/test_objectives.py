@@ -1,16 +1,23 @@
-"""Objectives against hand computation; direction and bounds are data."""
+"""Objectives against hand computation, and laws of the ways from values to errors."""
+
+from __future__ import annotations
 
 import math
 from dataclasses import replace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedhpo_gym import objectives as o
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
-from fedhpo_gym.testing.conformance import diverged
+from fedhpo_gym.objectives import MAX_LOSS, OBJECTIVES, Objective
+from fedhpo_gym.objectives.base import LARGEST, TRANSFORMS
+from fedhpo_gym.wrappers import ScalarizePenalty
 
 
 def evaluation() -> Evaluation:
@@ -36,9 +43,6 @@ def evaluation() -> Evaluation:
 def value_of(objective: o.Objective, one: Evaluation, spent: o.Spent) -> float:
     [value] = objective.compute(Evaluations.stack([one]), spent).tolist()
     return float(value)
-
-
-COSTS = ("time_s", "upload_bytes", "download_bytes", "flops", "energy_j")
 
 
 def spent() -> o.Spending:
@@ -90,32 +94,10 @@ def test_every_objective_is_tested_by_hand() -> None:
     assert {name for name, _ in mark.args[1]} == set(o.OBJECTIVES)
 
 
-@pytest.mark.parametrize("name", list(o.OBJECTIVES))
-def test_error_is_lower_for_better(name: str) -> None:
-    objective = o.OBJECTIVES[name]
-    low, high = objective.bounds
-    better, worse = (low, high) if objective.minimize else (high, low)
-    assert objective.error(better) < objective.error(worse)
-    assert objective.score(better) > objective.score(worse)
-
-
-@pytest.mark.parametrize(
-    ("name", "maximized"),
-    [
-        ("val_loss", False),
-        ("val_error", False),
-        ("val_f1", True),
-        ("fairness_std", False),
-        ("fairness_worst", True),
-        ("fairness_jain", True),
-        ("fairness_p10", True),
-        ("epsilon", False),
-        ("delta", False),
-        ("renyi_8", False),
-    ],
-)
-def test_directions(name: str, maximized: bool) -> None:
-    assert o.get_objective(name).minimize is not maximized
+def test_directions() -> None:
+    risen = {name for name, objective in o.OBJECTIVES.items() if not objective.minimize}
+    fair = {f"fairness_{name}" for name in o.FAIRNESS_NAMES} - {"fairness_std"}
+    assert risen == fair | {f"{split}_f1" for split in ("train", "val", "test")}
 
 
 def toy(minimize: bool) -> o.Objective:
@@ -141,27 +123,6 @@ def test_error_clips_and_flips(minimize: bool, value: float, error: float) -> No
     assert toy(minimize).score(value) == -error
 
 
-@pytest.mark.parametrize("name", list(o.OBJECTIVES))
-def test_a_course_that_diverged_wins_nothing(name: str) -> None:
-    """One seed diverged: the best round before, which would be good, does not count."""
-    objective, ledger = o.OBJECTIVES[name], spent()
-    good = evaluation()
-    best = good.best.copy()
-    best[..., 0] = 1e6
-    useless = Evaluation(**{**good.__dict__, "best": best})
-    failed = diverged(good)
-    one, value, other = objective.compute(Evaluations.stack([good, failed, useless]), ledger)
-    assert math.isfinite(value)
-    if name in (*o.PRIVACY_NAMES, *COSTS):
-        assert value == one
-        return
-    assert value == objective.worst
-    assert objective.error(value) == max(objective.error(bound) for bound in objective.bounds)
-    # Incumbents are ranked by unclipped errors: 1e6 nats beat a course that diverged, too.
-    for better in (one, other):
-        assert objective.unclipped_error(better) < objective.unclipped_error(value)
-
-
 def test_a_course_that_diverged_is_unfair_to_all() -> None:
     zeros = np.zeros((1, 3, 3, 3))
     failed = replace(
@@ -179,11 +140,6 @@ def test_a_course_that_diverged_is_unfair_to_all() -> None:
     # A model that predicts nothing right, although nothing diverged, is as even as any.
     alive = replace(failed, diverged=np.array([False]))
     assert o.client_fairness(alive).tolist() == [0, 0, 0, 0, 0, 1]
-
-
-def test_loss_is_clipped_at_ten_nats() -> None:
-    assert o.get_objective("val_loss").error(1e9) == 10.0
-    assert o.get_objective("val_loss").unit == "nats"
 
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (0.0, 0.0), (0.0, math.inf), (math.nan, 1.0)])
@@ -213,29 +169,9 @@ def test_makers_refuse_unknown_names() -> None:
             maker(*arguments)
 
 
-def test_fairness_vector_by_hand() -> None:
-    values = [[0.0, 0.25, 0.5, 0.75, 1.0], [0.5, 0.5, 0.5, 0.5, 0.5]]
-    spread, jain = math.sqrt(0.125), 2.5**2 / (5 * 1.875)
-    expected = [spread / 2, (0.1 + 0.5) / 2, 0.5, (0.9 + 0.5) / 2, 0.25, (jain + 1) / 2]
-    vector = o.fairness_vector(values)
-    assert o.FAIRNESS_NAMES == ("std", "p10", "p50", "p90", "worst", "jain")
-    assert vector.shape == (6,)
-    assert vector == pytest.approx(expected)
-
-
-def test_fairness_is_per_seed_not_over_the_mean_model() -> None:
-    # Averaging over seeds first would call these clients equal.
-    assert o.fairness_vector([[0.0, 1.0], [1.0, 0.0]])[0] == pytest.approx(0.5)
-
-
 def test_fairness_of_zeros_and_single_clients() -> None:
     assert o.fairness_vector([[0.0, 0.0]]).tolist() == [0, 0, 0, 0, 0, 1]
     assert o.fairness_vector([[0.5]]) == pytest.approx([0, 0.5, 0.5, 0.5, 0.5, 1])
-
-
-def test_fairness_ignores_the_order_of_clients() -> None:
-    values = np.random.default_rng(0).random((3, 20))
-    assert o.fairness_vector(values) == pytest.approx(o.fairness_vector(values[:, ::-1]))
 
 
 def test_fairness_leaves_out_clients_without_data() -> None:
@@ -267,3 +203,112 @@ def test_fairness_refuses_bad_shapes(values: Any) -> None:
 def test_fairness_refuses_a_seed_without_clients() -> None:
     with pytest.raises(InvalidArgumentError, match="at least one client per seed"):
         o.fairness_vector([[0.5], [np.nan]])
+
+
+LOSS = OBJECTIVES["val_loss"]
+SQUASHED = LOSS.with_transform("squash")
+GAIN = Objective("gain", "1", False, (-10.0, 10.0), lambda *_: 0.0, open_ended=True)
+OPEN = [objective for objective in (*OBJECTIVES.values(), GAIN) if objective.open_ended]
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+transforms = pytest.mark.parametrize("name", list(TRANSFORMS))
+EVERY = st.sampled_from([*OBJECTIVES.values(), GAIN])
+often = settings(max_examples=250)
+"""Every objective is drawn many times."""
+
+
+@transforms
+@often
+@given(objective=EVERY, value=ANY)
+def test_errors_and_scores_are_bounded(objective: Objective, name: str, value: float) -> None:
+    transformed = objective.with_transform(name)
+    low, high = transformed.error_bounds
+    assert low <= transformed.error(value) <= high
+    worst, best = transformed.score_bounds
+    assert worst <= transformed.score(value) == -transformed.error(value) <= best
+    assert np.float32(worst) <= np.float32(transformed.score(value)) <= np.float32(best)
+    assert transformed.error(math.nan) == high
+
+
+@transforms
+@often
+@given(
+    objective=EVERY,
+    one=ANY.filter(lambda v: not math.isnan(v)),
+    two=ANY.filter(lambda v: not math.isnan(v)),
+)
+def test_errors_keep_the_order(objective: Objective, name: str, one: float, two: float) -> None:
+    transformed = objective.with_transform(name)
+    better, worse = sorted((one, two), reverse=not objective.minimize)
+    assert np.float32(transformed.error(better)) <= np.float32(transformed.error(worse))
+
+
+@given(loss=st.floats(1e-30, LARGEST / 2), more=st.floats(2**-9, 1.0))
+def test_no_two_losses_that_a_table_can_hold_are_squashed_to_one(loss: float, more: float) -> None:
+    first, second = SQUASHED.errors(np.array([loss, loss * (1 + more)])).astype(np.float32)
+    assert first < second
+
+
+@pytest.mark.parametrize("objective", OPEN, ids=lambda o: o.name)
+def test_it_orders_what_a_clip_cannot(objective: Objective) -> None:
+    sign = 1.0 if objective.minimize else -1.0
+    values = sign * np.array([11.0, 12.0, 1e6, 1.01e6, 1e30, LARGEST])
+    clipped, squashed = (
+        np.unique(objective.with_transform(name).errors(values).astype(np.float32))
+        for name in ("clip", "squash")
+    )
+    assert len(clipped) == 1
+    assert len(squashed) == len(values)
+    assert (np.diff(squashed) > 0).all()
+
+
+def test_by_hand() -> None:
+    assert SQUASHED.error(0.0) == 0.0
+    assert SQUASHED.error(math.e - 1) == pytest.approx(1 / 2)
+    assert SQUASHED.score(math.exp(3) - 1) == pytest.approx(-3 / 4)
+    assert SQUASHED.error(math.inf) == SQUASHED.error(math.nan) == 1.0
+    assert SQUASHED.error(-math.inf) == SQUASHED.error(-1.0) == 0.0
+    assert GAIN.with_transform("squash").error(10.0 - (math.e - 1)) == pytest.approx(1 / 2)
+    assert SQUASHED.error(SQUASHED.worst) < SQUASHED.error_bounds[1]
+    assert LOSS.error_bounds == (0.0, MAX_LOSS)
+    assert OBJECTIVES["val_f1"].score_bounds == (0.0, 1.0)
+
+
+@transforms
+@often
+@given(objective=EVERY, values=st.lists(ANY, min_size=1, max_size=40), step=st.integers(1, 3))
+def test_a_batch_has_the_bits_of_each(
+    objective: Objective, name: str, values: list[float], step: int
+) -> None:
+    transformed = objective.with_transform(name)
+    spread = np.zeros((len(values), step))
+    spread[:, 0] = values
+    errors = transformed.errors(spread[:, 0])
+    assert errors.tolist() == [transformed.error(value) for value in values]
+
+
+def test_what_a_clip_does_not_touch_stays_as_it_is() -> None:
+    for objective in OBJECTIVES.values():
+        transformed = objective.with_transform("squash")
+        assert (transformed is objective) == (not objective.name.endswith("loss"))
+        assert transformed.unclipped_error(20.0) == objective.unclipped_error(20.0)
+        assert transformed.with_transform("clip") == objective
+
+
+def test_an_unknown_transform_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"transform 'squish'.*'squash'"):
+        LOSS.with_transform("squish")
+
+
+class Scored(gym.Env[Any, Any]):
+    """Rewards the squashed score of a loss, which is the action."""
+
+    objectives = (SQUASHED,)
+
+    def step(self, action: float) -> Any:
+        return {}, np.array([SQUASHED.score(action)], np.float32), False, False, {}
+
+
+def test_limits_of_constraints_stay_in_their_own_unit() -> None:
+    env = ScalarizePenalty(Scored(), constraints={"val_loss": 20.0})
+    for loss, violated in ((12.0, False), (19.9, False), (20.1, True), (1e6, True)):
+        assert (env.step(loss)[-1]["penalty"] > 0) == violated

@@ -1,4 +1,6 @@
-"""The accountant against closed forms, quadrature, and published numbers."""
+"""The accountants of training and of selection, against closed forms and published numbers."""
+
+from __future__ import annotations
 
 import math
 from typing import Any
@@ -9,18 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.objectives import (
     CAP,
     NO_PRIVACY,
     PRIVACY_NAMES,
     SEARCH_ORDERS,
     PrivacyLedger,
+    ledger_of,
     planned_noise,
     poisson_curve,
     renyi_curve,
+    selected_renyi,
+    selection_epsilon,
 )
 from fedhpo_gym.objectives.privacy import (
+    DISTRIBUTIONS,
     ORDERS,
     epsilon_from_renyi,
     gaussian_ledger,
@@ -61,19 +67,10 @@ def test_no_replaced_sample_diverges_more(order: int, z: float, q: float) -> Non
     assert quadrature(order, z, q, 30.0 * z, 30.0 * z - 1.0) == pytest.approx(bound, rel=1e-6)
 
 
-def test_order_two_by_hand() -> None:
-    expected = 3 * math.log(0.9 + 0.1 * math.exp(2 * 1 / (2 * 1.5**2)))
-    assert renyi_gaussian(2, 1.5, 3, 0.1) == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_full_participation_is_the_plain_gaussian(order: int) -> None:
     assert renyi_gaussian(order, 2.0, 7, 1.0) == 7 * (order / 8)
     assert renyi_gaussian(order, 2.0, 7, 1 - 1e-12) == pytest.approx(7 * order / 8, rel=1e-6)
-
-
-def test_composition_adds_up() -> None:
-    assert renyi_gaussian(8, 1.0, 30, 0.1) == pytest.approx(30 * renyi_gaussian(8, 1.0, 1, 0.1))
 
 
 def test_nothing_sent_spends_nothing() -> None:
@@ -151,15 +148,6 @@ def test_an_established_accountant_agrees(
     assert known * (1 - 1e-9) - 1e-9 <= ours(share) <= everybody * (1 + 1e-9) + 1e-9
 
 
-def test_conversion_by_hand() -> None:
-    # The summands of order 2 with r = 0.5 and delta = 0.01, before and after simplification.
-    at_two = 0.5 + math.log(0.5) - math.log(0.02)
-    assert at_two == pytest.approx(3.7188758)
-    assert epsilon_from_renyi([2], [0.5], 0.01) == pytest.approx(at_two)
-    at_eleven = 1.0 + math.log(10 / 11) - math.log(0.11) / 10
-    assert epsilon_from_renyi([2, 11], [0.5, 1.0], 0.01) == pytest.approx(at_eleven)
-
-
 def test_conversion_at_the_edges() -> None:
     assert epsilon_from_renyi([2, 3], [0.0, math.inf], 1e-5) == 0.0
     assert epsilon_from_renyi([2], [math.inf], 1e-5) == math.inf
@@ -190,11 +178,6 @@ def test_vector_follows_the_names() -> None:
     assert ledger.vector() == pytest.approx(expected)
     ledger.vector()[:] = 0
     assert ledger.vector()[1] == 1e-5
-
-
-def test_no_privacy_is_finite() -> None:
-    assert NO_PRIVACY.vector().tolist() == [CAP, 1.0, CAP, CAP, CAP]
-    assert CAP == 1e4
 
 
 def test_high_orders_are_capped() -> None:
@@ -310,3 +293,105 @@ def test_planned_noise_keeps_its_promise_and_no_less_would(
 def test_planned_noise_refuses(given: tuple[float, float, int, float]) -> None:
     with pytest.raises(InvalidArgumentError):
         planned_noise(*given)
+
+
+DELTA = 1e-5
+
+
+def test_geometric_by_hand() -> None:
+    # Orders 2 and 4, divergences 1 and 2, ten trials on average. The minimum is at order 4:
+    # 3/4 x 2 + log(10) / 4 = 2.0756, against 1/2 x 1 + log(10) / 2 = 1.6513 at order 2.
+    log10 = math.log(10)
+    least = 0.5 + log10 / 2
+    assert least < 1.5 + log10 / 4
+    found = selected_renyi([1.0, 2.0], 10, "geometric", [2, 4])
+    assert found == pytest.approx([1.0 + 2 * least + log10, 2.0 + 2 * least + log10 / 3])
+
+
+def test_poisson_by_hand() -> None:
+    # Order 2, divergence 0.01, five trials. At epsilon log 2, order 2 proves
+    # delta = exp(0.01 - log 2 + log(1/2)) / 2 = exp(0.01) / 8, and the bound of the total variation
+    # sqrt(1 - exp(-0.01)) = 0.09975 is smaller.
+    assert math.exp(0.01) / 8 > math.sqrt(-math.expm1(-0.01))
+    expected = 0.01 + 5 * math.sqrt(-math.expm1(-0.01)) + math.log(5)
+    assert selected_renyi([0.01], 5, "poisson", [2]) == pytest.approx([expected])
+    # With divergence 0.5 it is the other way round.
+    assert math.exp(0.5) / 8 < math.sqrt(-math.expm1(-0.5))
+    expected = 0.5 + 5 * math.exp(0.5) / 8 + math.log(5)
+    assert selected_renyi([0.5], 5, "poisson", [2]) == pytest.approx([expected])
+
+
+def test_pure_privacy_is_tripled() -> None:
+    """Liu and Talwar (2019): with a geometric number of trials, epsilon becomes 3 epsilon."""
+    orders = [10**6, 10**9]
+    found = selected_renyi([0.1, 0.1], 50, "geometric", orders)
+    assert found[-1] == pytest.approx(0.3, rel=1e-4)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    z=st.floats(0.8, 50.0),
+    rounds=st.integers(1, 20),
+    mean=st.floats(1.0, 1e4),
+    distribution=st.sampled_from(DISTRIBUTIONS),
+)
+def test_an_established_accountant_agrees_on_selection(
+    z: float, rounds: int, mean: float, distribution: str
+) -> None:
+    oracle = pytest.importorskip("dp_accounting", reason="the oracle is not installed")
+    shape = {"geometric": 1, "poisson": math.inf}[distribution]
+    event = oracle.SelfComposedDpEvent(oracle.GaussianDpEvent(z), rounds)
+    accountant = oracle.rdp.RdpAccountant(
+        list(SEARCH_ORDERS), oracle.NeighboringRelation.REPLACE_ONE
+    )
+    accountant.compose(oracle.dp_event.RepeatAndSelectDpEvent(event, mean, shape))
+    ours = selection_epsilon(renyi_curve(z, rounds, 1.0), mean, DELTA, distribution)
+    assert ours == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
+
+
+def test_composition_adds_up_over_trials() -> None:
+    oracle = pytest.importorskip("dp_accounting", reason="the oracle is not installed")
+    trials = [(1.0, 3), (2.5, 10), (8.0, 100)]
+    together = sum(renyi_curve(z, rounds, 1.0) for z, rounds in trials)
+    accountant = oracle.rdp.RdpAccountant(
+        list(SEARCH_ORDERS), oracle.NeighboringRelation.REPLACE_ONE
+    )
+    for z, rounds in trials:
+        accountant.compose(oracle.SelfComposedDpEvent(oracle.GaussianDpEvent(z), rounds))
+    ledger = ledger_of(np.asarray(together).tolist(), DELTA)
+    assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-9)
+    assert ledger.renyi[0] == pytest.approx(3 / 1 + 10 / 6.25 + 100 / 64)
+    # Equal trials are one longer one.
+    assert ledger_of((4 * renyi_curve(2.0, 5, 0.3)).tolist(), DELTA) == gaussian_ledger(
+        2.0, 20, 0.3, DELTA
+    )
+
+
+@given(st.floats(1.0, 1e6), st.sampled_from(DISTRIBUTIONS))
+def test_selection_costs_more_than_a_trial_and_rises_with_trials(
+    mean: float, distribution: str
+) -> None:
+    curve = renyi_curve(20.0, 5, 0.5)
+    once = gaussian_ledger(20.0, 5, 0.5, DELTA).epsilon
+    found = selection_epsilon(curve, mean, DELTA, distribution)
+    assert once <= found <= selection_epsilon(curve, 2 * mean, DELTA, distribution)
+
+
+def test_selection_beats_composition_of_many_trials() -> None:
+    curve = renyi_curve(5.0, 1, 1.0)
+    composed = ledger_of((1000 * curve).tolist(), DELTA).epsilon
+    assert selection_epsilon(curve, 1000, DELTA) < composed / 10
+
+
+def test_no_noise_proves_nothing() -> None:
+    for distribution in DISTRIBUTIONS:
+        assert selection_epsilon(renyi_curve(0.0, 1, 1.0), 3, DELTA, distribution) == math.inf
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"at least 1, got 0\.5"):
+        selected_renyi([1.0], 0.5, orders=[2])
+    with pytest.raises(InvalidArgumentError, match="one divergence per order"):
+        selected_renyi([1.0, 2.0], 2, orders=[2])
+    with pytest.raises(UnknownNameError, match="poisson"):
+        selected_renyi([1.0], 2, "poison", [2])

@@ -188,12 +188,6 @@ def test_bins_only_matter_once_discretized() -> None:
     assert grid.discretized() == grid
 
 
-def test_one_value_is_a_grid() -> None:
-    constant = Dimension("dropout", 0.0, 0.0, "float", values=(0.0,))
-    assert [constant.decode(u) for u in (-1.0, 0.0, 1.0)] == [0.0, 0.0, 0.0]
-    assert constant.encode(0.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -221,11 +215,6 @@ def test_dimension_refuses_contradictions(fields: dict[str, Any], message: str) 
     with pytest.raises(InvalidArgumentError, match=r"^Dimension 'd': ") as caught:
         Dimension(**arguments)
     assert message in str(caught.value)
-
-
-def test_interval_without_bins_has_no_grid() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"'d' is an interval.*give `bins` or `values`"):
-        _ = Dimension("d", 0.0, 1.0, "float").grid
 
 
 def test_validate_returns_builtin_numbers_in_canonical_order() -> None:

@@ -23,7 +23,7 @@ from fedhpo_gym.studies.replay import replay
         ("FedHPO-DAC-LR-BreastCancer-v0", ["--set", "horizon=5"]),
         pytest.param(
             "FedHPO-LR-BreastCancer-v0",
-            ["--backend", "raw", "--budget-s", "2000"],
+            ["--backend", "raw", "--set", "budget_trials=1"],
             marks=pytest.mark.slow,
         ),
     ],

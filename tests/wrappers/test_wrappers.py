@@ -1,16 +1,20 @@
-"""One behaviour per wrapper, and the laws all of them keep."""
+"""One behaviour per wrapper, the laws all of them keep, and the space of named actions."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
-from fedhpo_gym.objectives import get_objective
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.space import Dimension
 from fedhpo_gym.testing import WrapperConformance, make_env
 from fedhpo_gym.wrappers import (
     BudgetTermination,
@@ -20,6 +24,7 @@ from fedhpo_gym.wrappers import (
     SurrogateBackend,
     TabularBackend,
 )
+from fedhpo_gym.wrappers.actions import DimensionSpace
 from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
 SHORT = {"round": 1, "client_sample_rate": 0.2}
@@ -71,9 +76,6 @@ class TestRawBackend(BackendWrapperConformance):
         return RawBackend(env, seed=1)
 
 
-# ----------------------------------------------------------------------------------- budget
-
-
 @pytest.mark.parametrize(
     ("budget", "steps"),
     [
@@ -105,19 +107,6 @@ def test_the_step_that_crosses_the_budget_ends_the_episode_and_counts(
         assert (np.diff(left) < 0).all()
 
 
-def test_simulated_seconds_end_an_episode() -> None:
-    env = make_env(fidelity={"round": 81, "client_sample_rate": 1.0}, budget_trials=1)
-    env.reset(seed=0)
-    second = env.step(env.action_space.sample())[-1]["elapsed_s"]
-    env = make_env(fidelity={"round": 81, "client_sample_rate": 1.0}, budget_s=2.5 * second)
-    env.reset(seed=0)
-    ends = [env.step(env.action_space.sample()) for _ in range(3)]
-    assert [step[2] for step in ends] == [False, False, True]
-    assert ends[-1][-1]["elapsed_s"] == pytest.approx(3 * second)
-    left = [float(step[0]["remaining_budget"][0]) for step in ends]
-    np.testing.assert_allclose(left, [0.6, 0.2, 0.0], atol=1e-6)
-
-
 def test_a_budget_is_needed() -> None:
     with pytest.raises(InvalidArgumentError, match=r"budget_rounds.*budget_s.*got none"):
         BudgetTermination(make_env(vector_reward=True))
@@ -127,9 +116,6 @@ def test_flat_observations_are_refused_with_advice() -> None:
     flat = gym.wrappers.FlattenObservation(make_env())
     with pytest.raises(InvalidArgumentError, match=r"`env`.*dictionary.*Box.*before flattening"):
         BudgetTermination(flat, budget_trials=1)
-
-
-# ---------------------------------------------------------------------------------- penalty
 
 
 def test_the_penalty_by_hand() -> None:
@@ -150,18 +136,6 @@ def test_the_penalty_by_hand() -> None:
         assert info["penalty"] == pytest.approx(expected, rel=1e-5)
         assert reward == pytest.approx(-values["val_loss"] - expected, rel=1e-5)
         assert type(reward) is float
-
-
-def test_without_constraints_the_reward_is_the_first_score() -> None:
-    env = make_env(objectives=["val_f1", "val_loss"])
-    env.reset(seed=0)
-    _, reward, *_, info = env.step(env.action_space.sample())
-    score = get_objective("val_f1").score(info["objectives"]["val_f1"])
-    assert reward == pytest.approx(score, rel=1e-6)
-    assert info["penalty"] == 0.0
-
-
-# -------------------------------------------------------------------------------- names
 
 
 def test_named_actions_are_what_is_evaluated() -> None:
@@ -202,16 +176,6 @@ def test_nothing_is_rounded(
     env.reset(seed=0)
     with pytest.raises(error, match=message):
         env.step({**CONFIGURATION, "round": 81, "client_sample_rate": 1.0, **changes})
-
-
-def test_a_missing_name_is_an_error() -> None:
-    env = NamedAction(make_env())
-    env.reset(seed=0)
-    with pytest.raises(InvalidArgumentError, match=r"round.*missing"):
-        env.step({**CONFIGURATION, "client_sample_rate": 1.0})
-
-
-# -------------------------------------------------------------------------------- backends
 
 
 @pytest.mark.raw
@@ -268,3 +232,97 @@ def test_of_two_budgets_the_closer_to_its_end_is_shown() -> None:
     env.action_space.seed(0)
     shown = [env.step(env.action_space.sample())[0]["remaining_budget"][0] for _ in range(2)]
     assert shown == [0.5, 0.0]
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+DRAWS = 4000
+RATE = Dimension("learning_rate", 1e-5, 1.0, "float", log=True)
+SPACES = [
+    DimensionSpace(RATE),
+    DimensionSpace(Dimension("momentum", 0.0, 0.9, "float")),
+    DimensionSpace(Dimension("round", 1, 500, "int", log=True)),
+    DimensionSpace(Dimension("batch_size", 8, 64, "int", values=(8, 16, 64))),
+    DimensionSpace(Dimension("client_sample_rate", 1.0, 1.0, "float", values=(1.0,))),
+]
+
+
+@pytest.mark.parametrize("env_id", ["FedHPO-GNN-Cora-v1", "grid"])
+def test_samples_have_the_quantiles_of_the_search_space(env_id: str) -> None:
+    env = NamedAction(make_env(grid=True) if env_id == "grid" else gym.make(env_id))
+    space = env.get_wrapper_attr("search_space")
+    env.action_space.seed(0)
+    rng = stream(0, "quantiles")
+    named = [env.action_space.sample() for _ in range(DRAWS)]
+    plain = [space.sample(rng) for _ in range(DRAWS)]
+    for d in space.dimensions:
+        one, two = (
+            np.array([d.encode(drawn[d.name]) for drawn in side]) for side in (named, plain)
+        )
+        assert all(type(drawn[d.name]) is type(plain[0][d.name]) for drawn in named)
+        # A coordinate is uniform on [-1, 1]: a quantile of 4,000 has a deviation of 0.016.
+        width = 0.0 if d.values is None else 2.0 / len(d.values)
+        apart = np.abs(np.quantile(one, QUANTILES) - np.quantile(two, QUANTILES))
+        assert apart.max() <= 0.08 + width, (d.name, apart)
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.dimension.name)
+def test_it_is_a_space(space: DimensionSpace) -> None:
+    space.seed(3)
+    twins = copy.deepcopy(space), pickle.loads(pickle.dumps(space))
+    drawn = [space.sample() for _ in range(20)]
+    for twin in twins:
+        assert twin == space
+        assert [twin.sample() for _ in range(20)] == drawn
+    space.seed(3)
+    assert [space.sample() for _ in range(20)] == drawn
+    flat = gym.spaces.flatten_space(space)
+    for value in drawn:
+        assert value in space
+        coordinates = gym.spaces.flatten(space, value)
+        assert coordinates in flat
+        assert gym.spaces.unflatten(space, coordinates) == value
+    assert flat.shape == (gym.spaces.flatdim(space),)
+    assert space.from_jsonable(space.to_jsonable(drawn)) == drawn
+    assert space != DimensionSpace(Dimension("other", 0.0, 1.0, "float"))
+    assert space.dimension.name in repr(space)
+    for foreign in (space.dimension.high + 1, "0.1", True, None):
+        assert foreign not in space
+
+
+def test_the_whole_action_space_is_flattened_and_back() -> None:
+    space = NamedAction(make_env()).action_space
+    space.seed(0)
+    action = space.sample()
+    assert space.is_np_flattenable
+    flat = gym.spaces.flatten(space, action)
+    assert flat in gym.spaces.flatten_space(space)
+    assert gym.spaces.unflatten(space, flat) == action
+
+
+def test_a_mask_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="`mask` and `probability` must be None"):
+        DimensionSpace(RATE).sample(mask=np.ones(1, np.int8))
+
+
+def test_several_environments_take_named_actions_with_the_same_priors() -> None:
+    envs = SyncVectorEnv([lambda: NamedAction(make_env()) for _ in range(2)])
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    rates = np.array([envs.action_space.sample()["learning_rate"] for _ in range(500)])
+    assert np.median(rates) < 0.02
+    *_, info = envs.step(envs.action_space.sample())
+    assert info["trial"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_an_environment_without_a_search_space_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`env` must have a `search_space`.*got"):
+        NamedAction(gym.make(name))
+
+
+@pytest.mark.raw
+def test_rows_of_clients_are_refused() -> None:
+    pytest.importorskip("torch")
+    env = gym.make("FedHPO-DAC-LR-BreastCancer-v0", per_client=True)
+    with pytest.raises(InvalidArgumentError, match="without `per_client`"):
+        NamedAction(env)

@@ -7,15 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
-from fake_study import FakeEnv
-from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
-from problems import box_problem
 
 
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
@@ -126,30 +122,3 @@ def test_another_environments_observation_is_refused() -> None:
         policy.act({"a": np.ones(3)})
     with pytest.raises(InvalidArgumentError, match=r"\['a'\]` must have shape \(\.\.\., \(3,\)\)"):
         policy.act({"a": np.ones(4), "b": np.ones((2, 2))})
-
-
-def test_a_policy_runs_an_episode_as_an_agent(tmp_path: Path) -> None:
-    policy = Policy(
-        entries={"left": (1,)},
-        low=np.full(2, -1.0, np.float32),
-        high=np.ones(2, np.float32),
-        weights=(np.array([[0.5, -0.5]], np.float32),),
-        biases=(np.zeros(2, np.float32),),
-        activation="tanh",
-        output="clip",
-        mean=np.zeros(1),
-        deviation=np.ones(1),
-        limit=10.0,
-        made_by="",
-    )
-    save_policy(policy, tmp_path)
-    env = FakeEnv(budget_s=1600.0)  # a trial takes 550 s
-    for given in (policy, tmp_path, str(tmp_path)):
-        agent = make_agent("policy", env, 0, policy=given)
-        actions = [step.action for step in run_episode(env, agent, seed=0)]
-        left = np.array([1.0, 1 - 550 / 1600, 1 - 1100 / 1600])
-        np.testing.assert_allclose(actions, np.stack([left / 2, -left / 2], axis=1), atol=1e-7)
-    with pytest.raises(InvalidArgumentError, match=r"`policy` must be.*got None"):
-        make_agent("policy", env, 0)
-    with pytest.raises(InvalidArgumentError, match=r"`policy` must act in Box"):
-        agent_class("policy")(box_problem(gym.spaces.Box(-1.0, 1.0, (3,))), policy=policy)

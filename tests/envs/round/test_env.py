@@ -1,11 +1,9 @@
-"""Round environments: the conformance kit on the catalogue, and hand computations."""
+"""Round environments: rewards, costs and scales by hand, and what is refused."""
 
 from __future__ import annotations
 
 import math
 import pickle
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -15,92 +13,19 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.data import SOURCES
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.envs.round.observation import client_means, log_norms, mean_and_spread
 from fedhpo_gym.envs.round.settings import POTENTIALS, decades
-from fedhpo_gym.tasks import TASKS, Task, get_task, make_instances
+from fedhpo_gym.tasks import get_task, make_instances
 from fedhpo_gym.tasks.federated import TEST_SEEDS, TRAIN_SEEDS
-from fedhpo_gym.testing import RoundConformance, plain, rollout
+from fedhpo_gym.testing import plain
 from fedhpo_gym.testing.rollout import go_on
-from fedhpo_gym.testing.task import elsewhere
 
 pytestmark = pytest.mark.raw
 
 ID = "FedHPO-DAC-LR-BreastCancer-v0"
 ONE = [[0.5, 7]]
 SHORT: dict[str, Any] = {"instances": ONE, "rounds_per_step": 1, "horizon": 4}
-
-
-# ------------------------------------------------------------------------------- the catalogue
-
-
-class CatalogueConformance(RoundConformance):
-    """What the kit demands, and what needs pickles or other libraries."""
-
-    def rollout_elsewhere(self) -> Any:
-        return everything_elsewhere()[self.env_id]
-
-    def test_a_pickle_made_in_mid_episode_goes_on_alike(self) -> None:
-        env = self.make()
-        rollout(env, steps=2)
-        twin = pickle.loads(pickle.dumps(env))
-        assert go_on(twin, 2) == go_on(env, 2)
-
-    def test_stable_baselines_accepts_it(self) -> None:
-        checker = pytest.importorskip("stable_baselines3.common.env_checker")
-        checker.check_env(self.make(), skip_render_check=True)
-
-    def test_the_vector_twin_follows_mo_gymnasium(self) -> None:
-        wrappers = pytest.importorskip("mo_gymnasium.wrappers")
-        linear = wrappers.LinearReward(self.make("MO-"), weight=np.array([1.0, 0.1]))
-        scalar = self.make()
-        for env in (linear, scalar):
-            env.reset(seed=0)
-            env.action_space.seed(0)
-        action = scalar.action_space.sample()
-        assert linear.step(action)[1] == pytest.approx(scalar.step(action)[1], rel=1e-5)
-
-
-@pytest.fixture
-def real_data(shared_datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load training data from the folder with the real data sets."""
-    monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
-
-
-def conformance(task: Task) -> type[CatalogueConformance]:
-    """Return the conformance class of a task: three lines, like anybody's."""
-    marks = [] if SOURCES[task.dataset].offline else [pytest.mark.usefixtures("real_data")]
-    body: dict[str, Any] = {"task_id": task.id, "pytestmark": marks, "__module__": __name__}
-    return type(f"Test{task.name.replace('-', '')}", (CatalogueConformance,), body)
-
-
-LINEAR = [task for task in TASKS.values() if task.model == "LR" and "tabular-data" in task.tags]
-
-for _task in LINEAR:
-    _class = conformance(_task)
-    globals()[_class.__name__] = _class
-del _class, _task
-
-
-@cache
-def everything_elsewhere() -> dict[str, Any]:
-    """Return the rollouts of all ids that have data here, from one fresh interpreter."""
-    wanted = {}
-    for task in LINEAR:
-        law = conformance(task)()
-        try:
-            gym.make(law.env_id, **law.arguments())
-        except FileNotFoundError:
-            continue
-        wanted[law.env_id] = law.arguments()
-    return elsewhere(wanted)
-
-
-def test_every_task_has_both_ids() -> None:
-    ids = {task.round_id for task in TASKS.values()}
-    assert ids | {f"MO-{name}" for name in ids} <= set(gym.registry)
-    assert get_task(ID) is get_task("LR-BreastCancer-v0")
 
 
 # ------------------------------------------------------------------------ rewards, costs, scales
@@ -151,20 +76,6 @@ def test_ratings_are_measured_against_a_constant_guess() -> None:
     env.reset(seed=0)
     observation, *_, info = env.step(np.zeros(3, np.float32))
     assert observation["val_loss"][-1] == pytest.approx(math.log10(info["val_loss"] / 2.0) / 3.0)
-
-
-@pytest.mark.parametrize("rule", ["constant", "epochs", "steps", "samples"])
-def test_a_step_costs_what_its_rule_says(rule: str) -> None:
-    env = gym.make(ID, **SHORT, system={"compute": rule})
-    env.reset(seed=0)
-    action = _coordinate(env, {"step_size": 2, "batch_size": 16})
-    *_, info = env.step(action)
-    largest = max(info["num_train_samples"])
-    epochs = info["configuration"]["step_size"]
-    batch = info["configuration"]["batch_size"]
-    steps = epochs * math.ceil(largest / batch)
-    units = {"constant": 1, "epochs": epochs, "steps": steps, "samples": epochs * largest}
-    assert info["cost"]["computation_s"] == pytest.approx(units[rule] * 137 / 60)
 
 
 def test_the_default_budget_is_what_the_horizon_can_cost() -> None:
@@ -308,30 +219,21 @@ def test_a_step_of_many_rounds_is_many_steps_of_one() -> None:
         ({"number": 2}, ["unknown argument", "'number'"]),
         ({"rewards": []}, ["`rewards`", "at least one"]),
         ({"render_mode": "ascii"}, ["`render_mode`", "rgb_array", "ascii"]),
+        ({"system": {"compute": "epoch"}}, ["`compute` must be one of"]),
+        ({"system": {"computes": "epochs"}}, ["unknown system parameter", "'compute'"]),
+        ({"dynamic": ["lr"]}, ["Unknown", "lr"]),
+        ({"potential": "f1"}, ["Unknown", "f1"]),
+        ({"rewards": ["time_s"]}, ["Unknown reward", "time_s"]),
+        ({"instances": "tests"}, ["Unknown", "tests"]),
+        ({"algorithm": "fedsgd"}, ["Unknown algorithm", "fedsgd"]),
     ],
     ids=str,
 )
 def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
-        _make_directly(**arguments)
+    with pytest.raises(FedHPOError) as caught:
+        gym.make(ID, **arguments)
     for word in words:
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"dynamic": ["lr"]},
-        {"potential": "f1"},
-        {"rewards": ["time_s"]},
-        {"instances": "tests"},
-        {"algorithm": "fedsgd"},
-    ],
-    ids=str,
-)
-def test_unknown_names_are_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UnknownNameError):
-        _make_directly(**arguments)
 
 
 @pytest.mark.parametrize("instance", [1, -1, True, 0.0])
@@ -409,10 +311,6 @@ def test_a_snapshot_can_be_pickled_and_taken_elsewhere() -> None:
     state: Any = env.unwrapped
     fresh.unwrapped.restore(pickle.loads(pickle.dumps(state.snapshot())))
     assert go_on(fresh, 2) == go_on(twin, 2)
-
-
-def _make_directly(**arguments: Any) -> Any:
-    return gym.make(ID, **arguments)
 
 
 def _coordinate(env: gym.Env[Any, Any], values: dict[str, float]) -> Any:

@@ -1,7 +1,8 @@
-"""Entries of reward vectors: costs by hand, objectives that are read off the model, and noise."""
+"""Entries of reward vectors by hand, and evaluations between rounds that are noisy."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,16 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.studies.run import do_run
-from fedhpo_gym.testing import plain
+from fedhpo_gym.testing.rollout import plain
 
 pytestmark = pytest.mark.raw
-
 ID = "MO-FedHPO-DAC-LR-BreastCancer-v1"
 SHORT: dict[str, Any] = {"instances": [[0.7, 100]], "rounds_per_step": 1, "horizon": 3}
 POWERED = {
@@ -121,32 +122,6 @@ def test_where_a_course_diverges_they_are_the_worst() -> None:
     assert heard.measured.tolist() == [[10.0]]
 
 
-@pytest.mark.parametrize(
-    "noise", [None, {"clients": 0.4, "bias": 1.0}, {"epsilon": 30.0, "clients": 0.6}], ids=str
-)
-def test_many_courses_are_rewarded_as_each_alone(noise: Any) -> None:
-    given = {**SHORT, "noise": noise, "system": {**POWERED, "dropout": 0.3}}
-    given["rewards"] = [*COSTS, "val_error", "fairness", "fairness_worst"]
-    if noise is None or "epsilon" not in noise:
-        given["rewards"] += [LOSS, HEARD]
-    else:
-        given["rewards"].remove("fairness_worst")
-    many = gym.make_vec(ID, 2, vectorization_mode="vector_entry_point", **given)
-    many.reset(seed=3)
-    many.action_space.seed(0)
-    ones: list[Any] = [gym.make(ID, disable_env_checker=True, **given) for _ in range(2)]
-    for index, one in enumerate(ones):
-        one.reset(seed=3 + index)
-    for _ in range(3):
-        actions = many.action_space.sample()
-        _, rewards, *_, infos = many.step(actions)
-        for index, one in enumerate(ones):
-            _, reward, *_, info = one.step(actions[index])
-            assert plain(reward) == plain(rewards[index])
-            for name, value in info["objectives"].items():
-                assert infos["objectives"][name][index] == value
-
-
 def test_a_record_replays_with_the_function(tmp_path: Path) -> None:
     plan = Plan(ID, {**SHORT, "rewards": ["improvement", LOSS]}, "random", 0)
     assert do_run(plan, tmp_path, lambda _: None, lambda _: None)
@@ -190,3 +165,53 @@ def test_what_no_reward_can_be_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         gym.make(ID, **{**SHORT, **arguments})
+
+
+SCALAR_ID = "FedHPO-DAC-LR-BreastCancer-v0"
+
+
+def single(seed: int, **arguments: Any) -> list[Any]:
+    env = gym.make(SCALAR_ID, disable_env_checker=True, **{**SHORT, **arguments})
+    seen, _ = env.reset(seed=seed)
+    found = [plain(dict(sorted(seen.items())))]
+    env.action_space.seed(0)
+    for _ in range(3):
+        seen, reward, over, _, info = env.step(env.action_space.sample())
+        found.append([plain(dict(sorted(seen.items()))), plain(reward), over, info])
+    return found
+
+
+def test_no_noise_is_the_environment_without_it() -> None:
+    plainly, quietly = single(0), single(0, noise={"bias": 2.0, "epsilon": math.inf})
+    assert quietly[0] == plainly[0]
+    for one, other in zip(plainly[1:], quietly[1:], strict=True):
+        truth = other[3].pop("truth")
+        assert plain(other) == plain(one)
+        assert truth["objectives"] == one[3]["objectives"]
+
+
+def test_a_private_loss_is_that_of_the_formula() -> None:
+    """All five clients, one number for each of four evaluations of an epsilon of 60."""
+    _, *steps = single(9, noise={"epsilon": 60.0})
+    truth = gym.make(SCALAR_ID, disable_env_checker=True, **SHORT)
+    truth.reset(seed=9)
+    key = int(stream(9, "evaluation_noise").integers(2**32))
+    truth.action_space.seed(0)
+    for number, (_, _, _, info) in enumerate(steps, start=1):
+        truth.step(truth.action_space.sample())
+        courses = truth.unwrapped.process.courses  # type: ignore[attr-defined]
+        losses = courses._batch.evaluate()[0][:, 1, 0].astype(np.float64)
+        added = stream(key, "evaluation_noise", number).laplace(size=(1, 1))[0, 0]
+        heard = np.clip(losses, 0.0, 10.0).mean() + added * (10.0 / 5) * 4 / 60.0
+        assert info["val_loss"] == pytest.approx(min(max(heard, 0.0), 10.0), abs=1e-6)
+        assert info["val_accuracy"] == 0.0
+
+
+def test_what_clients_do_not_report_is_refused() -> None:
+    for arguments, why in (
+        ({"noise": {"iid": 0.5}}, "potential='accuracy'"),
+        ({"noise": {"epsilon": 1.0}, "per_client": True}, "single clients"),
+        ({"noise": {"epsilon": 1.0, "evaluations": 3}}, "horizon"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            gym.make(SCALAR_ID, **{**SHORT, **arguments})

@@ -67,25 +67,6 @@ def _keeps(trial: dict[str, float], limits: Any) -> bool:
     return all(trial[name] <= limit for name, limit in pairs)
 
 
-def test_vector_environments_agree_bit_for_bit() -> None:
-    arguments: Any = {"constraints": TIGHT, "budget_trials": 8, "reward": "improvement"}
-    envs = gym.make_vec(ID, num_envs=5, vectorization_mode="vector_entry_point", **arguments)
-    envs.reset(seed=0)
-    singles = [gym.make(ID, disable_env_checker=True, **arguments) for _ in range(5)]
-    for env in singles:
-        env.reset(seed=0)
-    rng = np.random.default_rng(0)
-    for _ in range(8):
-        actions = rng.uniform(-1, 1, envs.action_space.shape).astype(np.float32)
-        seen, rewards, _, _, info = envs.step(actions)
-        for place, env in enumerate(singles):
-            alone, reward, _, _, told = env.step(actions[place])
-            assert rewards[place] == reward
-            assert info["violation"][place] == told["violation"]
-            assert info["incumbent"]["trial"][place] == told["incumbent"]["trial"]
-            assert np.array_equal(seen["incumbent"][place], alone["incumbent"])
-
-
 def test_a_total_violation_knows_no_weight_and_no_unit() -> None:
     objectives = gym.make(ID).get_wrapper_attr("objectives")
     values = np.array([[0.5, 0.1, 20.0], [0.5, 0.05, 10.0], [0.5, np.nan, 0.0]])
@@ -199,24 +180,6 @@ def test_budget_trials_takes_its_place(arguments: dict[str, Any], expected: int)
 def test_budget_trials_may_be_above_the_default() -> None:
     env = BudgetTermination(make_env(vector_reward=True).unwrapped, budget_trials=2 * MAX_TRIALS)
     assert env.budget.left(0.0, 0, MAX_TRIALS) == 0.5
-
-
-@pytest.mark.parametrize("kind", FREE)
-def test_the_vector_form_ends_at_the_same_trial(kind: str) -> None:
-    arguments: dict[str, Any] = {"max_trials": 5, **FREE[kind]}
-    single = gym.make(BOUND_ID, disable_env_checker=True, **arguments)
-    vector = gym.make_vec(BOUND_ID, num_envs=2, **arguments)
-    vector.reset(seed=0)
-    single.reset(seed=0)
-    action = np.full(single.action_space.shape or (), 0.3, np.float32)
-    for number in range(1, 6):
-        seen, reward, over, _, _ = single.step(action)
-        many, rewards, overs, _, _ = vector.step(np.stack([action, action]))
-        assert over == (number == 5)
-        assert overs.tolist() == [over, over]
-        assert rewards.tolist() == [reward, reward]
-        for name, values in seen.items():
-            assert np.array_equal(many[name][0], values)
 
 
 def test_a_spec_without_the_bound_is_made_again() -> None:

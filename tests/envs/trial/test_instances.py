@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
 
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.data import SOURCES, load_dataset
-from fedhpo_gym.envs.trial.env import TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import NAMES, TrialInstance
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.federated import LABEL_ENTROPY
 from fedhpo_gym.testing.rollout import plain
 
 ID = "FedHPO-LR-Vehicle-v1"
-N = 5
 SHORT = {"backend": "surrogate", "fidelity": {"client_sample_rate": 0.6}, "budget_trials": 3}
-KINDS: list[dict[str, Any]] = [
-    {"instances": "train", "budget_trials": 4, "reward": "regret"},
-    {"instances": "train", "budget_s": 900.0, "freeze_thaw": True},
-    {"instances": "train", "reward": "improvement", **SHORT},
-    {"instances": [{"seed": 3, "alpha": 0.1}, {"seed": 1}, {"seed": 2, "alpha": 0.1}], **SHORT},
-]
 
 
 def named(arguments: dict[str, Any], number: int = 60) -> list[TrialInstance]:
@@ -106,36 +96,6 @@ def test_the_observation_says_what_is_known_of_an_instance_and_not_its_name() ->
         later = env.step(env.action_space.sample())[0]["instance"]
         assert later.tolist() == shown["instance"].tolist()
     assert len(seen) == 4, "clients of other sizes are other statistics"
-
-
-@pytest.mark.fast(4)
-@pytest.mark.parametrize("arguments", KINDS, ids=str)
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_many_of_them_equal_single_environments(arguments: dict[str, Any], mode: str) -> None:
-    ours = gym.make_vec(ID, num_envs=N, autoreset_mode=mode, **arguments)
-    assert isinstance(ours, TrialVectorEnv)
-    one = [lambda: gym.make(ID, disable_env_checker=True, **arguments)]
-    theirs = SyncVectorEnv(one * N, autoreset_mode=mode)
-    first, other = ours.reset(seed=5), theirs.reset(seed=5)
-    drawn = [entry["index"] for entry in first[1]["instance"]]
-    assert drawn == other[1]["instance"]["index"].tolist()
-    assert len(set(drawn)) > 1
-    assert ordered(first[0]) == ordered(other[0])
-    ours.action_space.seed(0)
-    for step in range(12):
-        if step == 5:
-            ours = pickle.loads(pickle.dumps(ours))
-            ours.action_space.seed(1)
-        actions = ours.action_space.sample()
-        (mine, *outcome, info), (wanted, *expected, known) = (
-            ours.step(actions),
-            theirs.step(actions),
-        )
-        assert ordered(mine) == ordered(wanted)
-        assert plain(outcome) == plain(expected)
-        told = info["_instance"]
-        for key in ("index", "alpha", "seed") if told.any() else ():
-            assert info["instance"][key][told].tolist() == known["instance"][key][told].tolist()
 
 
 def test_a_vector_starts_on_the_instances_that_it_is_told() -> None:

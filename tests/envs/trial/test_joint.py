@@ -1,4 +1,4 @@
-"""The joint space: what is not active changes nothing, and what is trained is what was chosen."""
+"""Conditional spaces: what is not active changes nothing, and what is chosen is trained."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401
+from fedhpo_gym.agents import make_agent
+from fedhpo_gym.agents.base import Step
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import task_federation, task_label_frequencies
 from fedhpo_gym.building.build import build_sample
@@ -30,7 +33,6 @@ from fedhpo_gym.tasks.privacy import privacy_spent
 from fedhpo_gym.wrappers import NamedAction
 
 pytestmark = pytest.mark.raw
-
 TASK = get_task("Joint-ScotsSecondary")
 LOCAL: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.001, "batch_size": 32}
 LOCAL |= {"step_size": 2}
@@ -65,7 +67,7 @@ def test_every_table_has_the_joint_problem_in_three_regimes() -> None:
 
 
 def test_coordinates_that_are_not_active_change_no_bit() -> None:
-    env = gym.make("FedHPO-JointFew-ScotsSecondary-v1", seed=1, fidelity={"round": 2})
+    env = gym.make("FedHPO-JointFew-ScotsSecondary-v1", seed=1, fidelity={"round": 1})
     space: SearchSpace = env.get_wrapper_attr("search_space")
     rng, silent = np.random.default_rng(4), 0
     drawn = rng.uniform(-1, 1, (6, len(space))).astype(np.float32)
@@ -214,10 +216,10 @@ def test_a_sample_of_the_space_extends_a_smaller_one_and_is_what_training_gives(
 ) -> None:
     task = get_task("JointFew-ScotsSecondary")
     arguments: dict[str, Any] = {"rounds": 2, "rates": (0.1, 0.4), "workers": 1, "folder": tmp_path}
-    small = Sample(build_sample(task, 4, **arguments)).configurations()
-    sample = Sample(build_sample(task, 8, **arguments))
+    small = Sample(build_sample(task, 3, **arguments)).configurations()
+    sample = Sample(build_sample(task, 6, **arguments))
     configurations, rates = sample.configurations(), sample.codes("client_sample_rate")
-    assert configurations[:4] == small
+    assert configurations[:3] == small
     assert {one["model"] for one in configurations} == {"lr", "mlp"}
     raw = make_backend("raw", task)
     for course, given in enumerate(configurations):
@@ -225,3 +227,26 @@ def test_a_sample_of_the_space_extends_a_smaller_one_and_is_what_training_gives(
         expected = truth.best[sample.codes("seed")[course], :, 1, 0]
         found = sample.values("best", "val", "loss")[course, -1]
         np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)  # stored rounded
+
+
+ID = "FedHPO-LR-BreastCancer-v1"
+ARGUMENTS: dict[str, Any] = {
+    "backend": "raw",
+    "algorithm": "serveropt",
+    "fidelity": {"round": 2, "client_sample_rate": 1.0},
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "optuna-tpe", "bo-gp", "bo-rf", "de", "cma-es", "bo-kde"]
+)
+def test_optimizers_search_trees(name: str) -> None:
+    env = gym.make(ID, **ARGUMENTS)
+    agent = make_agent(name, env, 0)
+    observation, _ = env.reset(seed=0)
+    for _ in range(6):
+        action = agent.ask(observation)
+        observation, reward, terminated, _, info = env.step(action)
+        agent.tell(
+            Step(action, float(reward), terminated=terminated, info=info, observation=observation)
+        )

@@ -176,7 +176,7 @@ CLOCKS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(system=CLOCKS, name=st.sampled_from(NAMES), seed=st.integers(0, 2**32 - 1))
 def test_many_trials_cost_what_each_costs_on_every_clock(
     system: System, name: str, seed: int
@@ -257,20 +257,6 @@ def test_they_are_what_a_trial_is_charged(case: str) -> None:
         assert reward[1:4].tolist() == [-np.float32(cost[entry]) for entry in COSTS_NAMES[1:4]]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_vector_environments_say_the_same(case: str) -> None:
-    name, given = arguments(case)
-    many: Any = gym.make_vec(name, num_envs=3, **given)
-    many.reset(seed=0)
-    actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)
-    _, rewards, *_ = many.step(actions)
-    for index, action in enumerate(actions):
-        env = gym.make(name, disable_env_checker=True, **given)
-        env.reset(seed=0)
-        _, reward, *_ = env.step(action)
-        assert np.array_equal(reward, rewards[index])
-
-
 POWERED = {
     "system": {"model": "devices", "devices": "alike", "client_compute_w": 2.0,
                "upload_j_per_byte": 1e-3, "compute": "epochs"},
@@ -282,15 +268,11 @@ POWERED = {
 def test_energy_is_an_objective_where_devices_know_it(case: str) -> None:
     name, given = arguments(case)
     given = {**given, **POWERED}
-    many: Any = gym.make_vec(name, num_envs=3, **given)
-    many.reset(seed=0)
-    actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)
-    _, rewards, *_ = many.step(actions)
-    for index, action in enumerate(actions):
-        env: Any = gym.make(name, disable_env_checker=True, **given)
-        env.reset(seed=0)
-        _, reward, *_, info = env.step(action)
-        assert np.array_equal(reward, rewards[index])
+    env: Any = gym.make(name, disable_env_checker=True, **given)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(3):
+        info = env.step(env.action_space.sample())[-1]
         task, fidelity = env.unwrapped.task, Fidelity(**info["fidelity"])
         each = 2.0 * info["configuration"]["step_size"] + 4e-3 * task.num_parameters
         trained = fidelity.round * fidelity.sampled_clients(task.num_clients)

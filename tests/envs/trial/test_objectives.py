@@ -130,7 +130,9 @@ def test_it_is_what_the_function_says() -> None:
     assert reward[1:].tolist() == [-np.float32(gap_of(answer)), -np.float32(worst_error(answer))]
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"backend": "surrogate", "alpha": 0.1}])
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"backend": "surrogate", "alpha": 0.1}, {"noise": {"clients": 0.4, "bias": 1.0}}]
+)
 def test_vector_environments_say_the_same(kwargs: Any) -> None:
     name, given = "MO-FedHPO-LR-Vehicle-v1", {"objectives": [GAP, "val_loss"], **kwargs}
     many: Any = gym.make_vec(name, num_envs=3, **given)
@@ -139,7 +141,7 @@ def test_vector_environments_say_the_same(kwargs: Any) -> None:
     _, rewards, *_ = many.step(actions)
     for index, action in enumerate(actions):
         env = gym.make(name, disable_env_checker=True, **given)
-        env.reset(seed=0)
+        env.reset(seed=index)
         assert np.array_equal(env.step(action)[1], rewards[index])
 
 
@@ -249,6 +251,7 @@ def test_what_is_not_finite_is_a_bound_in_records_too(tmp_path: Path, minimize: 
         ({"sensitivity": lambda _: 1.0}, "`sensitivity` must return a finite number"),
         ({"sensitivity": lambda n: -n}, "`sensitivity` must return a finite number"),
         ({"sensitivity": lambda _: "much"}, "`sensitivity` of objective `x`"),
+        *((one, "must be a word") for one in ({"name": ""}, {"name": 3}, {"unit": 3})),
     ],
 )
 def test_what_is_said_of_it_is_checked(named: dict[str, Any], words: str) -> None:
@@ -274,13 +277,6 @@ def test_a_function_cannot_change_what_others_read() -> None:
     env.reset(seed=0)
     with pytest.raises(ValueError, match="read-only"):
         env.step(np.zeros(env.action_space.shape or (), np.float32))
-
-
-@pytest.mark.parametrize("named", [{"name": ""}, {"name": 3}, {"unit": 3}])
-def test_names_are_words(named: dict[str, Any]) -> None:
-    given = {"name": "a", "unit": "1", "minimize": True, "bounds": (0.0, 1.0), **named}
-    with pytest.raises(InvalidArgumentError, match="must be a word"):
-        Objective.of(lambda _: 0.0, **given)
 
 
 ID, SAMPLE = "FedHPO-LR-CreditG-v1", "FedHPO-LR-Synthetic-v1"
@@ -354,18 +350,6 @@ def test_under_an_epsilon_it_states_a_sensitivity() -> None:
     exact = own(sensitivity=np.zeros_like)
     for info in infos(ID, noise=PRIVATE, objectives=["val_loss", exact]):
         assert info["objectives"]["own"] == info["truth"]["objectives"]["own"]
-
-
-def test_vector_environments_hear_the_same() -> None:
-    given: dict[str, Any] = {"noise": FEW, "objectives": ["val_loss", own()]}
-    many: Any = gym.make_vec(f"MO-{ID}", num_envs=3, **given)
-    many.reset(seed=[1, 2, 3])
-    actions = np.random.default_rng(0).uniform(-1, 1, many.action_space.shape).astype(np.float32)
-    rewards = many.step(actions)[1]
-    for index, action in enumerate(actions):
-        env = gym.make(f"MO-{ID}", disable_env_checker=True, **given)
-        env.reset(seed=index + 1)
-        assert np.array_equal(env.step(action)[1], rewards[index])
 
 
 def test_privacy_of_training_is_another_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -46,11 +45,6 @@ def test_the_truth_is_all_that_can_be_asked(truth: Truth) -> None:
     assert own.truth is truth, "it is computed once"  # type: ignore[attr-defined]
 
 
-def test_it_prints_as_a_line(truth: Truth) -> None:
-    wanted = "Truth of val_loss, fairness_std, val_error for 672 queries, exact=True"
-    assert repr(truth) == wanted
-
-
 def test_the_optimum_is_the_tables(truth: Truth) -> None:
     table = open_table("LR-BreastCancer-fedavg")
     losses = table.objective()[-1, ..., -1, :].mean(axis=-1)
@@ -72,21 +66,6 @@ def test_fronts_are_those_of_exhaustive_search(truth: Truth, names: tuple[str, .
     assert truth.front(names).tolist() == front
     assert truth.ideal(names).tolist() == values.min(axis=0).tolist()
     assert truth.nadir(names).tolist() == values[front].max(axis=0).tolist()
-
-
-def test_hypervolumes_are_counted(truth: Truth) -> None:
-    corner = truth.nadir(TWO) * 1.5
-    points = truth.values[truth.front(TWO)][:, :2]
-    # Cells between all coordinates that occur: each is inside or outside as a whole.
-    xs, ys = (np.unique([*points[:, a][points[:, a] < corner[a]], corner[a]]) for a in (0, 1))
-    wanted = sum(
-        (x2 - x) * (y2 - y)
-        for (x, x2), (y, y2) in itertools.product(itertools.pairwise(xs), itertools.pairwise(ys))
-        if ((points <= (x, y)).all(axis=1)).any()
-    )
-    assert truth.hypervolume(corner, TWO) == pytest.approx(wanted, rel=1e-12)
-    some = truth.values[:50, :2]
-    assert truth.hypervolume(corner, TWO, some) <= truth.hypervolume(corner, TWO)
 
 
 def test_regret_is_zero_at_the_optimum_and_one_at_the_median(truth: Truth) -> None:
@@ -118,17 +97,6 @@ def test_nan_is_worse_than_any_number_and_puts_no_trial_out_of_the_front() -> No
     assert expected[1] == expected[2] < 1.0
     assert found.hypervolume_regret(asked).tolist() == expected
     assert found.hypervolume_regret(worst, observed=asked).tolist() == expected
-
-
-def test_hypervolume_regret_falls_to_zero_and_never_rises(truth: Truth) -> None:
-    for names in (TWO, (*TWO, "val_error")):
-        columns = [[one.name for one in truth.objectives].index(name) for name in names]
-        order = np.random.default_rng(0).permutation(len(truth.values))[:80]
-        order = [*order, *truth.front(names)]
-        shares = truth.hypervolume_regret(truth.values[order][:, columns], names)
-        assert (np.diff(shares) <= 1e-12).all()
-        assert shares[-1] == pytest.approx(0.0, abs=1e-9)
-        assert shares[0] > 0.1
 
 
 def test_one_trial_can_be_the_whole_front() -> None:
@@ -221,18 +189,6 @@ def test_who_watches_may_see_regret(truth: Truth) -> None:
         RegretInfo(gym.make("CartPole-v1"))
 
 
-def test_the_card_states_the_same_optimum() -> None:
-    table = open_table("LR-BreastCancer-fedavg")
-    found, best = fedhpo_gym.truth(ID, objectives=("val_loss",)), table.card["health"]["optimum"]
-    configuration, fidelity = found.query(found.optimum)
-    assert configuration == best["configuration"]
-    assert (fidelity.round, fidelity.client_sample_rate) == (
-        best["round"],
-        best["client_sample_rate"],
-    )
-    assert found.values[found.optimum, 0] == pytest.approx(best["val_loss"], rel=1e-4)
-
-
 def test_with_instances_it_is_that_of_the_episode() -> None:
     env = gym.make("FedHPO-LR-BreastCancer-v0", instances=[{"seed": 1}, {"seed": 2}])
     found = []
@@ -257,14 +213,6 @@ def test_constraints_bind_the_truth_as_they_bind_any_list_of_trials(name: str) -
     assert known.regret(feasible[:, 0]).min() == 0.0
     nobody = plain.under({"fairness_std": 0.0})
     assert nobody.values[nobody.optimum, 1] == plain.values[:, 1].min()
-
-
-def test_who_is_worse_than_a_random_trial_gains_no_volume() -> None:
-    truth = fedhpo_gym.truth("MO-FedHPO-LR-CreditG-v1")
-    loss = truth.values[:, 0]
-    bad = truth.values[loss > np.median(loss)]
-    assert truth.hypervolume_regret(bad)[-1] == 1.0
-    assert truth.hypervolume_regret(truth.values[loss.argmin()][None])[-1] < 0.7
 
 
 @pytest.mark.parametrize("wrong", ["x", {}, 1j, [[]], [1, "x"], None], ids=str)
@@ -363,16 +311,6 @@ def test_a_truth_without_the_search_is_beaten(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(truths, "ROUNDS", 1)
     monkeypatch.setattr(truths, "_known", type(truths._known)())
     assert lowest_regret("FedHPO-MLP-Digits-v1", 20_000) < -TOLERANCE
-
-
-def test_the_search_is_the_same_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(truths, "MAX_QUERIES", 300)
-    monkeypatch.setattr(truths, "ROUNDS", 5)
-    found = []
-    for _ in range(2):
-        monkeypatch.setattr(truths, "_known", type(truths._known)())
-        found.append(fedhpo_gym.truth(SMALL, backend="surrogate").values)
-    assert np.array_equal(*found)
 
 
 @pytest.mark.parametrize(("most", "places"), [(truths.MOST_METRICS, 64), (1, 8)])

@@ -60,44 +60,6 @@ def test_all_trials_together_spend_the_sum_of_their_divergences(given: Any) -> N
     assert env.reset(seed=0)[0]["tuning_privacy"].tolist() == [0.0] * 5
 
 
-def test_with_freeze_thaw_only_what_is_trained_anew_counts() -> None:
-    given = {**PRIVATE, "settings": {"epsilon": 1}, "freeze_thaw": True}
-    env: Any = gym.make(ID, **given)
-    env.reset(seed=0)
-    action = np.zeros(env.action_space.shape, np.float32)
-    first, again = (env.step(action)[0]["tuning_privacy"] for _ in range(2))
-    assert np.array_equal(first, again)
-    env = gym.make(ID, **{**given, "freeze_thaw": False})
-    env.reset(seed=0)
-    first, again = (env.step(action)[0]["tuning_privacy"] for _ in range(2))
-    assert (again[2:] == 2 * first[2:]).all()
-
-
-@pytest.mark.parametrize("given", [PRIVATE, TUNED])
-def test_vector_environments_say_the_same(given: Any) -> None:
-    arguments = {name: value for name, value in given.items() if name != "disable_env_checker"}
-    many: Any = gym.make_vec(ID, num_envs=2, budget_trials=2, **arguments)
-    many.reset(seed=0)
-    ones = [gym.make(ID, budget_trials=2, **given) for _ in range(2)]
-    for one in ones:
-        one.reset(seed=0)
-    rng = np.random.default_rng(1)
-    for number in range(5):  # the third step only resets
-        actions = rng.uniform(-1, 1, many.action_space.shape).astype(np.float32)
-        seen, _, _, _, infos = many.step(actions)
-        for index, one in enumerate(ones):
-            if number == 2:
-                mine, _ = one.reset()
-            else:
-                mine, *_, info = one.step(actions[index])
-                assert (
-                    infos["tuning_privacy"]["epsilon"][index] == info["tuning_privacy"]["epsilon"]
-                )
-                assert many.trial_info(index)["tuning_privacy"] == info["tuning_privacy"]
-            for name, value in mine.items():
-                assert np.array_equal(value, seen[name][index]), name
-
-
 @pytest.mark.parametrize("freeze_thaw", [False, True])
 def test_trials_that_run_when_the_budget_ends_have_spent(freeze_thaw: bool) -> None:
     given = {**PRIVATE, "settings": {"epsilon": 1}, "freeze_thaw": freeze_thaw}

@@ -1,4 +1,4 @@
-"""Tests of hypotheses: by hand, beside scipy's, and their laws."""
+"""Statistics: by hand, beside the formulas of scipy, rliable and autorank, and their laws."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ import pytest
 
 from fedhpo_gym.analysis.stats import (
     _groups,
+    area,
+    binomial_tail,
+    bootstrap_band,
+    bootstrap_interval,
+    chi2_tail,
     critical_difference,
+    data_profile,
+    ecdf,
     friedman,
     holm,
+    interquartile_mean,
     mean_ranks,
     nemenyi,
+    normal_tail,
+    normalised_regret,
+    overtuning,
+    probability_of_improvement,
     range_tail,
     rank_sum,
     ranks,
+    relative_overtuning,
     sign_test,
     wilcoxon,
     wilcoxon_holm,
@@ -121,19 +134,6 @@ def test_the_sign_test_counts_and_is_scipys() -> None:
     assert found.p_value == pytest.approx(0.1316, abs=5e-5)
 
 
-def test_swapping_agents_swaps_wins_and_losses() -> None:
-    x, y = draws(15, 2, 4, ties=True).T
-    one, other = sign_test(x, y), sign_test(y, x)
-    assert (one.wins, one.ties, one.losses) == (other.losses, other.ties, other.wins)
-    assert wilcoxon(x, y) == pytest.approx(wilcoxon(y, x))
-
-
-def test_a_monotone_transform_changes_no_rank_test() -> None:
-    values = draws(9, 4, 5)
-    assert friedman(np.exp(values)).statistic == pytest.approx(friedman(values).statistic)
-    np.testing.assert_allclose(nemenyi(np.exp(values)), nemenyi(values))
-
-
 def test_wilcoxon_holm_is_symmetric_and_adjusted() -> None:
     values = draws(14, 3, 6)
     pairs = [(1, 0), (2, 0), (2, 1)]
@@ -215,3 +215,160 @@ def test_the_rank_sum_test_counts_every_way_to_draw_a_sample() -> None:
     expected = scipy_stats.mannwhitneyu(x, y, method="asymptotic", use_continuity=False).pvalue
     assert rank_sum(x, y) == pytest.approx(expected, rel=1e-9)
     assert rank_sum(np.ones(40), np.ones(30)) == rank_sum(np.ones(2), np.ones(3)) == 1.0
+
+
+@pytest.mark.parametrize("z", [-3.0, 0.0, 1.96, 6.0])
+def test_normal(z: float) -> None:
+    assert normal_tail(z) == pytest.approx(scipy_stats.norm.sf(z), rel=1e-12)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 12])
+@pytest.mark.parametrize("x", [1e-3, 0.7, 3.84, 20.0, 90.0])
+def test_chi_squared(x: float, freedom: int) -> None:
+    assert chi2_tail(x, freedom) == pytest.approx(scipy_stats.chi2.sf(x, freedom), rel=1e-10)
+
+
+def test_chi_squared_at_zero_is_certain() -> None:
+    assert chi2_tail(0.0, 3) == 1.0
+    assert chi2_tail(-1.0, 3) == 1.0
+
+
+@pytest.mark.parametrize(("wins", "trials"), [(0, 0), (0, 5), (13, 20), (20, 20), (300, 500)])
+def test_binomial(wins: int, trials: int) -> None:
+    expected = scipy_stats.binom.sf(wins - 1, trials, 0.5)
+    assert binomial_tail(wins, trials) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 10])
+@pytest.mark.parametrize("q", [0.5, 2.0, 3.5, 6.0])
+def test_studentised_range(q: float, groups: int) -> None:
+    expected = scipy_stats.studentized_range.sf(q, groups, float("inf"))
+    assert range_tail(q, groups) == pytest.approx(expected, abs=1e-8)
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="freedom"):
+        chi2_tail(1.0, 0)
+    with pytest.raises(InvalidArgumentError, match="groups"):
+        range_tail(1.0, 1)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 50])
+def test_the_interquartile_mean_is_scipys_trimmed_mean(count: int) -> None:
+    values = stream(0, "iqm").normal(size=count)
+    assert interquartile_mean(values) == pytest.approx(scipy_stats.trim_mean(values, 0.25))
+
+
+def test_probability_of_improvement_is_mann_whitneys() -> None:
+    rng = stream(0, "poi")
+    x = [np.round(rng.normal(size=5), 1) for _ in range(6)]
+    y = [np.round(rng.normal(0.2, size=7), 1) for _ in range(6)]
+    u = [scipy_stats.mannwhitneyu(b, a).statistic / 35 for a, b in zip(x, y, strict=True)]
+    assert probability_of_improvement(x, y) == pytest.approx(np.mean(u))
+    assert probability_of_improvement(x, y) == pytest.approx(1 - probability_of_improvement(y, x))
+    assert probability_of_improvement(x, x) == pytest.approx(0.5)
+
+
+def test_probability_of_improvement_by_hand() -> None:
+    x, y = [np.array([1.0, 3.0])], [np.array([2.0, 3.0])]
+    assert probability_of_improvement(x, y) == pytest.approx((1 + 1 + 0 + 0.5) / 4)
+    with pytest.raises(InvalidArgumentError, match="same problems"):
+        probability_of_improvement(x, [])
+
+
+def test_an_ecdf_is_scipys() -> None:
+    values, at = stream(0, "ecdf").integers(0, 6, size=40) / 5, np.linspace(-0.2, 1.2, 15)
+    expected = scipy_stats.ecdf(values).cdf.evaluate(at)
+    np.testing.assert_allclose(ecdf(values, at), expected)
+
+
+def test_normalised_regret_by_hand() -> None:
+    values = np.array([0.0, 1.0, 2.0, 5.0, np.inf])
+    assert normalised_regret(values, 1.0, 3.0).tolist() == [0, 0, 0.5, 1, 1]
+    assert normalised_regret(values, 1.0, 1.0).tolist() == [0, 0, 1, 1, 1]
+    with pytest.raises(InvalidArgumentError, match="at most `worst`"):
+        normalised_regret(values, 2.0, 1.0)
+
+
+def test_data_profiles_by_hand() -> None:
+    curves = np.array([[1.0, 0.5, 0.05], [0.08, 0.08, 0.08]])
+    assert data_profile(curves, 0.1).tolist() == [0.5, 0.5, 1.0]
+    assert data_profile(curves, 0.0).tolist() == [0, 0, 0]
+    assert data_profile(curves[:, ::-1], 0.1).tolist() == [1.0, 1.0, 1.0], "solved stays solved"
+
+
+def test_areas_by_hand() -> None:
+    steps = np.array([[4.0, 2.0, 7.0], [1.0, 1.0, 1.0]])
+    assert area(steps, np.array([0.0, 1.0, 4.0])).tolist() == [2.5, 1.0]
+    with pytest.raises(InvalidArgumentError, match="each above"):
+        area(steps, np.array([0.0, 0.0, 1.0]))
+
+
+def test_overtuning_by_hand() -> None:
+    test = np.array([1.0, 0.4, 0.7])
+    assert overtuning(test) == pytest.approx(0.3)
+    assert relative_overtuning(test) == pytest.approx(0.5)
+    assert relative_overtuning(np.array([1.0, 1.2])) == np.inf
+    assert relative_overtuning(np.array([1.0, 0.2])) == 0
+    assert overtuning(np.array([0.5])) == 0
+    with pytest.raises(InvalidArgumentError, match="`test` must be"):
+        overtuning(np.array([]))
+
+
+def test_pointwise_bands_are_scipys_percentile_bootstrap() -> None:
+    curves = stream(0, "curves").normal(size=(20, 3)) * [1.0, 5.0, 0.1]
+    band = bootstrap_band(curves, seed=1, resamples=4000)
+    for t in range(3):
+        expected = scipy_stats.bootstrap(
+            (curves[:, t],), np.mean, n_resamples=4000, method="percentile",
+            rng=np.random.default_rng(0),
+        ).confidence_interval  # fmt: skip
+        width = expected.high - expected.low
+        assert band.lower[t] == pytest.approx(expected.low, abs=0.06 * width)
+        assert band.upper[t] == pytest.approx(expected.high, abs=0.06 * width)
+
+
+def test_simultaneous_bands_cover_whole_curves_and_are_wider() -> None:
+    rng = stream(0, "coverage")
+    inside, inside_each = [], []
+    for key in range(150):
+        curves = rng.normal(size=(40, 12))
+        band = bootstrap_band(curves, seed=key, level=0.9, resamples=300)
+        inside.append(np.all((band.all_lower <= 0) & (band.all_upper >= 0)))
+        inside_each.append(np.all((band.lower <= 0) & (band.upper >= 0)))
+    # Nine in ten for the one; for the other 0.9^12 = 0.28, if the times are independent.
+    assert 0.8 <= np.mean(inside) <= 0.97
+    assert np.mean(inside_each) < 0.5
+
+
+def test_bands_are_seeded_and_need_spread() -> None:
+    curves = stream(0, "seeded").normal(size=(5, 4))
+    one, again = bootstrap_band(curves, seed=3), bootstrap_band(curves, seed=3)
+    np.testing.assert_array_equal(one.all_upper, again.all_upper)
+    assert not np.array_equal(one.upper, bootstrap_band(curves, seed=4).upper)
+    flat = bootstrap_band(np.tile([0.1, 0.7], (3, 1)))
+    np.testing.assert_allclose(flat.all_upper, [0.1, 0.7])
+    np.testing.assert_allclose(flat.lower, [0.1, 0.7])
+    with pytest.raises(InvalidArgumentError, match="finite"):
+        bootstrap_band(np.array([[np.inf]]))
+    with pytest.raises(InvalidArgumentError, match="level"):
+        bootstrap_band(curves, level=1.0)
+
+
+def test_intervals_draw_within_samples() -> None:
+    samples = [np.array([0.0, 0.0]), np.array([1.0, 1.0])]
+    interval = bootstrap_interval(lambda drawn: float(np.mean(drawn)), samples)
+    assert interval == (0.5, 0.5)  # runs of one problem never take another's place
+
+
+def test_figures_are_those_of_rliable() -> None:
+    rng = stream(0, "rliable")
+    x = np.round(rng.normal(size=(9, 6)), 1)  # runs of six problems; higher is better there
+    y = np.round(rng.normal(0.3, size=(7, 6)), 1)
+    assert interquartile_mean(x) == pytest.approx(0.08214285714285714)
+    assert interquartile_mean(y) == pytest.approx(0.7227272727272728)
+    improvement = probability_of_improvement([*-x.T], [*-y.T])
+    assert improvement == pytest.approx(0.32671957671957674)
+    # It counts scores above a threshold: losses below the negative one.
+    profile = ecdf(-x, -np.array([-1.0, 0.0, 0.5, 1.0]) - 1e-9)
+    assert profile == pytest.approx([48 / 54, 31 / 54, 15 / 54, 7 / 54])
