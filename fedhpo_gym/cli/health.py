@@ -247,7 +247,7 @@ def write_survival(card: Path) -> dict[str, Any]:
 
 
 def survival_of(table: Table) -> dict[str, Any]:
-    """Return how far the losses of the best cells move, as JSON data.
+    """Return how far the losses of the best cells move under weights moved far below any meaning.
 
     Spreads are standard deviations of the logarithm of the loss, the root mean square over cells:
     `moved` over the draws, of the mean over seeds; `seeds` over the seeds, unmoved.

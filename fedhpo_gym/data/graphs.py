@@ -1,4 +1,4 @@
-"""Graph data: citation graphs, and sets of small graphs."""
+"""Citation graphs (Shchur et al., 2018), and what reading graphs of any kind has in common."""
 
 from __future__ import annotations
 

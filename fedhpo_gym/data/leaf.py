@@ -305,7 +305,10 @@ def merge(parts: Iterable[LeafData]) -> LeafData:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `preprocess` does; a step whose option is None is left out."""
+    """What LEAF's `preprocess.sh` offers; a step whose option is None is left out.
+
+    Different on purpose: draws have named streams, hierarchies survive every step that keeps users.
+    """
 
     sampling: Literal["iid", "niid"] | None = None  # -s
     fraction: Annotated[float, Range(0, 1, "(]")] = 0.1  # share of the samples to keep (--sf)
@@ -313,9 +316,8 @@ class Options:
     min_samples: Annotated[int, Range(0)] | None = None  # fewest samples a user must have (-k)
     split: Literal["user", "sample"] | None = None  # -t
     train_fraction: Annotated[float, Range(0, 1, "()")] = 0.9  # share of the training data (--tf)
-    gap: Annotated[int, Range(0)] | None = (
-        None  # samples left out between training and test, in order (Shakespeare: 79)
-    )
+    # samples left out between training and test, in order (Shakespeare: 79)
+    gap: Annotated[int, Range(0)] | None = None
     sampling_seed: int = 0  # seed of the sampling (--smplseed)
     split_seed: int = 0  # seed of the split (--spltseed)
 

@@ -1,4 +1,4 @@
-"""How well the federated model does: loss, error, and F1 over all clients."""
+"""What models are worth, loss, error, F1 and fairness, and what an evaluation spends."""
 
 from __future__ import annotations
 

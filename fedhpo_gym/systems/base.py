@@ -1,4 +1,4 @@
-"""What every system model shares: messages, and what a client's time is counted in."""
+"""What every system model shares: work, messages, and what a client's time is counted in."""
 
 from __future__ import annotations
 

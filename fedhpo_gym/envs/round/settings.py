@@ -1,4 +1,4 @@
-"""How long the episodes of round environments are, and what they reward: one checked record."""
+"""What an action of a round environment sets, how long episodes are, and what they reward."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ _aten: Any = torch.ops.aten
 
 @dataclass(eq=False)
 class StepTogether:
-    """A step of all items on one minibatch each."""
+    """A step of all items at once, as graphics processors need it; padded rows stay zero."""
 
     own: Parameters  # (items, ..), updated in place, but for the large layer's
     images: Tensor  # (items, rows, height, width, channels)
