@@ -25,7 +25,7 @@ from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.fronts import pairs, tau
+from fedhpo_gym.evaluation.multi_objective import pairs, tau
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table

@@ -28,7 +28,7 @@ from fedhpo_gym.core.errors import (
     unknown_name,
 )
 from fedhpo_gym.core.files import new_file, write_text
-from fedhpo_gym.evaluation.fronts import volumes_known
+from fedhpo_gym.evaluation.multi_objective import volumes_known
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.runs import JudgedRun, problem_arguments

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.evaluation.multi_objective import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.records.incumbents import Numbers, Trials
 from fedhpo_gym.records.record import Header, RunRecord
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core import archive
 from fedhpo_gym.core.checks import as_number, as_typed, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.evaluation.fronts import kendall
+from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.space import Dimension, Value
 from fedhpo_gym.stored import surrogate, table
 from fedhpo_gym.stored.catalogue import find, list_names

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import Range, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
+from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints
 from fedhpo_gym.wrappers.checks import check_env
 
 LARGEST: Final = float(np.finfo(np.float32).max)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import Range, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
-from fedhpo_gym.evaluation.fronts import hypervolume, non_dominated
+from fedhpo_gym.evaluation.multi_objective import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
 
 Floats = NDArray[np.float64]

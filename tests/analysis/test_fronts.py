@@ -17,7 +17,7 @@ pytest.importorskip("moocore")
 from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.fronts import attained
+from fedhpo_gym.evaluation.multi_objective import attained
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import RunRecord
 from fedhpo_gym.records.runs import ScoredTrials, at_full_level, scaled, volume_regret

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.fronts import attained, growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.evaluation.multi_objective import (
+    attained,
+    growing_volumes,
+    hypervolume,
+    non_dominated,
+)
 
 
 def test_by_hand() -> None:

@@ -17,7 +17,7 @@ from fedhpo_gym.cli.health import DIFFICULTY_HEADS, _cells, _trained
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.evaluation.fronts import kendall
+from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import EMBEDDED
@@ -159,7 +159,7 @@ def test_kendall_by_hand() -> None:
 
 @pytest.mark.parametrize("at_once", [7, 1 << 22])
 def test_kendall_is_that_of_scipy(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.evaluation.fronts._PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr("fedhpo_gym.evaluation.multi_objective._PAIRS_AT_ONCE", at_once)
     rng = np.random.default_rng(0)
     one, other = rng.integers(0, 20, (2, 60)).astype(float)
     other += one

@@ -82,7 +82,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pettingzoo": ("envs.round.parallel", "testing.checks"),
     "stable_baselines3": ("agents.sb3", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
-    "moocore": ("evaluation.fronts",),
+    "moocore": ("evaluation.multi_objective",),
     "ConfigSpace": ("space.configspace",),
     "matplotlib": ("*",),
     "pyarrow": ("records.parquet",),

@@ -33,7 +33,7 @@ from fedhpo_gym.envs.vector import (
     StepOutcome,
     checked_keys,
 )
-from fedhpo_gym.evaluation.constraints import Constraints
+from fedhpo_gym.evaluation.multi_objective import Constraints
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value

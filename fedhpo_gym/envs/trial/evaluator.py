@@ -22,7 +22,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Indices, Layout, Mask
-from fedhpo_gym.evaluation.constraints import read_constraints
+from fedhpo_gym.evaluation.multi_objective import read_constraints
 from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM, Noise, clients_evaluated
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of

@@ -28,7 +28,7 @@ from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.vector import Indices, Layout, Mask, columns_of
-from fedhpo_gym.evaluation.constraints import is_better
+from fedhpo_gym.evaluation.multi_objective import is_better
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
 from fedhpo_gym.space import Value

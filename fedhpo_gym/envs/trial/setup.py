@@ -15,7 +15,7 @@ from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.trial import instances, observation
-from fedhpo_gym.evaluation.constraints import Constraints, read_constraints, violations
+from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective

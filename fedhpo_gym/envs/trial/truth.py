@@ -16,8 +16,13 @@ from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
-from fedhpo_gym.evaluation.constraints import Constraints, read_constraints
-from fedhpo_gym.evaluation.fronts import growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.evaluation.multi_objective import (
+    Constraints,
+    growing_volumes,
+    hypervolume,
+    non_dominated,
+    read_constraints,
+)
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS
 from fedhpo_gym.objectives import Objective, values_of
 from fedhpo_gym.space import SearchSpace, Value

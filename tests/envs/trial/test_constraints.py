@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.evaluation.constraints import violations
+from fedhpo_gym.evaluation.multi_objective import violations
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
 from fedhpo_gym.records.runs import trials_of_run
