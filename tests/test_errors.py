@@ -3,6 +3,7 @@
 import ast
 import importlib
 import pickle
+import sys
 import tomllib
 from pathlib import Path
 
@@ -100,6 +101,13 @@ def test_every_extra_that_is_named_exists() -> None:
     named = {one.value for one in arguments if isinstance(one, ast.Constant)}
     named |= {source.library[1] for source in SOURCES.values() if source.library}
     assert {"raw", "plot", "data", "natural"} <= named <= set(extras)
+
+
+def test_a_policy_names_the_extra_that_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    monkeypatch.delitem(sys.modules, "fedhpo_gym.agents.sb3", raising=False)
+    with pytest.raises(errors.MissingDependencyError, match=r"pip install '\.\[rl\]'"):
+        importlib.import_module("fedhpo_gym.agents.sb3")
 
 
 def test_unknown_name_builds_the_whole_message() -> None:

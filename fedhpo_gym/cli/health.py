@@ -22,6 +22,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.catalogue import is_here, list_tables
 from fedhpo_gym.stored.difficulty import (
     CONTEST,
     CONTEST_LEFT,
@@ -93,9 +94,16 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
 
 
 def chosen(ids: Sequence[str]) -> list[Path]:
-    """Return the cards whose numbers ids answer from; all where no id is given."""
+    """Return the cards whose numbers ids answer from; all of this machine where no id is given."""
     if not ids:
-        return list(health_cards())
+        away = {f"{name}.table.json" for name in list_tables() if not is_here(name)}
+        if away:
+            complain(
+                "health",
+                f"{len(away)} tables are left out: fedhpo-gym-data, which is on no index, "
+                "is not installed; run `pip install ./data` in a checkout",
+            )
+        return [card for card in health_cards() if card.name not in away]
     found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]
     picked = []
     for word in ids:

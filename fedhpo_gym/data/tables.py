@@ -42,12 +42,10 @@ class TableSource(Source):
 
     @property
     def library(self) -> tuple[str, str] | None:
-        return ("sklearn", "data") if self.offline else None
-
-    @property
-    def here(self) -> bool:
-        """Whether it loads without a download: from scikit-learn, the data folder or the cache."""
-        return self.offline or local_file(self) is not None or _download_path(self).exists()
+        if self.offline:
+            return "sklearn", "data"
+        is_here = _download_path(self).exists() or _plain_file(self)
+        return None if is_here else ("openml", "data")
 
     def read(self) -> Dataset:
         """Return the table: (n, d) float64 features."""
@@ -97,12 +95,16 @@ TABLES = _listed(Path(__file__).with_suffix(".csv"))
 
 def local_file(source: TableSource) -> Path | None:
     """Return the verified plain file of a table in the data folder, or None if there is none."""
-    if source.file is None or source.sha256 is None:
-        return None
-    path = cache.find(source.file, f"tabular/{source.file}")
-    if path is not None:
+    path = _plain_file(source)
+    if path is not None and source.sha256 is not None:
         cache.verify(path, source.sha256, source.repair)
     return path
+
+
+def _plain_file(source: TableSource) -> Path | None:
+    if source.file is None or source.sha256 is None:
+        return None
+    return cache.find(source.file, f"tabular/{source.file}")
 
 
 def _download_path(source: TableSource) -> Path:

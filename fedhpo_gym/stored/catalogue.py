@@ -88,6 +88,17 @@ def open_table(wanted: str | Identity) -> Table:
     return table
 
 
+def is_here(name: str) -> bool:
+    """Return whether this machine has the arrays of a table; a damaged one says so when asked."""
+    try:
+        open_table(name).require_installed()
+    except MissingDataError:
+        return False
+    except DamagedDataError:
+        pass
+    return True
+
+
 def _instead(name: str, arguments: str) -> str:
     """Return what a variant without a table can be answered from, as the start of a sentence."""
     if find(name, ".surrogate.json") is not None:

@@ -79,8 +79,11 @@ def make_plans(request: Request) -> list[Plan]:
         raise InvalidArgumentError(
             f"`--shared-start` must not be negative, got {request.shared_start}"
         )
-    ids, agents = dict.fromkeys(map(resolve_id, request.ids)), dict.fromkeys(request.agents)
-    pairs = list(product(ids, agents))
+    if len(set(request.agents)) < len(request.agents):
+        raise InvalidArgumentError(
+            f"`agents` must name each agent once, got {', '.join(request.agents)}"
+        )
+    pairs = list(product(dict.fromkeys(map(resolve_id, request.ids)), request.agents))
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
         _check_trials(request, agent, env_id)

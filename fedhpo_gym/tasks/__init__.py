@@ -125,7 +125,8 @@ def get_task(name: str) -> Task:
     keys = [*TASKS, *TRAINED]
     versions = [key for key in keys if key.rpartition("-v")[0] == short]
     if not versions:
-        known = {key if "-v" in short else key.rpartition("-v")[0] for key in keys}
+        prefix = name.removesuffix(short)
+        known = {prefix + (key if "-v" in short else key.rpartition("-v")[0]) for key in keys}
         raise unknown_name("task", name, known)
     newest = max(versions, key=lambda key: int(key.rpartition("-v")[2]))
     return TASKS[newest] if newest in TASKS else TRAINED[newest]
