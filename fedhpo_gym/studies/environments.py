@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -258,8 +259,13 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
 
 
 def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Make an environment for a recorded run, without Gymnasium's checks of every step."""
-    return gym.make(env_id, disable_env_checker=True, **as_settable(env_id, kwargs))
+    """Make an environment for a recorded run, without Gymnasium's checks of every step.
+
+    Nor does it warn of an older version: a suite, or who names the version, means that one.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
+        return gym.make(env_id, disable_env_checker=True, **as_settable(env_id, kwargs))
 
 
 def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def test_run_writes_one_record_per_id_agent_and_seed(
     done = sorted((header.id, header.agent, header.seed) for header in headers)
     wanted = [(i, "random", s) for i in (ID, f"MO-{ID}") for s in range(5)]
     assert done == sorted(wanted + [(ID, "optuna-tpe", s) for s in range(2)])
-    assert "10 runs done, 0 already there" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "10 runs done, 0 already there" in out
+    assert f"`fedhpo-gym report {tmp_path}`" in out
 
 
 def test_fidelity_is_full_unless_asked_otherwise(tmp_path: Path) -> None:
