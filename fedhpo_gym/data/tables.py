@@ -190,7 +190,8 @@ def download_task(task_id: int, advice: str) -> dict[str, NDArray[Any]]:
         frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
     except Exception as error:
         raise MissingDataError(
-            f"OpenML task {task_id} could not be downloaded: {error}. {advice}"
+            f"OpenML could not be reached, or did not send its task {task_id} "
+            f"({type(error).__name__}). {advice}"
         ) from error
     columns: list[Column] = [_column(frame[name]) for name in frame.columns]
     features, labels = encode_columns([*columns, _column(target)])

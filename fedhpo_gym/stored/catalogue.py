@@ -19,7 +19,7 @@ COST = ", which first says what that costs (`--sample N` trains N courses only, 
 """What a message adds to the command that builds a table: a whole grid can take years."""
 KEEP = " (`--keep` where it says that errors are not accepted)"
 """What a message adds to the command that fits a surrogate: of some samples it refuses to."""
-TRAIN = 'train: gymnasium.make(..., backend="raw"); a wrapper such as RawBackend comes too late'
+TRAIN = 'train: gymnasium.make(..., backend="raw")'
 """How a message ends that says that there are no numbers."""
 
 

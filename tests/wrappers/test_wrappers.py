@@ -208,7 +208,7 @@ def test_a_missing_name_is_an_error() -> None:
     env = NamedAction(make_env())
     env.reset(seed=0)
     with pytest.raises(InvalidArgumentError, match=r"round.*missing"):
-        env.step({**CONFIGURATION, "client_sample_rate": 1.0})
+        env.step({**CONFIGURATION, "client_sample_rate": 1.0, "learning_rate": 99.0})
 
 
 # -------------------------------------------------------------------------------- backends

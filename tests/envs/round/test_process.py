@@ -252,7 +252,7 @@ def test_every_argument_is_documented() -> None:
         ({"budget_s": 0}, "`budget_s` must be in "),
         ({"dynamic": []}, "`dynamic` must be a list"),
         ({"instances": []}, "`instances` must hold"),
-        ({"system": {"compute": "epoch"}}, "`compute` must be one of"),
+        ({"system": {"compute": "epoch"}}, r"`system\['compute'\]` must be one of"),
         ({"system": {"computes": "epochs"}}, "unknown system parameter .*'compute'"),
     ],
     ids=str,
