@@ -129,14 +129,16 @@ def _labels(stored: StoredNumbers) -> dict[str, float] | None:
         return None
 
 
-TITLE = f"""# Difficulty of the stored problems
-
-Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+TERMS = f"""\
 All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
 surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best. The
 guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
 of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
 """
+TITLE = f"""# Difficulty of the stored problems
+
+Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+{TERMS}"""
 COLUMNS = {
     "settings": "hyperparameters that are chosen",
     **{
@@ -186,8 +188,7 @@ def difficulty(
         rows = [list(_trained(task, train)) for task in tasks]
     else:
         rows = [list(_cells(open_card(card))) for card in chosen(ids)]
-    if not ids:
-        say(TITLE)
+    say(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
         words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
         say(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))

@@ -295,9 +295,11 @@ def _one_thread() -> Iterator[None]:
 def _write_study(
     folder: Path, problems: str | Sequence[str], request: Request, left_out: Mapping[str, str]
 ) -> None:
+    asked = asdict(request)
     content = {
         "problems": problems if isinstance(problems, str) else list(problems),
-        **asdict(request),
+        "simulated_workers": asked.pop("workers"),
+        **asked,
         "left_out": left_out,
         "fedhpo_gym": __version__,
     }
