@@ -85,8 +85,6 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
             "`ID` must name problems with a table for `--survival`, which trains, got "
             f"{', '.join(ids) or 'none'}; `fedhpo-gym list` names them"
         )
-    with needing("training the best configurations", "torch", "raw", "torch"):
-        from fedhpo_gym.cli.health import survival_of, write_survival
     for card in tables:
         found = write_survival(card) if write else survival_of(Table(card))
         say(f"{card.name}: {survival_words(found)}")

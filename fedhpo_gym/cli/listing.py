@@ -180,12 +180,8 @@ def arguments_of(identity: Identity) -> Iterator[str]:
         if name == "algorithm" or value != getattr(default, name):
             yield f"{name}={value!r}"
     if settings:
-        words = (f"{name!r}: {_short(value)}" for name, value in settings)
+        words = (f"{name!r}: {int(x) if x == int(x) else x}" for name, x in settings)
         yield f"settings={{{', '.join(words)}}}"
-
-
-def _short(value: float) -> float | int:
-    return int(value) if value == int(value) else value
 
 
 AGENT_HEADS = ("agent", "acts on", "chooses rounds", "objectives", "constraints", "several workers")

@@ -194,15 +194,14 @@ KINDS = {"table": "Tables", "surrogate": "Surrogates"}
 
 def page() -> str:
     """Return the page."""
-    stored = [(card, open_card(card)) for card in health_cards()]
-    parts = [TITLE]
+    cards, parts = health_cards(), [TITLE]
+    stored = [open_card(card) for card in cards]
     for kind, title in KINDS.items():
-        chosen = [s for card, s in stored if card.name.endswith(f".{kind}.json")]
+        chosen = [s for c, s in zip(cards, stored, strict=True) if c.match(f"*.{kind}.json")]
         rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
         head = f"| {' | '.join(PROBLEM_HEADS)} |\n|{'---|' * len(PROBLEM_HEADS)}"
         parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
-    parts += section([s for _, s in stored])
-    parts += ["## What is degenerate\n", *_degenerate([s for _, s in stored])]
+    parts += [*section(stored), "## What is degenerate\n", *_degenerate(stored)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -407,9 +406,7 @@ def claim_words(stored: StoredNumbers) -> str | None:
 def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
     """Yield the parts of the page of all problems that are of objectives."""
     rows = []
-    for one in stored:
-        if not isinstance(one, Surrogate):
-            continue
+    for one in (one for one in stored if isinstance(one, Surrogate)):
         held = held_on(one.card)
         offered = [name for name, figures in held.items() if figures.passed]
         refused = [

@@ -44,8 +44,8 @@ class TableSource(Source):
     def library(self) -> tuple[str, str] | None:
         if self.offline:
             return "sklearn", "data"
-        is_here = _download_path(self).exists() or _plain_file(self)
-        return None if is_here else ("openml", "data")
+        plain = self.file and cache.find(self.file, f"tabular/{self.file}")
+        return None if plain or _download_path(self).exists() else ("openml", "data")
 
     def read(self) -> Dataset:
         """Return the table: (n, d) float64 features."""
@@ -95,16 +95,12 @@ TABLES = _listed(Path(__file__).with_suffix(".csv"))
 
 def local_file(source: TableSource) -> Path | None:
     """Return the verified plain file of a table in the data folder, or None if there is none."""
-    path = _plain_file(source)
-    if path is not None and source.sha256 is not None:
-        cache.verify(path, source.sha256, source.repair)
-    return path
-
-
-def _plain_file(source: TableSource) -> Path | None:
     if source.file is None or source.sha256 is None:
         return None
-    return cache.find(source.file, f"tabular/{source.file}")
+    path = cache.find(source.file, f"tabular/{source.file}")
+    if path is not None:
+        cache.verify(path, source.sha256, source.repair)
+    return path
 
 
 def _download_path(source: TableSource) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedhpo_gym.core.archive import EMBEDDED, require_writable
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.sample import SUFFIX, Sample
 from fedhpo_gym.stored.table import Table
@@ -92,10 +92,8 @@ def is_here(name: str) -> bool:
     """Return whether this machine has the arrays of a table; a damaged one says so when asked."""
     try:
         open_table(name).require_installed()
-    except MissingDataError:
-        return False
-    except DamagedDataError:
-        pass
+    except FedHPOError as error:
+        return not isinstance(error, MissingDataError)
     return True
 
 

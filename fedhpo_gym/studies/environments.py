@@ -255,7 +255,7 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]
     if not versions:
         raise unknown_name("problem" if others else "environment id", name, [*others, *known_ids()])
-    return max(versions, key=_version)
+    return max(versions, key=lambda known: int(known.rpartition("-v")[2]))
 
 
 def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
@@ -330,8 +330,3 @@ def _check_options(wanted: EnvSpec) -> None:
     limit = as_typed("spec: max_episode_steps", wanted.max_episode_steps, int | None)
     if limit is not None and limit < 1:
         raise InvalidArgumentError(f"`spec: max_episode_steps` must be positive, got {limit}")
-
-
-def _version(env_id: str) -> int:
-    found = _VERSION.search(env_id)
-    return int(found[1]) if found else -1

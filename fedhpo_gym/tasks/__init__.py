@@ -73,11 +73,6 @@ class LazyTasks(Mapping[str, Task]):
         return len(self._tables)
 
 
-def _tasks_of(table: NaturalTable) -> Iterator[Task]:
-    yield from natural_tasks(table)
-    yield from joint_tasks(table)
-
-
 TASKS = make_catalogue(
     with_version_one(
         (
@@ -100,7 +95,7 @@ TRAINED = LazyTasks(
         for table in NATURAL
         for name in names(table)
     },
-    _tasks_of,
+    lambda table: (*natural_tasks(table), *joint_tasks(table)),
 )
 """Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
 travel with the package, and what is said of `TASKS` is not said of them."""
