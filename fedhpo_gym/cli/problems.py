@@ -261,14 +261,8 @@ def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
     yield f"The other {healthy} of {len(stored)} have none of these faults."
 
 
-def _open_table(task: Task) -> StoredNumbers:
-    table = open_table(task.identity)
-    table.require_installed()
-    return table
-
-
 OPENERS: Final[Mapping[str, Callable[[Task], StoredNumbers]]] = {
-    "tabular": _open_table,
+    "tabular": lambda task: open_table(task.identity).require_installed(),
     "surrogate": lambda task: open_preferred(task.surrogate_identities),
 }
 SHARES: Final = (0.05, 0.2, 0.5)

@@ -44,8 +44,13 @@ class TableSource(Source):
     def library(self) -> tuple[str, str] | None:
         if self.offline:
             return "sklearn", "data"
+        return None if self.here else ("openml", "data")
+
+    @property
+    def here(self) -> bool:
+        """Whether it loads without a download: from scikit-learn, the data folder or the cache."""
         plain = self.file and cache.find(self.file, f"tabular/{self.file}")
-        return None if plain or _download_path(self).exists() else ("openml", "data")
+        return self.offline or bool(plain) or _download_path(self).exists()
 
     def read(self) -> Dataset:
         """Return the table: (n, d) float64 features."""
