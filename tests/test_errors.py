@@ -104,7 +104,8 @@ def test_every_extra_that_is_named_exists() -> None:
 
 
 def test_a_policy_names_the_extra_that_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "stable_baselines3", None)
+    for name in ("stable_baselines3", "stable_baselines3.common.vec_env"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "fedhpo_gym.agents.sb3", raising=False)
     with pytest.raises(errors.MissingDependencyError, match=r"pip install '\.\[rl\]'"):
         importlib.import_module("fedhpo_gym.agents.sb3")

@@ -59,6 +59,7 @@ def test_misspelt_words_are_answered_with_the_nearest(
     status, _, err = said(words, capsys)
     assert status == 2
     assert f"Did you mean '{near}'" in err
+    assert len(said(["list", "nonsense"], capsys)[2]) < 200
 
 
 def test_a_list_takes_a_suite_and_show_names_it(capsys: pytest.CaptureFixture[str]) -> None:
