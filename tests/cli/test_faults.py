@@ -290,7 +290,7 @@ try:
 except MissingDependencyError as error:
     print(error)
 """
-    assert run_python(code).startswith("model GCN needs torch")
+    assert run_python(code).startswith("model GNN needs torch")
 
 
 # ------------------------------------------------------------------------------------ the rest
