@@ -2,6 +2,7 @@
 
 Both see what any user sees: actions, rewards, and when the budget is spent. How much of the known
 hypervolume they still miss, over simulated time, is computed afterwards from what trials brought.
+Needs the extras `agents`, for optuna, and `fronts`.
 """
 
 import gymnasium as gym

@@ -15,6 +15,8 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
+from fedhpo_gym.cli import ERROR, main
+from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.core import archive
 from fedhpo_gym.core.archive import EMBEDDED, second_folder
 from fedhpo_gym.core.errors import MissingDataError
@@ -57,12 +59,32 @@ def test_one_version_stands_in_both() -> None:
 
 @pytest.mark.usefixtures("core_alone")
 def test_without_the_second_an_id_names_the_line_that_brings_it() -> None:
-    with pytest.raises(MissingDataError, match=r"'fedhpo-gym\[tables\]'.*pip install ./data`$"):
+    with pytest.raises(MissingDataError, match=r"on no index.*`pip install ./data`$"):
         gym.make("FedHPO-LR-CreditG-v0")
     with pytest.raises(MissingDataError, match=r"numbers of MLP-.*pip install ./data`$"):
         open_sample("MLP-Car-v1-fedavg-standardized").codes("seed")
     # What it is and how good it is, cards say.
     assert open_table("LR-CreditG-fedavg").card["health"]
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_without_the_second_commands_do_what_they_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    assert main(["list", "FedHPO-LR-CreditG-v0"]) == 0
+    assert "tabular" not in capsys.readouterr().out
+    assert main(["show", "FedHPO-LR-CreditG-v0"]) == 0
+    assert "\ntabular: no; the numbers of LR-CreditG-fedavg are in" in capsys.readouterr().out
+    names = {card.name for card in chosen(())}
+    assert {one.removesuffix(".table.json") for one in names} & {*list_tables()} == {
+        name for name in list_tables() if "-v1-" in name
+    }
+    assert "9 tables are left out" in capsys.readouterr().err
+    assert main(["compare", "paper", "--agents", "random", "--out", str(tmp_path)]) == ERROR
+    said = capsys.readouterr().err
+    assert "that are not: 7 need `pip install ./data` in" in said
+    assert "; 13 lack other numbers or data, FedHPO-CNN-FEMNIST-v0 the first" in said
+    assert not [one for one in recwarn if "out of date" in str(one.message)]
 
 
 @pytest.mark.usefixtures("core_alone")

@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -59,6 +60,14 @@ def test_another_missing_module_is_no_missing_dependency() -> None:
     ):
         importlib.import_module("no_such_module")
     assert not isinstance(caught.value, errors.FedHPOError)
+
+
+def test_a_policy_names_the_extra_that_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stable_baselines3", "stable_baselines3.common.vec_env"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "fedhpo_gym.agents.sb3", raising=False)
+    with pytest.raises(errors.MissingDependencyError, match=r"pip install '\.\[rl\]'"):
+        importlib.import_module("fedhpo_gym.agents.sb3")
 
 
 def test_unknown_name_builds_the_whole_message() -> None:

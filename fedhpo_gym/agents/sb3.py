@@ -18,7 +18,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import VecEnv
 
 from fedhpo_gym.agents.policy import Policy
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
@@ -27,7 +26,7 @@ from fedhpo_gym.core.seeding import stream
 with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
     import stable_baselines3 as sb3
     import torch
-    from stable_baselines3.common.vec_env import VecNormalize
+    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 
 ALGORITHMS: Final = ("A2C", "PPO", "SAC")

@@ -109,9 +109,9 @@ def read_library(path: Path) -> RunLibrary:
 
 
 def _row(line: Mapping[str, str | None]) -> tuple[str, str, float, float, float]:
-    validation = finite(line["validation"])
-    test = finite(line["test"]) if "test" in line else validation
-    cost = finite(line["cost"]) if "cost" in line else 1.0
+    validation = finite(line, "validation")
+    test = finite(line, "test") if "test" in line else validation
+    cost = finite(line, "cost") if "cost" in line else 1.0
     return str(line["algorithm"]), str(line["problem"]), validation, test, cost
 
 

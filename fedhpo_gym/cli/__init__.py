@@ -27,7 +27,7 @@ from typing import Final
 
 from fedhpo_gym.cli.console import complain, take_arguments
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.errors import FedHPOError
+from fedhpo_gym.core.errors import FedHPOError, unknown_name
 from fedhpo_gym.core.processes import terminated_as_interrupted
 
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
@@ -89,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = next((word for word in words if word in COMMANDS), "fedhpo-gym")
     try:
         with terminated_as_interrupted():
-            options = make_parser(words).parse_args(words)
+            parser = make_parser(words)
+            if words and words[0] not in COMMANDS and not words[0].startswith("-"):
+                parser.error(str(unknown_name("command", words[0], COMMANDS)))
+            options = parser.parse_args(words)
             status: int = options.call(options)
             sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has stopped, as `head` does
@@ -107,11 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Return the parser of all subcommands, or of the one that some words name."""
-    parser = argparse.ArgumentParser(prog="fedhpo-gym", description=DESCRIPTION)
+    parser = argparse.ArgumentParser("fedhpo-gym", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (place, text) in COMMANDS.items():
-        sub = commands.add_parser(name, help=text, description=f"{text}.")
+        sub = commands.add_parser(name, help=text, description=f"{text}.", allow_abbrev=False)
         if words is not None and name not in words[:1]:
             continue
         module, _, function = place.partition(":")
@@ -121,5 +124,5 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
             continue
         actions = sub.add_subparsers(dest="action", required=True, metavar="ACTION")
         for action, (inner, words_of) in found.items():
-            take_arguments(actions.add_parser(action, help=words_of), inner)
+            take_arguments(actions.add_parser(action, help=words_of, allow_abbrev=False), inner)
     return parser

@@ -30,10 +30,8 @@ def main(
         return 0 if _truths_hold(ids or ["all"]) else 1
     if not ids and not engine:
         raise InvalidArgumentError("`ids` must name what to check, got none; or give `--engine`")
-    refused = engine and not _engine_holds()
-    if ids and not _ids_pass(ids):
-        return 1
-    return 1 if refused else 0
+    holds = not engine or _engine_holds()
+    return 0 if (not ids or _ids_pass(ids)) and holds else 1
 
 
 def _truths_hold(words: Sequence[str]) -> bool:

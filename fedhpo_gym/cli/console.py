@@ -108,7 +108,8 @@ def _add(parser: argparse.ArgumentParser, one: _Parameter) -> None:
         return
     if hint is not bool:
         how |= {"required": not is_given}
-        how |= {"default": _fresh(one.default)} if is_given else {}
+        fresh = list(one.default) if isinstance(one.default, tuple) else one.default
+        how |= {"default": fresh} if is_given else {}
     flag = arg.flag or f"--{one.name.replace('_', '-')}"
     parser.add_argument(flag, dest=one.name, **how)
 
@@ -127,10 +128,6 @@ def _values(hint: Any, one: _Parameter, *, is_given: bool, arg: Arg) -> dict[str
         "type": of,
         **({"action": "extend", "nargs": "+"} if arg.several else {"action": "append"}),
     }
-
-
-def _fresh(default: Any) -> Any:
-    return list(default) if isinstance(default, tuple) else default
 
 
 NARROWEST, FEWEST = 40, 12

@@ -71,7 +71,7 @@ def build(
         "workers": workers, "merge": merge, "device": device, "address": cluster.address,
         "announce": partial(_announce, yes), "folder": out,
     }  # fmt: skip
-    of_samples = {
+    of_samples: dict[str, Any] = {
         "rounds": rounds, "rates": rates, "repeat_every": repeat_every,
         "only_finished": only_finished,
     }  # fmt: skip
@@ -84,15 +84,9 @@ def build(
                 )
         card = build_table(task, **where)
     else:
-        card = build_sample(
-            task,
-            sample,
-            rounds=_numbers("rounds", rounds, int),
-            rates=_numbers("rates", rates, float),
-            repeat_every=repeat_every,
-            only_finished=only_finished,
-            **where,
-        )
+        of_samples["rounds"] = _numbers("rounds", rounds, int)
+        of_samples["rates"] = _numbers("rates", rates, float)
+        card = build_sample(task, sample, **of_samples, **where)
     say(str(card))
     return 0
 
@@ -144,10 +138,9 @@ def _fetch_data(name: str) -> str:
     dataset = load_dataset(name)
     rows, *shape = dataset.features.shape
     columns = "x".join(map(str, shape))
-    found = f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes"
-    if SOURCES[name].open_licence:
-        return found
-    return f"{found}; no open licence ({SOURCES[name].licence})"
+    source = SOURCES[name]
+    closed = "" if source.open_licence else f"; no open licence ({source.licence})"
+    return f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes{closed}"
 
 
 def leaf(

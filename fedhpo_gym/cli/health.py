@@ -22,6 +22,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.catalogue import is_here, list_tables
 from fedhpo_gym.stored.difficulty import (
     CONTEST,
     CONTEST_LEFT,
@@ -84,8 +85,6 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
             "`ID` must name problems with a table for `--survival`, which trains, got "
             f"{', '.join(ids) or 'none'}; `fedhpo-gym list` names them"
         )
-    with needing("training the best configurations", "torch", "raw", "torch"):
-        from fedhpo_gym.cli.health import survival_of, write_survival
     for card in tables:
         found = write_survival(card) if write else survival_of(Table(card))
         say(f"{card.name}: {survival_words(found)}")
@@ -93,9 +92,16 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
 
 
 def chosen(ids: Sequence[str]) -> list[Path]:
-    """Return the cards whose numbers ids answer from; all where no id is given."""
+    """Return the cards whose numbers ids answer from; all of this machine where no id is given."""
     if not ids:
-        return list(health_cards())
+        away = {f"{name}.table.json" for name in list_tables() if not is_here(name)}
+        if away:
+            complain(
+                "health",
+                f"{len(away)} tables are left out: fedhpo-gym-data, which is on no index, "
+                "is not installed; run `pip install ./data` in a checkout",
+            )
+        return [card for card in health_cards() if card.name not in away]
     found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]
     picked = []
     for word in ids:
@@ -121,14 +127,16 @@ def _labels(stored: StoredNumbers) -> dict[str, float] | None:
         return None
 
 
-TITLE = f"""# Difficulty of the stored problems
-
-Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+TERMS = f"""\
 All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
 surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best. The
 guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
 of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
 """
+TITLE = f"""# Difficulty of the stored problems
+
+Made by `fedhpo-gym difficulty` from the stored numbers; `fedhpo-gym difficulty ID` says it of one.
+{TERMS}"""
 COLUMNS = {
     "settings": "hyperparameters that are chosen",
     **{
@@ -178,8 +186,7 @@ def difficulty(
         rows = [list(_trained(task, train)) for task in tasks]
     else:
         rows = [list(_cells(open_card(card))) for card in chosen(ids)]
-    if not ids:
-        say(TITLE)
+    say(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
         words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
         say(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))

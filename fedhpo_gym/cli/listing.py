@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.agents import AGENTS, agent_class
 from fedhpo_gym.agents.base import Agent
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.backends import BACKENDS, COURSES
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli.console import Word, say, say_prose, say_table
-from fedhpo_gym.core.errors import (
-    FedHPOError,
-    MissingDependencyError,
-    missing_dependency,
-    unknown_name,
-)
+from fedhpo_gym.core.errors import FedHPOError, MissingDependencyError, unknown_name
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
-from fedhpo_gym.stored.catalogue import list_tables, open_table
+from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.studies.environments import known_ids
@@ -29,23 +25,18 @@ from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
 
 VARIANT_HEADS = ("id", "backends", "arguments")
-SOME = 3
-"""Ids that a reason names; the others are counted."""
 HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 
 
 def list_ids(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it, or of its suite."""
-    registered, tables, surrogates = set(known_ids()), list_tables(), list_surrogates()
-    rows = [
-        _task_row(task, backends(task, tables, surrogates))
-        for task in TASKS.values()
-        if task.id in registered
-    ]
+    registered, surrogates = set(known_ids()), list_surrogates()
+    tables = [name for name in list_tables() if is_here(name)]
+    rows = [_row(one.id, tables, surrogates) for one in TASKS.values() if one.id in registered]
     if word is not None:
         ids = suite(word) if word in SUITES else [n for n in sorted(registered) if word in n]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
-        named = kept or [*_named(ids, tables, surrogates)]
+        named = kept or [_row(name, tables, surrogates) for name in ids]
         if not named:
             known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
@@ -62,23 +53,12 @@ def list_ids(word: Word = None) -> int:
     return 0
 
 
-def _named(
-    ids: Iterable[str], tables: Sequence[str], surrogates: Sequence[str]
-) -> Iterator[tuple[str, ...]]:
-    """Yield a line of each id."""
-    for name in ids:
-        task = get_task(name)
-        found = backends(task, tables, surrogates)
-        yield (name, *_task_row(task, [x for x in found if x == "raw" or "DAC-" not in name])[1:])
-
-
 def _notes(registered: Container[str]) -> Iterator[str]:
     """Yield what the table does not say, a paragraph at a time."""
     yield (
         "tuned: hyperparameters. grid: configurations of a table, with the values between them on "
         "a surrogate and raw. budget: simulated hours of an episode."
     )
-    yield from reasons([task for task in TASKS.values() if task.id in registered])
     if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
         yield (
             f"{len(always)} more ids train on {len(NATURAL)} natural federations, "
@@ -93,12 +73,24 @@ def _notes(registered: Container[str]) -> Iterator[str]:
         )
     if any(f"MO-{task.id}" in registered for task in TASKS.values()):
         yield "Every id is also there as MO-..., with one reward per objective."
+    if without := sum(bool(why_not(task)) for task in TASKS.values() if task.id in registered):
+        yield (
+            f'backend="federatedscope" does not answer {without} of these ids here; '
+            "`fedhpo-gym show ID` says why."
+        )
 
 
-def _task_row(task: Task, answers: Sequence[str]) -> tuple[str, ...]:
-    names = ", ".join(answers) or "none yet"
+def _row(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:
+    task, taken = get_task(env_id), backends_of(env_id)
+    found = [name for name in backends(task, tables, surrogates) if name in taken]
+    names = ", ".join(found) or f"none yet: `{_what_helps(task, taken)}`"
     budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
-    return task.id, str(task.num_clients), str(len(task.space)), grid, budget, names
+    return env_id, str(task.num_clients), str(len(task.space)), grid, budget, names
+
+
+def backends_of(env_id: str) -> Collection[str]:
+    """Return the backends that an id takes: trials are stored, courses that stand still are not."""
+    return COURSES if "DAC-" in env_id else BACKENDS
 
 
 def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
@@ -113,27 +105,17 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
     return found
 
 
-def lacking(task: Task) -> str:
-    """Return the error of what a task cannot be trained without and is not installed, if any."""
+def _what_helps(task: Task, taken: Container[str]) -> str:
+    missing = lacking(task)
+    away = "tabular" in taken and find(task.table_name, ".table.json") is not None
+    return "pip install ./data" if away or not missing else f"pip install '.[{missing[1]}]'"
+
+
+def lacking(task: Task) -> tuple[str, str] | None:
+    """Return a package that is not installed and its extra, if training a task needs one."""
     trainer = ("numba", "compiled") if COMPILED.issuperset(task.models) else ("torch", "raw")
     needed = (trainer, SOURCES[task.dataset].library)
-    missing = [pair for pair in needed if pair and not find_spec(pair[0])]
-    return str(missing_dependency("training it", *missing[0])) if missing else ""
-
-
-def reasons(tasks: Sequence[Task]) -> Iterator[str]:
-    """Yield why FederatedScope does not answer some tasks here, a reason at a time."""
-    grouped: dict[str, list[str]] = {}
-    for task in tasks:
-        if reason := why_not(task):
-            grouped.setdefault(reason, []).append(task.id)
-    for reason, ids in grouped.items():
-        some = (
-            ", ".join(ids)
-            if len(ids) <= SOME
-            else f"{', '.join(ids[:SOME])} and {len(ids) - SOME} more"
-        )
-        yield f'backend="federatedscope" does not answer {some}: {reason}.'
+    return next((pair for pair in needed if pair and not find_spec(pair[0])), None)
 
 
 def stored_variants(
@@ -198,12 +180,8 @@ def arguments_of(identity: Identity) -> Iterator[str]:
         if name == "algorithm" or value != getattr(default, name):
             yield f"{name}={value!r}"
     if settings:
-        words = (f"{name!r}: {_short(value)}" for name, value in settings)
+        words = (f"{name!r}: {int(x) if x == int(x) else x}" for name, x in settings)
         yield f"settings={{{', '.join(words)}}}"
-
-
-def _short(value: float) -> float | int:
-    return int(value) if value == int(value) else value
 
 
 AGENT_HEADS = ("agent", "acts on", "chooses rounds", "objectives", "constraints", "several workers")
@@ -212,19 +190,21 @@ MANY = {"scalar": "one", "vector": "many", "any": "one or many"}
 
 def list_agents(word: Word = None) -> int:
     """Print a line per agent whose line holds a word, or of `module:Class`; 0."""
-    rows, missing = [], []
-    for name in (word,) if word and ":" in word else AGENTS:
+    rows, missing = [], dict[str, list[str]]()
+    for name in (word,) if word and (":" in word or word in AGENTS) else AGENTS:
         try:
-            rows.append(_agent_row(name, agent_class(name)))
+            row = _agent_row(name, agent_class(name))
         except MissingDependencyError as error:
-            missing.append(f"{name}: {error}")
-    if word is not None:
-        rows = [row for row in rows if word in " ".join(row)]
-        if not rows:
-            raise unknown_name("agent", word, AGENTS)
+            if (word or "") in name:
+                missing.setdefault(str(error), []).append(name)
+            continue
+        if (word or "") in " ".join(row):
+            rows.append(row)
+    if word and not (rows or missing):
+        raise unknown_name("agent", word, AGENTS)
     say_table(AGENT_HEADS, rows)
-    for words in missing:
-        say(f"\nNot listed: {words}")
+    for words, names in missing.items():
+        say(f"\nNot listed: {', '.join(names)}: {words}")
     return 0
 
 

@@ -194,15 +194,14 @@ KINDS = {"table": "Tables", "surrogate": "Surrogates"}
 
 def page() -> str:
     """Return the page."""
-    stored = [(card, open_card(card)) for card in health_cards()]
-    parts = [TITLE]
+    cards, parts = health_cards(), [TITLE]
+    stored = [open_card(card) for card in cards]
     for kind, title in KINDS.items():
-        chosen = [s for card, s in stored if card.name.endswith(f".{kind}.json")]
+        chosen = [s for c, s in zip(cards, stored, strict=True) if c.match(f"*.{kind}.json")]
         rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
         head = f"| {' | '.join(PROBLEM_HEADS)} |\n|{'---|' * len(PROBLEM_HEADS)}"
         parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
-    parts += section([s for _, s in stored])
-    parts += ["## What is degenerate\n", *_degenerate([s for _, s in stored])]
+    parts += [*section(stored), "## What is degenerate\n", *_degenerate(stored)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -263,7 +262,7 @@ def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
 
 
 OPENERS: Final[Mapping[str, Callable[[Task], StoredNumbers]]] = {
-    "tabular": lambda task: open_table(task.identity),
+    "tabular": lambda task: open_table(task.identity).require_installed(),
     "surrogate": lambda task: open_preferred(task.surrogate_identities),
 }
 SHARES: Final = (0.05, 0.2, 0.5)
@@ -401,9 +400,7 @@ def claim_words(stored: StoredNumbers) -> str | None:
 def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
     """Yield the parts of the page of all problems that are of objectives."""
     rows = []
-    for one in stored:
-        if not isinstance(one, Surrogate):
-            continue
+    for one in (one for one in stored if isinstance(one, Surrogate)):
         held = held_on(one.card)
         offered = [name for name, figures in held.items() if figures.passed]
         refused = [

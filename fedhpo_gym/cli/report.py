@@ -81,7 +81,8 @@ def report(
     foreign = [(path, run) for path in tables for run in read_table(path, rule)]
     records = each_judged_run("report", paths, damaged) if paths else ()
     problems = group(records, foreign, present_fingerprint, rule, known_of)
-    target = _figure_file(figure, out) if figure else out or _beside(named[0])
+    beside = named[0] if named[0].is_dir() else named[0].parent
+    target = _figure_file(figure, out) if figure else out or beside / "report.html"
     require_writable(target.parent, "`--out`, without its last part,")
     if tell and not find_spec("matplotlib"):  # who wins needs nothing that draws
         say("\n".join(sentences(problems)))
@@ -161,10 +162,6 @@ def _unfinished(paths: Sequence[Path]) -> list[list[str]]:
         for found in read_log(path)
         if found["status"] not in GOOD
     ]  # fmt: skip
-
-
-def _beside(path: Path) -> Path:
-    return (path if path.is_dir() else path.parent) / "report.html"
 
 
 def whole_records(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_table
-from fedhpo_gym.cli.listing import lacking
+from fedhpo_gym.cli.listing import backends_of, lacking
 from fedhpo_gym.cli.problems import (
     LIMIT_HEADS,
     OPENERS,
@@ -23,7 +23,12 @@ from fedhpo_gym.cli.problems import (
     survival_words,
     verdicts_of,
 )
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    missing_dependency,
+    unknown_name,
+)
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
@@ -81,7 +86,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "space": task.space.to_dict()["dimensions"],
         "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],
         "budget_s": task.budget_s,
-        "backends": {name: _answers(name, task) for name in BACKENDS},
+        "backends": {name: _answers(name, task) for name in backends_of(env_id)},
         "backend": backend,
         "stored": _stored(backend, task),
         "elsewhere": elsewhere(task) if backend in OPENERS else [],
@@ -124,10 +129,10 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     """Return whether a backend can answer here, and how or why not."""
     if name == "raw":
         if missing := lacking(task):
-            return {"answers": False, "words": missing}
+            return {"answers": False, "words": str(missing_dependency("training it", *missing))}
         source = SOURCES[task.dataset]
-        brought = source.offline or source.library
-        words = "" if brought else f"; the data comes by `{source.repair}`"
+        fetched = not source.offline and "download" in source.repair
+        words = f"; the data comes by `{source.repair}`" if fetched else ""
         trains = f"trains any configuration, on {source.name}, at {_trained(task)}{words}"
         return {"answers": True, "words": trains}
     if name == "federatedscope":
@@ -212,7 +217,7 @@ def _print(found: Mapping[str, Any]) -> None:
         say(textwrap.fill(words, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
     stored = found["stored"]
     if stored is None:
-        say(f"\nThe backend {found['backend']!r} has no stored numbers, so no health is known.")
+        say(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")
         for line in found["elsewhere"]:
             say(f"The same variant has stored numbers in another version: {line}.")
         return

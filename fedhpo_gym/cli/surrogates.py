@@ -74,7 +74,9 @@ def fit_all(folder: Path, *, keep: bool) -> int:
     from fedhpo_gym.building.surrogate_fit import fit_surrogate
 
     failed = 0
-    for source in _sources():
+    tables = list_tables()
+    samples = [name for name in list_samples() if name not in tables]
+    for source in (*map(open_sample, samples), *map(open_table, tables)):  # the quick ones first
         identity = newest_identity(source.identity)
         card = folder / f"{identity.name}{SUFFIX}.json"
         try:
@@ -145,12 +147,6 @@ def newest_identity(stored: Identity) -> Identity:
     options = dict(stored.options)
     task = get_task(newest_id(stored)).variant(**options).fix(dict(stored.settings))
     return task.surrogate_identities[0]
-
-
-def _sources() -> list[StoredCurves]:
-    tables = list_tables()
-    samples = [name for name in list_samples() if name not in tables]
-    return [*map(open_sample, samples), *map(open_table, tables)]  # the quick ones first
 
 
 def _is_fitted(card: Path, source: StoredCurves) -> bool:

@@ -101,9 +101,9 @@ class StoredArrays:
         """Check that a card of the package has its arrays on this machine."""
         if self._descriptor is None and self.path.parent == EMBEDDED and not self.path.exists():
             raise MissingDataError(
-                f"the numbers of {self.path.name.partition('.')[0]} travel in a distribution of "
-                "their own, which is not installed; bring it with `pip install "
-                "'fedhpo-gym[tables]'`, from a checkout with `pip install ./data`"
+                f"the numbers of {self.path.name.partition('.')[0]} are in fedhpo-gym-data, which "
+                "is not installed and on no index; in a checkout of fedhpo_gym, run `pip install "
+                "./data`"
             )
 
     def read(

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 LONGEST_NAME = 200
 """Characters of an unknown name that a message shows."""
-MOST_NAMES = 100
+MOST_NAMES = 60
 """Known names that a message lists where none is close to what was asked for."""
 
 

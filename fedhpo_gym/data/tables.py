@@ -42,12 +42,15 @@ class TableSource(Source):
 
     @property
     def library(self) -> tuple[str, str] | None:
-        return ("sklearn", "data") if self.offline else None
+        if self.offline:
+            return "sklearn", "data"
+        return None if self.here else ("openml", "data")
 
     @property
     def here(self) -> bool:
         """Whether it loads without a download: from scikit-learn, the data folder or the cache."""
-        return self.offline or local_file(self) is not None or _download_path(self).exists()
+        plain = self.file and cache.find(self.file, f"tabular/{self.file}")
+        return self.offline or bool(plain) or _download_path(self).exists()
 
     def read(self) -> Dataset:
         """Return the table: (n, d) float64 features."""
@@ -188,7 +191,8 @@ def download_task(task_id: int, advice: str) -> dict[str, NDArray[Any]]:
         frame, target, _, _ = task.get_dataset().get_data(target=task.target_name)
     except Exception as error:
         raise MissingDataError(
-            f"OpenML task {task_id} could not be downloaded: {error}. {advice}"
+            f"OpenML could not be reached, or did not send its task {task_id} "
+            f"({type(error).__name__}). {advice}"
         ) from error
     columns: list[Column] = [_column(frame[name]) for name in frame.columns]
     features, labels = encode_columns([*columns, _column(target)])

@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -350,8 +351,9 @@ def read_lines(
     parse: Callable[[Mapping[str, str | None]], T],
 ) -> list[T]:
     """Return what the lines of a CSV file say, which has some columns and may have others."""
+    needed, further = (", ".join(names) for names in columns)
     if not path.is_file():
-        raise MissingDataError(f"there is no {what} {path}; give a CSV file with {columns[0]}")
+        raise MissingDataError(f"there is no {what} {path}; give a CSV file with {needed}")
     found = []
     with path.open(encoding="utf-8-sig", newline="") as handle:
         reader = csv.DictReader(handle, strict=True)
@@ -360,8 +362,8 @@ def read_lines(
             legal = {*columns[0]} <= {*names} <= {*columns[0], *columns[1]}
             if not legal or len(set(names)) < len(names):
                 raise DamagedDataError(
-                    f"{path} must have the columns {columns[0]} and may have {columns[1]}, once "
-                    f"each, got {tuple(names)}"
+                    f"{path} must have the columns {needed} and may have {further}, once each, got "
+                    f"{', '.join(names)}"
                 )
             for line in reader:
                 try:
@@ -374,16 +376,16 @@ def read_lines(
 
 
 def _row(line: Mapping[str, str | None]) -> tuple[_Key, dict[str, float]]:
-    numbers = {name: finite(line[name]) for name in ("time", "value", *OPTIONAL) if name in line}
+    numbers = {name: finite(line, name) for name in ("time", "value", *OPTIONAL) if name in line}
     return (str(line["problem"]), str(line["agent"]), int(line["seed"] or "")), numbers
 
 
-def finite(text: str | None) -> float:
+def finite(line: Mapping[str, str | None], name: str) -> float:
     """Return the finite number that a field of a table says."""
-    number = float(text or "")
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
+    with suppress(ValueError):
+        if math.isfinite(number := float(line[name] or "")):
+            return number
+    raise ValueError(f"`{name}` must be a finite number, got {line[name]!r}")
 
 
 def _trajectory(

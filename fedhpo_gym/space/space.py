@@ -248,8 +248,8 @@ class SearchSpace:
                 f"`{what}` has unknown keys {unknown}.{suggest(unknown[0], self.names)}"
             )
         config: dict[str, Value] = {}
-        missing = []
-        for d in self.dimensions:
+        missing = [d.name for d in self.dimensions if not d.active and d.name not in mapping]
+        for d in () if missing else self.dimensions:  # names come before values
             active = d.is_active(config)
             if d.name in mapping:
                 value = d.validate(mapping[d.name], what)

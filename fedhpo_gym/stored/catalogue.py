@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedhpo_gym.core.archive import EMBEDDED, require_writable
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.sample import SUFFIX, Sample
 from fedhpo_gym.stored.table import Table
@@ -19,7 +19,7 @@ COST = ", which first says what that costs (`--sample N` trains N courses only, 
 """What a message adds to the command that builds a table: a whole grid can take years."""
 KEEP = " (`--keep` where it says that errors are not accepted)"
 """What a message adds to the command that fits a surrogate: of some samples it refuses to."""
-TRAIN = 'train: gymnasium.make(..., backend="raw"); a wrapper such as RawBackend comes too late'
+TRAIN = 'train: gymnasium.make(..., backend="raw")'
 """How a message ends that says that there are no numbers."""
 
 
@@ -86,6 +86,15 @@ def open_table(wanted: str | Identity) -> Table:
     table = _open(File(path, path.stat().st_mtime_ns, arguments))
     require_identity(path, table.identity, wanted, f"fedhpo-gym build {arguments}")
     return table
+
+
+def is_here(name: str) -> bool:
+    """Return whether this machine has the arrays of a table; a damaged one says so when asked."""
+    try:
+        open_table(name).require_installed()
+    except FedHPOError as error:
+        return not isinstance(error, MissingDataError)
+    return True
 
 
 def _instead(name: str, arguments: str) -> str:

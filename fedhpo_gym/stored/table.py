@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +74,10 @@ class StoredCurves(ABC):
         )
         self._repair: str = content["build_command"]
 
-    def require_installed(self) -> None:
-        """Check that the arrays are on this machine."""
+    def require_installed(self) -> Self:
+        """Return the same, whose arrays are on this machine."""
         self._arrays.require_installed()
+        return self
 
     @abstractmethod
     def _shapes(self) -> dict[str, tuple[int, ...]]:

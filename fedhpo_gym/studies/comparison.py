@@ -40,6 +40,7 @@ from fedhpo_gym.tasks import get_task
 STUDY: Final = "study.json"
 CHOSEN: Final = "choosing the fidelity of each trial"
 FIXED: Final = "with all trials at one fidelity, full rounds unless asked otherwise"
+HERE: Final = "pip install ./data"
 EVERY_S: Final = 30.0
 """Real seconds between two lines where no terminal shows a bar."""
 
@@ -244,10 +245,25 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
             left_out[env_id] = str(error)
     if not plans:
         raise InvalidArgumentError(
-            f"`problems` must be some that are answered here, got {len(left_out)} that are not. "
-            f"The first: {next(iter(left_out.values()))}"
+            f"`problems` must be some that are answered here, got {len(left_out)} that are not: "
+            f"{_lacking(left_out)}"
         )
     return plans, left_out
+
+
+def _lacking(left_out: Mapping[str, str]) -> str:
+    """Return how many problems lack the same, and what to do."""
+    others = [env_id for env_id, reason in left_out.items() if HERE not in reason]
+    n = len(left_out) - len(others)
+    parts = [f"{n} need `{HERE}` in a checkout of fedhpo_gym"] * bool(n)
+    if len(others) == 1:
+        parts.append(left_out[others[0]])
+    elif others:
+        parts.append(
+            f"{len(others)} lack other numbers or data, {others[0]} the first "
+            f"({left_out[others[0]].partition(';')[0]}; `fedhpo-gym show {others[0]}` says more)"
+        )
+    return "; ".join(parts)
 
 
 def _executed(
@@ -279,9 +295,11 @@ def _one_thread() -> Iterator[None]:
 def _write_study(
     folder: Path, problems: str | Sequence[str], request: Request, left_out: Mapping[str, str]
 ) -> None:
+    asked = asdict(request)
     content = {
         "problems": problems if isinstance(problems, str) else list(problems),
-        **asdict(request),
+        "simulated_workers": asked.pop("workers"),
+        **asked,
         "left_out": left_out,
         "fedhpo_gym": __version__,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -254,12 +255,17 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]
     if not versions:
         raise unknown_name("problem" if others else "environment id", name, [*others, *known_ids()])
-    return max(versions, key=_version)
+    return max(versions, key=lambda known: int(known.rpartition("-v")[2]))
 
 
 def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Make an environment for a recorded run, without Gymnasium's checks of every step."""
-    return gym.make(env_id, disable_env_checker=True, **as_settable(env_id, kwargs))
+    """Make an environment for a recorded run, without Gymnasium's checks of every step.
+
+    Nor does it warn of an older version: a suite, or who names the version, means that one.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
+        return gym.make(env_id, disable_env_checker=True, **as_settable(env_id, kwargs))
 
 
 def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,8 +330,3 @@ def _check_options(wanted: EnvSpec) -> None:
     limit = as_typed("spec: max_episode_steps", wanted.max_episode_steps, int | None)
     if limit is not None and limit < 1:
         raise InvalidArgumentError(f"`spec: max_episode_steps` must be positive, got {limit}")
-
-
-def _version(env_id: str) -> int:
-    found = _VERSION.search(env_id)
-    return int(found[1]) if found else -1

@@ -71,16 +71,15 @@ class Plan:
 
 def make_plans(request: Request) -> list[Plan]:
     """Check all arguments before the first run, and return the runs in order."""
-    numbers = {"seeds": request.seeds, "simulated-workers": request.workers}
-    for name, number in numbers.items():
-        if number < 1:
-            raise InvalidArgumentError(f"`--{name}` must be at least 1, got {number}")
-    if request.shared_start < 0:
+    numbers = ("seeds", request.seeds, 1), ("simulated-workers", request.workers, 1)
+    for name, number, least in (*numbers, ("shared-start", request.shared_start, 0)):
+        if number < least:
+            raise InvalidArgumentError(f"`--{name}` must be at least {least}, got {number}")
+    if len(set(request.agents)) < len(request.agents):
         raise InvalidArgumentError(
-            f"`--shared-start` must not be negative, got {request.shared_start}"
+            f"`agents` must name each agent once, got {', '.join(request.agents)}"
         )
-    ids, agents = dict.fromkeys(map(resolve_id, request.ids)), dict.fromkeys(request.agents)
-    pairs = list(product(ids, agents))
+    pairs = list(product(dict.fromkeys(map(resolve_id, request.ids)), request.agents))
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
         _check_trials(request, agent, env_id)
@@ -137,10 +136,8 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     kind = agent_class(agent)
     needed = {"per_client": kind.per_client, "report_moves": kind.report_moves}
     kwargs: dict[str, Any] = {name: True for name, wanted in needed.items() if wanted}
-    if request.backend is not None:
-        kwargs["backend"] = request.backend
-    if request.budget_s is not None:
-        kwargs["budget_s"] = request.budget_s
+    own = {"backend": request.backend, "budget_s": request.budget_s}
+    kwargs |= {name: value for name, value in own.items() if value is not None}
     for name, value in request.arguments.items():
         if name in kwargs or name in ("fidelity", "backend"):
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
@@ -165,7 +162,13 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         kwargs["fidelity"] = fidelity
     if unmoved and len(problem.objectives) > 1:
         kept = [name for name in problem.objectives if name not in unmoved]
-        _check_varying(env_id, fidelity, unmoved, "objectives" in kwargs or len(kept) < 2)
+        if "objectives" in kwargs or len(kept) < 2:
+            raise InvalidArgumentError(
+                f"`objectives` must vary between configurations, but {', '.join(unmoved)} of "
+                f"{env_id} cannot where every trial has {fidelity}; leave a fidelity to the "
+                "agents, for example `--fidelity round=free`, or name others: "
+                f"`--set 'objectives={json.dumps(['val_loss', 'val_f1'])}'`"
+            )
         kwargs["objectives"] = kept
     return kwargs
 
@@ -184,19 +187,6 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
             f"`--fidelity` must leave nothing free but {own!r} for {agent!r}, got {fixed}"
         )
     return fixed
-
-
-def _check_varying(
-    env_id: str, fidelity: Mapping[str, Any], unmoved: Sequence[str], needed: bool
-) -> None:
-    """Refuse objectives that are the same for every configuration, where they are needed."""
-    if needed:
-        raise InvalidArgumentError(
-            f"`objectives` must vary between configurations, but {', '.join(unmoved)} of {env_id} "
-            f"cannot where every trial has {fidelity}; leave a fidelity to the agents, for "
-            "example `--fidelity round=free`, or name others: "
-            f"`--set 'objectives={json.dumps(['val_loss', 'val_f1'])}'`"
-        )
 
 
 def fidelity_space(env: Any, env_id: str) -> SearchSpace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
@@ -33,10 +33,11 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
         name = as_typed("model", given.pop("model"), str)
         require_known("system model", name, SYSTEM_MODELS)
         kind = SYSTEM_MODELS[name]
-    known = [field.name for field in fields(kind)]
-    for name in given:
+    known, hints = [field.name for field in fields(kind)], get_type_hints(kind, include_extras=True)
+    for name, value in given.items():
         if name not in known:
             raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
+        given[name] = as_typed(f"system[{name!r}]", value, hints[name])
     if kind is type(base):
         return replace(base, **given)
     shared = {field.name: getattr(base, field.name) for field in fields(System)}

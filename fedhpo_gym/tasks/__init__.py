@@ -73,11 +73,6 @@ class LazyTasks(Mapping[str, Task]):
         return len(self._tables)
 
 
-def _tasks_of(table: NaturalTable) -> Iterator[Task]:
-    yield from natural_tasks(table)
-    yield from joint_tasks(table)
-
-
 TASKS = make_catalogue(
     with_version_one(
         (
@@ -100,7 +95,7 @@ TRAINED = LazyTasks(
         for table in NATURAL
         for name in names(table)
     },
-    _tasks_of,
+    lambda table: (*natural_tasks(table), *joint_tasks(table)),
 )
 """Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
 travel with the package, and what is said of `TASKS` is not said of them."""
@@ -125,7 +120,8 @@ def get_task(name: str) -> Task:
     keys = [*TASKS, *TRAINED]
     versions = [key for key in keys if key.rpartition("-v")[0] == short]
     if not versions:
-        known = {key if "-v" in short else key.rpartition("-v")[0] for key in keys}
+        prefix = name.removesuffix(short)
+        known = {prefix + (key if "-v" in short else key.rpartition("-v")[0]) for key in keys}
         raise unknown_name("task", name, known)
     newest = max(versions, key=lambda key: int(key.rpartition("-v")[2]))
     return TASKS[newest] if newest in TASKS else TRAINED[newest]

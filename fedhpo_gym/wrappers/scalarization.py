@@ -286,8 +286,8 @@ class WeightedSum(Scalarization):
     def __init__(
         self,
         env: gym.Env[Any, Any],
-        *,
         weights: Sequence[float] | None = None,
+        *,
         points: Points = "learned",
     ) -> None:
         super().__init__(env, weights=weights, points=points)
@@ -316,8 +316,8 @@ class Chebyshev(Scalarization):
     def __init__(
         self,
         env: gym.Env[Any, Any],
-        *,
         weights: Sequence[float] | None = None,
+        *,
         rho: float = 0.05,
         points: Points = "learned",
     ) -> None:
@@ -356,8 +356,8 @@ class Achievement(Scalarization):
     def __init__(
         self,
         env: gym.Env[Any, Any],
+        aspiration: Mapping[str, float] | None = None,
         *,
-        aspiration: Mapping[str, float],
         rho: float = 0.05,
         points: Points = "learned",
     ) -> None:
@@ -366,7 +366,7 @@ class Achievement(Scalarization):
     @staticmethod
     def rule(
         objectives: Objectives,
-        aspiration: Mapping[str, float],
+        aspiration: Mapping[str, float] | None = None,
         rho: float = 0.05,
         points: Points = "learned",
     ) -> Rule:
@@ -401,13 +401,19 @@ class EpsilonConstraint(Scalarization):
     """
 
     def __init__(
-        self, env: gym.Env[Any, Any], *, limits: Mapping[str, float], objective: str | None = None
+        self,
+        env: gym.Env[Any, Any],
+        limits: Mapping[str, float] | None = None,
+        *,
+        objective: str | None = None,
     ) -> None:
         super().__init__(env, limits=limits, objective=objective)
 
     @staticmethod
     def rule(
-        objectives: Objectives, limits: Mapping[str, float], objective: str | None = None
+        objectives: Objectives,
+        limits: Mapping[str, float] | None = None,
+        objective: str | None = None,
     ) -> Rule:
         names = [one.name for one in objectives]
         if objective is not None and objective not in names:

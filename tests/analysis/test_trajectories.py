@@ -154,7 +154,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     [
         ("problem,agent,seed,time\np,a,0,1\n", "must have the columns"),
         ("problem,agent,seed,time,value,cost\np,a,0,1,2,3\n", "must have the columns"),
-        ("problem,agent,seed,time,value\np,a,0,1,nan\n", "line 2: nan is no finite number"),
+        ("problem,agent,seed,time,value\np,a,0,1,nan\n", "line 2: `value` must be a finite"),
         ("problem,agent,seed,time,value\np,a,x,1,2\n", "line 2"),
         ("problem,agent,seed,time,value\np,a,0,1\n", "line 2"),
         ("problem,agent,seed,time,value\n", "no line after"),

@@ -267,8 +267,9 @@ def test_a_library_is_read_from_any_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("problem,algorithm\np,a\n", "must have the columns"),
-        ("problem,algorithm,validation\np,a,inf\n", "line 2: inf"),
+        ("problem,algorithm\np,a\n", "must have the columns algorithm, problem, val"),
+        ("problem,algorithm,validation\np,a,abc\n", "line 2: `validation` must be .* got 'abc'"),
+        ("problem,algorithm,validation\np,a,inf\n", "line 2: `validation`"),
         ("problem,algorithm,validation\np,a,1\nq,b,1\n", "none of 'a' on 'q'"),
         ("problem,algorithm,validation,cost\np,a,1,0\n", "positive"),
         ("problem,algorithm,validation\n", "at least one run"),
@@ -282,7 +283,7 @@ def test_a_damaged_library_is_refused(tmp_path: Path, text: str, message: str) -
 
 
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match="no run library"):
+    with pytest.raises(MissingDataError, match=r"no run library .* with algorithm, problem, val"):
         read_library(tmp_path / "none.csv")
     with pytest.raises(InvalidArgumentError, match="NaN"):
         Runs.of(np.array([np.nan]))

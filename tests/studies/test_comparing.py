@@ -190,7 +190,8 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)
     assert list(found.left_out) == [lacking]
     assert told[0].startswith(f"{lacking} is left out: ")
-    assert json.loads((tmp_path / "study.json").read_text())["left_out"] == found.left_out
+    written = json.loads((tmp_path / "study.json").read_text())
+    assert (written["left_out"], written["simulated_workers"]) == (found.left_out, 1)
     with pytest.raises((MissingDataError, DamagedDataError)) as why:
         compare([lacking], ["random"], 1, tmp_path)
     with pytest.raises(InvalidArgumentError) as none:

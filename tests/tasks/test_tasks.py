@@ -321,7 +321,7 @@ def test_a_name_without_a_version_is_the_newest(two_versions: Mapping[str, Task]
         assert get_task(f"{prefix}LR-BreastCancer-v1") is new
         assert get_task(f"{prefix}LR-BreastCancer-v0") is old
         assert get_task(f"{prefix}LR-Car") is two_versions["LR-Car-v0"]
-    with pytest.raises(UnknownNameError, match=r"LR-BreastCancer-v2.*'LR-BreastCancer-v[01]'"):
+    with pytest.raises(UnknownNameError, match=r"-v2.*'FedHPO-LR-BreastCancer-v[01]'"):
         get_task("FedHPO-LR-BreastCancer-v2")
 
 

@@ -237,6 +237,11 @@ def test_what_is_not_meant_is_refused() -> None:
         Chebyshev(env, points="learnt")
     with pytest.raises(InvalidArgumentError, match="nowhere better"):
         Chebyshev(env, points={"ideal": [1, 0.5, 9], "nadir": [2, 0.6, 10]})
+    with pytest.raises(InvalidArgumentError, match="`weights` must be 3 finite numbers"):
+        WeightedSum(env, {"val_loss": 1.0})  # type: ignore[arg-type]
+    for kind, name in ((Achievement, "aspiration"), (EpsilonConstraint, "limits")):
+        with pytest.raises(InvalidArgumentError, match=f"`{name}` must be a mapping"):
+            kind(env)
     with pytest.raises(InvalidArgumentError, match="none of"):
         Achievement(env, aspiration={"val_loss": 0.1})
     with pytest.raises(UnknownNameError, match="fairness_p11"):

@@ -178,6 +178,16 @@ def test_nothing_is_rounded(
         env.step({**CONFIGURATION, "round": 81, "client_sample_rate": 1.0, **changes})
 
 
+def test_a_missing_name_is_an_error() -> None:
+    env = NamedAction(make_env())
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match=r"round.*missing"):
+        env.step({**CONFIGURATION, "client_sample_rate": 1.0, "learning_rate": 99.0})
+
+
+# -------------------------------------------------------------------------------- backends
+
+
 @pytest.mark.raw
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("names_inside", [False, True])

@@ -81,6 +81,7 @@ class FederatedScope(Backend):
         own_data: Mapping[str, Any] | None = None,
     ) -> None:
         require_supported(task)
+        installation = find(source, interpreter)
         super().__init__(task, seed, task.space, task.asked_fidelity_space())
         self._arguments = (source, interpreter, time_limit_s, own_data)
         self._limit_s = checked_limit(time_limit_s)
@@ -89,7 +90,7 @@ class FederatedScope(Backend):
         if own_data is None:
             federations = [training.task_federation(task, s) for s in self.seeds]
             self._samples = np.stack([one.num_samples for one in federations])
-        self._lease = Lease(find(source, interpreter))
+        self._lease = Lease(installation)
         self._kept: OrderedDict[Key, _CachedCourse] = OrderedDict()
         require_layout(task, self._peer.versions.get("layout", ""))
 

@@ -219,11 +219,8 @@ def examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, 
     try:
         answer = backend.evaluate(middle, Fidelity(ROUNDS, 1.0))
         loss = answer.mean("val", "loss", "current")
-        yield (
-            "a course",
-            True,
-            f"{ROUNDS} rounds, loss {loss:.3f}, {time.monotonic() - begun:.1f} s",
-        )
+        took = f"{time.monotonic() - begun:.1f} s"
+        yield "a course", True, f"{ROUNDS} rounds, loss {loss:.3f}, {took}"
     except (FedHPOError, OSError) as error:
         yield "a course", False, str(error)
     finally:

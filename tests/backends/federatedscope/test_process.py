@@ -31,6 +31,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.backends import training
 from fedhpo_gym.backends.federatedscope.backend import FederatedScope
 
 Answer = Callable[..., Any]
@@ -242,6 +243,7 @@ def test_a_fork_leaves_its_parents_process_alone(tmp_path: Path) -> None:
 
 def test_where_it_is_must_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDHPO_GYM_FEDERATEDSCOPE", raising=False)
+    monkeypatch.setattr(training, "task_federation", lambda *_: pytest.fail("it reads data"))
     with pytest.raises(MissingDependencyError, match="federatedscope install"):
         FederatedScope(LR, seed=1)
     good = pretend(tmp_path, "crash", tmp_path / "pids")

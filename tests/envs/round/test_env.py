@@ -219,7 +219,7 @@ def test_a_step_of_many_rounds_is_many_steps_of_one() -> None:
         ({"number": 2}, ["unknown argument", "'number'"]),
         ({"rewards": []}, ["`rewards`", "at least one"]),
         ({"render_mode": "ascii"}, ["`render_mode`", "rgb_array", "ascii"]),
-        ({"system": {"compute": "epoch"}}, ["`compute` must be one of"]),
+        ({"system": {"compute": "epoch"}}, ["`system['compute']` must be one of"]),
         ({"system": {"computes": "epochs"}}, ["unknown system parameter", "'compute'"]),
         ({"dynamic": ["lr"]}, ["Unknown", "lr"]),
         ({"potential": "f1"}, ["Unknown", "f1"]),
