@@ -41,6 +41,8 @@ SUFFIX = ".jsonl"
 SUFFIXES = (SUFFIX, parquet.SUFFIX)
 _NAME = re.compile(r".+-seed\d+-[0-9a-f]{10}\.(jsonl|parquet)")
 """Names as `record_path` makes them; other files are not ours to rename."""
+_WRAPPER = re.compile(r'"fedhpo_gym\.wrappers:(\w+)"')
+"""What specs call a wrapper; keys are made of the file that it was in, so that studies go on."""
 _REPAIR = "; delete the file and run its `fedhpo-gym run` again"
 
 _Line = TypeVar("_Line", Header, StepRecord, None)
@@ -69,8 +71,13 @@ def record_key(
     """Return what the names of records of one setting on the same data end with."""
     decisive: list[object] = [spec, fingerprint, *([workers] if workers > 1 else [])]
     decisive += [{"shared_start": shared_start}] if shared_start else []
-    content = json.dumps(decisive, sort_keys=True)
+    content = _WRAPPER.sub(_former_place, json.dumps(decisive, sort_keys=True))
     return hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
+
+
+def _former_place(found: re.Match[str]) -> str:
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1]).lower()
+    return f'"fedhpo_gym.wrappers.{module}:{found[1]}"'
 
 
 @checked_types

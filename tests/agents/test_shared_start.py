@@ -118,7 +118,7 @@ def test_a_study_records_it_and_resumes(
     assert all(replay(record) is None for record in records)
     arguments = ["compare", ID, "--agents", "random", "--out", str(tmp_path)]
     assert main([*arguments, "--shared-start", "-1"]) == ERROR
-    assert "`--shared-start` must not be negative, got -1" in capsys.readouterr().err
+    assert "`--shared-start` must be at least 0, got -1" in capsys.readouterr().err
     dac = ["compare", "FedHPO-DAC-LR-CreditG-v1", "--agents", "random", "--shared-start", "2"]
     assert main([*dac, "--out", str(tmp_path)]) == ERROR
     assert "use its id without DAC" in capsys.readouterr().err

@@ -399,7 +399,7 @@ def test_a_task_agrees_with_its_data_and_its_model(task: Task) -> None:
     rounds = {task.round_id, f"MO-{task.round_id}"} & set(gym.registry)
     assert len(rounds) == (0 if task.model in REGIMES[1:] else 2)
     for name in {task.round_id} - rounds:
-        with pytest.raises(UnknownNameError, match=f"Did you mean '{task.key}'"):
+        with pytest.raises(UnknownNameError, match=f"Did you mean 'FedHPO-{task.key}'"):
             get_task(name)
 
 
