@@ -102,7 +102,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     try:
         backend: Backend = kind(task, **taken)
     except MissingDataError as error:
-        others = elsewhere(task) if name in STORED and not STORED[name](task) else []
+        lacks = name in STORED and not STORED[name](task)
+        if lacks and (here := [f"backend={x!r}" for x in STORED if x != name and STORED[x](task)]):
+            lack = str(error).partition(";")[0]
+            raise MissingDataError(f"{lack}; use {here[0]}, or train: backend='raw'") from error
+        others = elsewhere(task) if lacks else []
         if not others:
             raise
         raise MissingDataError(f"{error}; or take another version: {', '.join(others)}") from error

@@ -23,27 +23,25 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.catalogue import is_here, list_tables
-from fedhpo_gym.stored.difficulty import (
+from fedhpo_gym.stored.health import (
     CONTEST,
     CONTEST_LEFT,
     DRAWS,
-    NEAR,
-    TRIALS,
-    Difficulty,
-    difficulty_from,
-    difficulty_of,
-    usual,
-)
-from fedhpo_gym.stored.health import (
     HEALTH,
     LABELS,
+    NEAR_BEST,
     SMALLEST_LOSS,
     SURVIVAL,
     SURVIVES,
+    TRIALS,
+    Difficulty,
     agree,
+    difficulty_from,
+    difficulty_of,
     health_cards,
     health_of,
     open_card,
+    usual,
     write_health,
 )
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of, validation_losses
@@ -148,7 +146,7 @@ COLUMNS = {
     "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth; "
     "what a seed does to all configurations alike is none",
     "seeds gained": "what tuning gains over the usual, in the same errors",
-    "near": f"share of the configurations that lack at most {percent(NEAR)} of (guess - best)",
+    "near": f"share of the configurations that lack at most {percent(NEAR_BEST)} of (guess - best)",
     "useless": "share of those that are no better than the guess, or diverge",
     "contest": f"whether seeds left is at least {CONTEST[0]:g}, left 25 at least {CONTEST_LEFT:g}, "
     f"and seeds gained at least {CONTEST[1]:g}; what is none is easy, or its seeds decide",

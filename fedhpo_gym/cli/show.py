@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -214,7 +215,9 @@ def _print(found: Mapping[str, Any]) -> None:
     say("\nWhat can answer here:\n")
     for name, answer in found["backends"].items():
         words = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
-        say(textwrap.fill(words, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+        whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), words)
+        lines = textwrap.fill(whole, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        say(lines.replace("\xa0", " "))
     stored = found["stored"]
     if stored is None:
         say(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")

@@ -106,7 +106,8 @@ def place_communities(
             f"delta must be at least 1 and less than the {share} nodes of an average client, got "
             f"{delta!r} for num_clients={num_clients!r}; use fewer clients or another delta"
         )
-    pieces = [piece for nodes in communities for piece in _cut(nodes, share - delta)]
+    size = share - delta
+    pieces = [nodes[at : at + size] for nodes in communities for at in range(0, len(nodes), size)]
     pieces.sort(key=len, reverse=True)
     clients: list[list[Indices]] = [[] for _ in range(num_clients)]
     room = np.full(num_clients, share + delta)
@@ -114,21 +115,14 @@ def place_communities(
     for piece in pieces:
         rest = piece
         while len(rest):
-            fits = [c for c in _in_turn(turn, num_clients) if room[c] >= len(rest)]
+            in_turn = (*range(turn, num_clients), *range(turn))
+            fits = [client for client in in_turn if room[client] >= len(rest)]
             client = fits[0] if fits else int(room.argmax())
             taken, rest = rest[: room[client]], rest[room[client] :]
             clients[client].append(taken)
             room[client] -= len(taken)
             turn = (client + 1) % num_clients
     return [np.sort(np.concatenate(parts)) for parts in clients]
-
-
-def _cut(nodes: Indices, size: int) -> list[Indices]:
-    return [nodes[start : start + size] for start in range(0, len(nodes), size)]
-
-
-def _in_turn(first: int, count: int) -> list[int]:
-    return [(first + i) % count for i in range(count)]
 
 
 def _split(nodes: Indices) -> tuple[Indices, ...]:

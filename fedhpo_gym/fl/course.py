@@ -47,7 +47,7 @@ class Course:
     def own(self) -> Mapping[str, Sequence[tuple[int, float]]]:
         """Settings for one client alone: (client, value) pairs by name, sorted."""
         found: dict[str, list[tuple[int, float]]] = {}
-        for key in filter(_is_own, self.configuration):
+        for key in (key for key in self.configuration if "@" in key):
             name, _, client = key.rpartition("@")
             found.setdefault(name, []).append((int(client), self.configuration[key]))
         return {name: sorted(pairs) for name, pairs in found.items()}
@@ -87,7 +87,3 @@ def _required(course: Course, name: str) -> float:
         given = dict(course.configuration)
         raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
     return course.configuration[name]
-
-
-def _is_own(key: str) -> bool:
-    return "@" in key

@@ -15,7 +15,7 @@ import pytest
 from fake_study import ID, FakeEnv, edit, fake_environments, make_record
 from fedhpo_gym.analysis import StepRecord, group, read_folder, read_record
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
-from fedhpo_gym.records.files import record_path, write_record
+from fedhpo_gym.records.files import record_key, record_path, write_record
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.replay import present_fingerprint, replay
 
@@ -191,3 +191,12 @@ def test_former_names_of_its_numbers_have_a_present_name() -> None:
     assert present_fingerprint(replace(header, fingerprint=present)) == present
     assert present_fingerprint(replace(header, fingerprint="other")) == "other"
     assert present_fingerprint(replace(header, id="gone-v0", fingerprint=former)) == former
+
+
+def test_a_study_begun_when_wrappers_had_files_of_their_own_goes_on() -> None:
+    places = ("wrappers.budget_termination:BudgetTermination", "wrappers:BudgetTermination")
+    specs = [{"additional_wrappers": [{"entry_point": f"fedhpo_gym.{one}"}]} for one in places]
+    assert len({record_key(spec, "data", 1) for spec in specs}) == 1
+    assert record_key({**specs[0], "kwargs": {"budget_s": 1.0}}, "data", 1) not in {
+        record_key(spec, "data", 1) for spec in specs
+    }

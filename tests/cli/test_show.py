@@ -53,6 +53,8 @@ def test_a_problem_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert said in " ".join(words.split()), said
     assert max(map(len, words.splitlines())) < 110
+    assert main(["show", "FedHPO-LR-CreditG-v1"]) == 0
+    assert "`fedhpo-gym download CreditG`" in capsys.readouterr().out, "to be copied"
 
 
 def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[str]) -> None:

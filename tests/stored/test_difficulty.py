@@ -21,8 +21,15 @@ from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import EMBEDDED
-from fedhpo_gym.stored.difficulty import best_of, difficulty_of, seed_error, usual
-from fedhpo_gym.stored.health import KINDS, open_card, variance_shares
+from fedhpo_gym.stored.health import (
+    KINDS,
+    best_of,
+    difficulty_of,
+    open_card,
+    seed_error,
+    usual,
+    variance_shares,
+)
 from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task
 
