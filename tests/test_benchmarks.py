@@ -53,6 +53,12 @@ def test_pages_name_no_place_on_this_machine(tmp_path: Path) -> None:
     assert asked.command == "python benchmarks/a/b.py x PATH a=PATH"
 
 
+def test_no_mutant_is_tried_beside_a_package_that_is_imported() -> None:
+    copy = importlib.import_module("mutants").Copy
+    with pytest.raises(RuntimeError, match="would see no mutant"):
+        copy.run(copy.__new__(copy), ["tests/space"], 1.0)
+
+
 @pytest.mark.raw
 @pytest.mark.parametrize("step", ["autograd", "gradient by hand"])
 @pytest.mark.parametrize(("batch", "epochs", "rate"), [(8, 2, 1.0), (64, 1, 0.4)])
