@@ -200,6 +200,17 @@ def test_exchanging_everything_makes_clients_random_samples() -> None:
     assert drawn.var(axis=0) == pytest.approx(variance, rel=0.1)
 
 
+def test_noise_exchanges_the_validation_samples_of_every_evaluation() -> None:
+    truth = made_up(2, seeds=2)
+    heard = Noise(iid=1.0).apply(truth, rngs(2), BOUNDS)
+    weights = truth.num_samples[..., VAL]
+    for row, rng in enumerate(rngs(2)):
+        accuracy = truth.best[row, ..., VAL, ACCURACY]
+        expected = exchanged(accuracy, weights, 1.0, rng)
+        np.testing.assert_array_equal(heard.best[row, ..., VAL, ACCURACY], expected)
+        assert (expected != accuracy).any()
+
+
 def test_what_is_no_count_of_answers_cannot_be_exchanged() -> None:
     with pytest.raises(InvalidArgumentError, match="right"):
         exchanged(np.array([[0.37, 0.5]]), np.array([[10, 10]]), 0.5, stream(0, "test"))
