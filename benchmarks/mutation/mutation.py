@@ -42,8 +42,16 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "evaluation/noise.py": ("tests/evaluation/test_noise.py",),
         "building/design.py": ("tests/building/test_sample.py",),
         "studies/environments.py": ("tests/studies/test_trust.py",),
-        "stored/health.py": ("tests/cli/test_show.py",),
-        "core/archive.py": ("tests/test_archive.py",),
+        "stored/health.py": (
+            "tests/cli/test_show.py",
+            "tests/stored/test_health.py",
+            "tests/stored/test_difficulty.py",
+        ),
+        "core/archive.py": (
+            "tests/test_archive.py",
+            "tests/stored/test_health.py",
+            "tests/test_damage.py",
+        ),
         "backends/federatedscope": (
             "tests/backends/federatedscope/test_conversations.py",
             "tests/backends/federatedscope/test_parsing.py",
