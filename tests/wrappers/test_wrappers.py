@@ -84,6 +84,7 @@ class TestRawBackend(BackendWrapperConformance):
         ({"budget_rounds": 162}, 2),
         ({"budget_trials": 3, "budget_rounds": 100}, 2),
         ({"budget_s": 1e-9}, 1),
+        ({"budget_s": 500.0}, 3),  # each takes 185.26 s
     ],
 )
 def test_the_step_that_crosses_the_budget_ends_the_episode_and_counts(
