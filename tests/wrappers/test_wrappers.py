@@ -139,6 +139,14 @@ def test_the_penalty_by_hand() -> None:
         assert type(reward) is float
 
 
+def test_without_constraints_the_reward_is_the_first_score() -> None:
+    env = make_env(objectives=["val_f1", "val_loss"])
+    env.reset(seed=0)
+    _, reward, *_, info = env.step(env.action_space.sample())
+    assert reward == pytest.approx(info["objectives"]["val_f1"], rel=1e-6)
+    assert info["penalty"] == 0.0
+
+
 def test_named_actions_are_what_is_evaluated() -> None:
     env = NamedAction(make_env(grid=True, budget_trials=100))
     env.reset(seed=0)
