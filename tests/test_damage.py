@@ -365,7 +365,10 @@ REFUSED: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("table", with_(num_samples=[]), "must be counts with the axes"),
     ("table", with_(num_samples=[[[1] * 3] * 3] * 4), "must have 2 seeds and 3 splits"),
     *(("table", with_(seeds=s), "must be integers that differ") for s in ([], [1, "3"], [1, 1])),
-    ("table", with_(bytes="9"), "`bytes` must be the size of the arrays"),
+    *(
+        ("table", with_(bytes=size), "`bytes` must be the size of the arrays")
+        for size in ("9", -1, 1.5, True, None)
+    ),
     *(("table", with_(metrics=m), "`metrics` must be a list") for m in (["loss", 3], [[]])),
     ("table", with_(splits="val"), "`splits` must be a list, each a string"),
     ("table", packed(name="another"), "packed by 'another', known is"),

@@ -275,12 +275,15 @@ def test_a_record_can_ask_for_nothing_else(
         ("kwargs", {"colour": "red"}),
         ("kwargs", {"grid": "no"}),
         ("nonsense", 1),
+        ("entry_point", "os:system"),
+        ("id", "CartPole-v1"),
     ],
     ids=str,
 )
 def test_a_spec_that_fits_nothing_is_refused(name: str, value: Any) -> None:
     spec = {**spec_of(make_environment(ID, {})), name: value}
-    with pytest.raises(FedHPOError):
+    message = rf"must be one of {ID} .* got .*{value}" if name in ("entry_point", "id") else None
+    with pytest.raises(FedHPOError, match=message):
         remake_environment(ID, spec)
 
 

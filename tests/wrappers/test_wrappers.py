@@ -84,6 +84,7 @@ class TestRawBackend(BackendWrapperConformance):
         ({"budget_rounds": 162}, 2),
         ({"budget_trials": 3, "budget_rounds": 100}, 2),
         ({"budget_s": 1e-9}, 1),
+        ({"budget_s": 500.0}, 3),  # each takes 185.26 s
     ],
 )
 def test_the_step_that_crosses_the_budget_ends_the_episode_and_counts(
@@ -136,6 +137,14 @@ def test_the_penalty_by_hand() -> None:
         assert info["penalty"] == pytest.approx(expected, rel=1e-5)
         assert reward == pytest.approx(-values["val_loss"] - expected, rel=1e-5)
         assert type(reward) is float
+
+
+def test_without_constraints_the_reward_is_the_first_score() -> None:
+    env = make_env(objectives=["val_f1", "val_loss"])
+    env.reset(seed=0)
+    _, reward, *_, info = env.step(env.action_space.sample())
+    assert reward == pytest.approx(info["objectives"]["val_f1"], rel=1e-6)
+    assert info["penalty"] == 0.0
 
 
 def test_named_actions_are_what_is_evaluated() -> None:
