@@ -235,6 +235,15 @@ def test_feedback_is_what_clients_could_compute(
             assert feedback.alignment[1, index, i] == pytest.approx(cosine, abs=1e-3)
 
 
+@pytest.mark.parametrize("algorithm", KNOWN)
+def test_observing_changes_nothing(federations: dict[int, Federation], algorithm: str) -> None:
+    seen, unseen = (
+        make(federations, [course(**GIVEN[algorithm])], algorithm, observe).advance(2).metrics
+        for observe in (True, False)
+    )
+    np.testing.assert_array_equal(seen, unseen)
+
+
 def test_feedback_of_clients_that_did_not_train_is_zero(federations: dict[int, Federation]) -> None:
     wild = course(learning_rate=1e30, weight_decay=1e30)
     feedback = make(federations, [course(0.4), wild], observe=True).advance(3).feedback
