@@ -114,6 +114,7 @@ def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, fa
         return [*curves, batch.advance(2, evaluated=[2])]
 
     together = run(range(len(COMPANY)))
+    assert all(np.isfinite(curves.metrics).all() for curves in together)
     assert algorithm == "local" or together[0].diverged_at.tolist() == [0, 0, 0, 1, 0, 0, 0]
     for index in range(len(COMPANY)):
         for found, expected in zip(run([index]), together, strict=True):
