@@ -98,6 +98,10 @@ def test_named_actions_leave_out_what_is_not_active() -> None:
         adapts = one["server_optimizer"] in ("adam", "yogi")
         assert ("second_decay" in one) == ("adaptivity" in one) == adapts
         assert ("server_momentum" in one) == (one["server_optimizer"] != "none")
+        flat = gym.spaces.flatten(env.action_space, one)
+        back = gym.spaces.unflatten(env.action_space, flat)
+        valid = env.get_wrapper_attr("search_space").validate(back)
+        assert valid == {name: one[name] for name in back if name in one}
     *_, info = env.step({**one, "batch_size": 64})
     assert set(info["configuration"]) == {n for n in TASK.space.names if n in one}
 
