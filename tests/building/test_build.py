@@ -415,6 +415,7 @@ def test_the_card_says_where_its_numbers_come_from() -> None:
     assert wanted <= set(card)
     assert "rounds" in card["missing"]
     assert card["rounds_trained"] == TASK.max_round
+    assert sum(card["class_shares"]) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("number", [0, -1])

@@ -37,6 +37,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_folder
+from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.surrogate_curves import KINDS
@@ -146,6 +147,8 @@ def test_a_table_goes_before_a_sample() -> None:
     assert isinstance(open_source("LR-CreditG-fedavg"), FittingTable)
     with pytest.raises(MissingDataError, match=r"neither a table nor a sample.*--sample N"):
         open_source("LR-Nothing-fedavg")
+    with pytest.raises(MissingDataError, match=r'backend="surrogate".*fedhpo-gym build'):
+        open_table(SAMPLE_NAME)
 
 
 # --------------------------------------------------------------------------------------- card

@@ -208,6 +208,19 @@ def test_a_long_step_of_the_server_takes_running_statistics_no_further_than_repo
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=tolerance)
 
 
+@pytest.mark.parametrize(("algorithm", "given"), [GIVEN[1], GIVEN[4]], ids=str)
+def test_running_statistics_follow_the_reports(
+    pictures: Federation, algorithm: str, given: dict[str, float]
+) -> None:
+    chosen = course(0.7, **given, learning_rate=0.01)
+    batch = batch_of(pictures, algorithm, chosen, model=ConvNet)
+    first: Any = batch.snapshot()[0]
+    batch.advance(3)
+    state: Any = batch.snapshot()[0]
+    assert (state.parameters["variance1"] > 0).all()
+    assert not torch.equal(state.parameters["mean1"], first.parameters["mean1"])
+
+
 def test_who_trains_next_is_refused(federation: Federation) -> None:
     batch = batch_of(federation, "fedbuff", course(**GIVEN[3][1]))
     with pytest.raises(InvalidArgumentError, match="asynchronous"):

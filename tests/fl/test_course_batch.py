@@ -114,6 +114,7 @@ def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, fa
         return [*curves, batch.advance(2, evaluated=[2])]
 
     together = run(range(len(COMPANY)))
+    assert all(np.isfinite(curves.metrics).all() for curves in together)
     assert algorithm == "local" or together[0].diverged_at.tolist() == [0, 0, 0, 1, 0, 0, 0]
     for index in range(len(COMPANY)):
         for found, expected in zip(run([index]), together, strict=True):
@@ -233,6 +234,15 @@ def test_feedback_is_what_clients_could_compute(
             assert feedback.update_norm[1, index, i] == pytest.approx(length, rel=1e-3)
             cosine = moves[i] @ mean / length / np.linalg.norm(mean)
             assert feedback.alignment[1, index, i] == pytest.approx(cosine, abs=1e-3)
+
+
+@pytest.mark.parametrize("algorithm", KNOWN)
+def test_observing_changes_nothing(federations: dict[int, Federation], algorithm: str) -> None:
+    seen, unseen = (
+        make(federations, [course(**GIVEN[algorithm])], algorithm, observe).advance(2).metrics
+        for observe in (True, False)
+    )
+    np.testing.assert_array_equal(seen, unseen)
 
 
 def test_feedback_of_clients_that_did_not_train_is_zero(federations: dict[int, Federation]) -> None:

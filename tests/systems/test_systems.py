@@ -162,6 +162,7 @@ def test_latency_rises_but_never_overflows() -> None:
     ("field", "value", "message"),
     [
         ("mode", "cross_deivce", "`mode` must be one of .*'cross_device'.*, got 'cross_deivce'"),
+        ("compute", "epoch", "`compute` must be one of .*'epochs'.*, got 'epoch'"),
         ("client_upload_bytes_per_s", 0.0, "must be at least 1e-06 and finite, got 0.0"),
         ("client_download_bytes_per_s", -1.0, "must be at least 1e-06"),
         ("server_upload_bytes_per_s", math.inf, "and finite"),
