@@ -292,6 +292,9 @@ def test_options_of_a_reset_are_those_that_it_knows(options: Any, together: bool
             with pytest.raises(InvalidArgumentError, match="`options` must"):
                 env.reset(seed=0, options=options)
             env.reset(seed=0, options={})
+            if not arguments:
+                with pytest.raises(InvalidArgumentError, match="`options` must hold nothing but"):
+                    env.reset(options={"instance": 0})
 
 
 @pytest.mark.parametrize("name", ["reward_scale", "time_price", "divergence_penalty"])
