@@ -266,8 +266,8 @@ def test_statistics_of_mo_gymnasium_add_up_our_rewards() -> None:
 
 def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
     arguments = {"freeze_thaw": True, "budget_s": 2e5, "fidelity": {"client_sample_rate": 0.6}}
-    for backend in ("tabular", "surrogate"):
-        given = {**FITTED, "backend": backend, **arguments}
+    stored = ({**FITTED, "backend": name, **arguments} for name in ("tabular", "surrogate"))
+    for given in (*stored, {**PRIVATE, "budget_trials": 9}):
         ours = make(2, **given)
         others = [
             gym.make(given["name"], **{k: v for k, v in given.items() if k != "name"})
