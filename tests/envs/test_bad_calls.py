@@ -175,6 +175,10 @@ def test_actions(trial: gym.Env[Any, Any]) -> None:
     assert check(lambda value: trial.step([value] * width)) < 20
     with pytest.raises(InvalidArgumentError, match="array of real numbers"):
         trial.step(np.zeros(width, complex))
+    outside = np.full(width, 1.5), np.full(width, np.nan), np.zeros(width - 1), np.zeros((1, width))
+    for action in outside:
+        with pytest.raises(InvalidArgumentError, match="`action`"):
+            trial.step(action)
     named = NamedAction(trial)
     legal = named.action_space.sample()
     check(lambda value: named.step(value))
