@@ -175,6 +175,10 @@ def test_actions(trial: gym.Env[Any, Any]) -> None:
     assert check(lambda value: trial.step([value] * width)) < 20
     with pytest.raises(InvalidArgumentError, match="array of real numbers"):
         trial.step(np.zeros(width, complex))
+    outside = np.full(width, 1.5), np.full(width, np.nan), np.zeros(width - 1), np.zeros((1, width))
+    for action in outside:
+        with pytest.raises(InvalidArgumentError, match="`action`"):
+            trial.step(action)
     named = NamedAction(trial)
     legal = named.action_space.sample()
     check(lambda value: named.step(value))
@@ -292,6 +296,9 @@ def test_options_of_a_reset_are_those_that_it_knows(options: Any, together: bool
             with pytest.raises(InvalidArgumentError, match="`options` must"):
                 env.reset(seed=0, options=options)
             env.reset(seed=0, options={})
+            if not arguments:
+                with pytest.raises(InvalidArgumentError, match="`options` must hold nothing but"):
+                    env.reset(options={"instance": 0})
 
 
 @pytest.mark.parametrize("name", ["reward_scale", "time_price", "divergence_penalty"])

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from problems import box_problem
 
 
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
@@ -85,8 +88,10 @@ def test_many_observations_get_the_bits_of_one(activation: str, output: str) -> 
 def test_a_saved_policy_acts_the_same_bit_for_bit(tmp_path: Path, output: str) -> None:
     policy = make_policy("relu", output)
     loaded = load_policy(save_policy(policy, tmp_path / "new").parent)
-    named = load_policy(str(save_policy(policy, str(tmp_path / "named")).parent))
-    assert all(map(np.array_equal, named.weights, loaded.weights))
+    for folder in (tmp_path / "named", str(tmp_path / "named")):
+        save_policy(policy, folder)
+        agent: Any = agent_class("policy")(box_problem(policy.action_space), policy=folder)
+        assert all(map(np.array_equal, agent.policy.weights, policy.weights))
     np.testing.assert_array_equal(loaded.act(observations(50)), policy.act(observations(50)))
     assert loaded.action_space == policy.action_space
     assert (loaded.made_by, loaded.origin) == (policy.made_by, policy.origin)

@@ -9,12 +9,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.cli import main
+from fedhpo_gym.studies.population import PopulationSettings, evolve
 from fedhpo_gym.testing import plain
 
 pytestmark = pytest.mark.raw
@@ -25,6 +27,10 @@ CLIENTS: dict[str, Any] = {**ONE, "per_client": True, "client_sample_rate": 0.6,
 
 
 # ---------------------------------------------------------------------------- the per-client form
+
+
+def test_gymnasium_accepts_it() -> None:
+    check_env(gym.make(ID, **CLIENTS).unwrapped, skip_render_check=True)
 
 
 def test_only_the_rows_of_sampled_clients_count() -> None:
@@ -100,6 +106,13 @@ def test_client_agents_learn_from_its_reports(name: str) -> None:
     assert len(steps) == 6
     assert sum(step.reward for step in steps) > 0.1, "the model got no better"
     assert len({str(step.action) for step in steps}) > 1
+
+
+def test_a_population_gets_better() -> None:
+    env = gym.make(ID, **ONE, horizon=15)
+    space, settings = env.get_wrapper_attr("search_space"), PopulationSettings(members=4)
+    first, _, last = (generation.best.score for generation in evolve(env, space, 0, settings))
+    assert last > first
 
 
 def test_fedtune_moves_passes_and_participants() -> None:

@@ -55,6 +55,15 @@ def test_the_optimum_is_the_tables(truth: Truth) -> None:
     assert truth.query(truth.optimum)[0] == wanted
 
 
+def test_the_card_states_the_optimum_of_all_fidelities() -> None:
+    stated = open_table("LR-BreastCancer-fedavg").card["health"]["optimum"]
+    found = fedhpo_gym.truth(ID, objectives=("val_loss",))
+    configuration, fidelity = found.query(found.optimum)
+    loss = pytest.approx(found.values[found.optimum, 0], rel=1e-4)
+    wanted = {"val_loss": loss, "configuration": configuration, **vars(fidelity)}
+    assert {name: stated[name] for name in wanted} == wanted
+
+
 @pytest.mark.parametrize("names", [TWO, ("val_error", "fairness_std"), None])
 def test_fronts_are_those_of_exhaustive_search(truth: Truth, names: tuple[str, ...] | None) -> None:
     known = [objective.name for objective in truth.objectives]

@@ -172,7 +172,9 @@ def assert_same(ours: tuple[Any, ...], theirs: tuple[Any, ...]) -> None:
 def run_both(ours: Any, theirs: Any, steps: int = STEPS) -> int:
     """Compare two vector environments under random actions; return the number of episodes."""
     seeds = [3, 5, 7, 11][: ours.num_envs]
-    assert_same(ours.reset(seed=seeds), theirs.reset(seed=seeds))
+    first, other = ours.reset(seed=seeds), theirs.reset(seed=seeds)
+    assert first[1].keys() == other[1].keys()
+    assert_same(first, other)
     ours.action_space.seed(0)
     episodes = 0
     for _ in range(steps):
@@ -212,9 +214,16 @@ def test_it_equals_single_environments_of_every_kind(arguments: dict[str, Any]) 
     assert run_both(make(**arguments), singles(**arguments), 14) >= N
 
 
-@pytest.mark.parametrize(("mode", "reward"), [("SameStep", "score"), ("Disabled", "improvement")])
-def test_every_autoreset_mode_equals_gymnasiums(mode: str, reward: str) -> None:
-    arguments = {"budget_s": 900.0, "freeze_thaw": True, "reward": reward}
+@pytest.mark.parametrize(
+    ("mode", "given"),
+    [
+        ("SameStep", {"reward": "score"}),
+        ("SameStep", {**DRAWN, "reward": "regret"}),
+        ("Disabled", {"reward": "improvement"}),
+    ],
+)
+def test_every_autoreset_mode_equals_gymnasiums(mode: str, given: dict[str, Any]) -> None:
+    arguments = {"budget_s": 900.0, "freeze_thaw": True, **given}
     ours = make(autoreset_mode=mode, **arguments)
     assert ours.metadata["autoreset_mode"] is AutoresetMode(mode)
     assert run_both(ours, singles(mode, **arguments), 60) >= 2 * N
@@ -257,8 +266,8 @@ def test_statistics_of_mo_gymnasium_add_up_our_rewards() -> None:
 
 def test_all_that_a_single_environment_says_can_be_asked_for() -> None:
     arguments = {"freeze_thaw": True, "budget_s": 2e5, "fidelity": {"client_sample_rate": 0.6}}
-    for backend in ("tabular", "surrogate"):
-        given = {**FITTED, "backend": backend, **arguments}
+    stored = ({**FITTED, "backend": name, **arguments} for name in ("tabular", "surrogate"))
+    for given in (*stored, {**PRIVATE, "budget_trials": 9}):
         ours = make(2, **given)
         others = [
             gym.make(given["name"], **{k: v for k, v in given.items() if k != "name"})
