@@ -320,13 +320,13 @@ def compute_unit(
     write_unit(folder, unit.name, arrays)
 
 
-NAME = "claims"
+CLAIMS = "claims"
 
 
 @contextmanager
 def claim(folder: Path, positions: Sequence[int]) -> Iterator[bool]:
     """Lock a byte per position for the body; give whether all are this process's."""
-    descriptor = _open(folder / NAME)
+    descriptor = _open(folder / CLAIMS)
     held: list[int] = []
     try:
         yield all(_lock(descriptor, position, held) for position in positions)

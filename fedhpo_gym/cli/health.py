@@ -1,4 +1,4 @@
-"""`fedhpo-gym health`: computes the health of stored numbers, and writes it onto their cards."""
+"""`fedhpo-gym health` and `difficulty`: figures of stored numbers, some of them by training."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from fedhpo_gym.cli.listing import backends_of, lacking
 from fedhpo_gym.cli.problems import (
     LIMIT_HEADS,
     OPENERS,
+    WIDTH,
     claim_words,
     health_words,
     limits_of,
@@ -40,7 +41,6 @@ from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
 from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.tasks import Task
 
-WIDTH = 100
 LIMITS = "limits"
 """Entry of what is known: what limits of objectives leave."""
 PRINTED_APART = ("health", LABELS, SURVIVAL, OBJECTIVES, CLAIMED, LIMITS)

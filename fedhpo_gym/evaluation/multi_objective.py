@@ -1,4 +1,4 @@
-"""Of many objectives: Pareto fronts of errors, lower is better, their volumes, and constraints."""
+"""Pareto fronts of errors, lower is better, their volumes, rank correlation, and constraints."""
 
 from __future__ import annotations
 

@@ -276,7 +276,7 @@ def _nearest(occurs: NDArray[np.bool_]) -> NDArray[np.uint8]:
 
 ENTRY = "codec"
 """Entry of a card that says how its curves are packed."""
-NAME = "neighbours-rans-1"
+CODEC = "neighbours-rans-1"
 WORDS = "words"
 _DESCRIPTION = (
     "curves are predicted from neighbouring cells and rounds, and what that misses is entropy coded"
@@ -303,8 +303,8 @@ class Packing:
     @classmethod
     def from_card(cls, said: Any, layout: CurveLayout) -> Packing:
         """Return what the entry of a card says."""
-        if said["name"] != NAME:
-            raise ValueError(f"its curves are packed by {said['name']!r:.80}, known is {NAME!r}")
+        if said["name"] != CODEC:
+            raise ValueError(f"its curves are packed by {said['name']!r:.80}, known is {CODEC!r}")
         paths = tuple(tuple(path) for path in said["paths"])
         known = {as_integer(axis) in layout.axes for path in paths for axis in path}
         if known != {True} or not {len(path) for path in paths} <= {1, 2}:
@@ -326,7 +326,7 @@ class Packing:
 
     def to_card(self) -> dict[str, Any]:
         """Return the entry of the card."""
-        return {"name": NAME, "description": _DESCRIPTION, **vars(self)}
+        return {"name": CODEC, "description": _DESCRIPTION, **vars(self)}
 
     def shapes(self, layout: CurveLayout) -> dict[str, tuple[int, ...]]:
         """Return names and shapes of the arrays that hold the curves."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, STORED_ROUNDS, Task
-from fedhpo_gym.tasks.logistic_regression import LR_TASKS
+from fedhpo_gym.tasks.logistic_regression import LR_TASKS, PAPER
 
-PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, 8"
 BERT = "Turc et al.: Well-Read Students Learn Better (2019)"
 SHCHUR = "data as published by Shchur et al.: Pitfalls of graph neural network evaluation (2018)"
 DAY_S = 86_400.0

@@ -190,7 +190,7 @@ def some_stored() -> list[Any]:
 def test_what_is_stored_is_packed_without_loss(card: Path, tmp_path: Path) -> None:
     stored = Table(card) if ".table." in card.name else Sample(card)
     again = written_anew(stored, tmp_path)
-    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, curve_coder.NAME)
+    assert (again.card["format"], again.card[ENTRY]["name"]) == (FORMAT, curve_coder.CODEC)
     assert_equal(all_of(again), all_of(stored))
 
 

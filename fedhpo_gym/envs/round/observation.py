@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
@@ -43,7 +43,7 @@ class Episodes:
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
         measured: (N, objectives) values of the objectives that the reward reads off the model.
         true_measured: (N, objectives) these without noise.
-        amounts: (N, 4) what the last step cost of each of `rewards.AMOUNTS`.
+        amounts: (N, 4) what the last step cost of each of `settings.AMOUNTS`.
         move_product: (N,) inner product of the model's moves in the last two steps; 0 after the
             first, and where it is not reported.
     """
@@ -225,10 +225,6 @@ def _clients(
 
 TRAIN, VAL = SPLITS.index("train"), SPLITS.index("val")
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
-VALUES: Final = ("val_loss", "val_error", "fairness_std")
-"""Objectives whose values may be told where everything else is withheld."""
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,11 +234,11 @@ class Measurement:
     `means` and `truth` are (N, splits, metrics), `spread` (N,), and the others (N, objectives).
     """
 
-    means: Numbers
-    spread: Numbers
-    truth: Numbers
-    measured: Numbers
-    true_measured: Numbers
+    means: Floats
+    spread: Floats
+    truth: Floats
+    measured: Floats
+    true_measured: Floats
 
 
 def measurement_of(
@@ -251,7 +247,7 @@ def measurement_of(
     told: Sequence[str],
     evaluations: int,
     exact: Evaluations,
-    truth: Numbers,
+    truth: Floats,
     rngs: Sequence[np.random.Generator],
     measured: Sequence[Objective] = (),
 ) -> Measurement:
@@ -293,11 +289,11 @@ def measurement_of(
 
 def _private(
     noise: Noise,
-    values: Sequence[tuple[Objective, Numbers]],
+    values: Sequence[tuple[Objective, Floats]],
     heard: Evaluations,
     rngs: Sequence[np.random.Generator],
     evaluations: int,
-) -> list[Numbers]:
+) -> list[Floats]:
     """Return (N,) values with Laplace noise, clipped; all share the epsilon of an evaluation."""
     clients = clients_evaluated(heard)
     each = np.stack([o.sensitivity(clients) for o, _ in values], axis=1)  # type: ignore[misc]

@@ -116,7 +116,7 @@ class RoundSettings:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """Which of `noise.VALUES` evaluations tell where they withhold the rest."""
+        """Names of the values that evaluations tell where they withhold the rest."""
         names = ("val_error" if self.potential == "accuracy" else "val_loss",)
         return (*names, "fairness_std") if "fairness" in self.names else names
 
