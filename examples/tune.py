@@ -1,7 +1,7 @@
 """Tune a stored problem by hand and by Optuna, in natural units, under a limit on fairness.
 
 An evaluation pays the simulated time of its training, and the episode ends when the budget is
-spent. The best trial that keeps the limit is the incumbent.
+spent. The best trial that keeps the limit is the incumbent. Needs the extra `agents`, for optuna.
 """
 
 import gymnasium as gym
