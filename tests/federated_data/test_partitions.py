@@ -28,9 +28,6 @@ from fedhpo_gym.data.graph_federations import (
 )
 from fedhpo_gym.data.graphs import NodeGraph, from_dense, make_node_graph
 
-pytest.importorskip("networkx")
-pytest.importorskip("scipy")
-
 
 def made_up_graph(num_nodes: int = 230, groups: int = 4) -> NodeGraph:
     """A planted partition: dense inside groups of nodes, sparse between them."""
@@ -44,6 +41,8 @@ def made_up_graph(num_nodes: int = 230, groups: int = 4) -> NodeGraph:
 
 @pytest.fixture(scope="module")
 def graph() -> NodeGraph:
+    pytest.importorskip("networkx")
+    pytest.importorskip("scipy")
     return made_up_graph()
 
 
@@ -78,6 +77,7 @@ def test_nodes_are_split_60_20_20(federation: GraphFederation) -> None:
     assert (np.abs(share - [0.6, 0.2, 0.2]) <= 2 / total).all()
 
 
+@pytest.mark.usefixtures("graph")
 def test_the_split_of_ten_nodes_by_hand() -> None:
     graph = made_up_graph(num_nodes=10, groups=2)
     federation = make_graph_federation(graph, seed=1, num_clients=1, delta=1)
@@ -104,6 +104,7 @@ def test_a_seed_gives_one_federation_and_another_seed_another(graph: NodeGraph) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("graph")
 def test_another_process_draws_the_same_federation(run_python: Callable[..., str]) -> None:
     code = """
         import numpy as np
@@ -190,6 +191,7 @@ def test_data_that_are_no_graph_are_refused() -> None:
         make_graph_federation(table, 1)
 
 
+@pytest.mark.usefixtures("graph")
 @pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
 def test_the_real_graphs_obey_the_laws(
     name: str, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
