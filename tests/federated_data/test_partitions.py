@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -27,6 +25,7 @@ from fedhpo_gym.data.graph_federations import (
     place_communities,
 )
 from fedhpo_gym.data.graphs import NodeGraph, from_dense, make_node_graph
+from golden import golden
 
 
 def made_up_graph(num_nodes: int = 230, groups: int = 4) -> NodeGraph:
@@ -113,7 +112,7 @@ def test_another_process_draws_the_same_federation(run_python: Callable[..., str
         found = make_graph_federation(made_up_graph(), 5, num_clients=3)
         print(found.owner.tolist(), [part.tolist() for c in found.clients for part in c])
     """
-    setup = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    setup = f"import sys; sys.path[:] = {sys.path!r}\n"
     outputs = {run_python(setup + textwrap.dedent(code)) for _ in range(2)}
     assert len(outputs) == 1
 
@@ -211,19 +210,11 @@ KEY = "a653102_min10_balanced"
 CASES = 18
 
 
-def golden_cases() -> list[dict[str, Any]]:
-    default = Path(__file__).resolve().parents[2].parent / "shared"
-    path = Path(os.environ.get("FEDHPO_SHARED", default)) / "facts/golden/lda_golden.json"
-    if not path.is_file():
-        pytest.skip(f"no golden partitions of the original code at {path}; set FEDHPO_SHARED")
-    cases: list[dict[str, Any]] = json.loads(path.read_text())
-    assert len(cases) == CASES
-    return cases
-
-
 @pytest.mark.parametrize("index", range(CASES))
 def test_equals_the_original_code(index: int) -> None:
-    case = golden_cases()[index]
+    cases = golden("lda")
+    assert len(cases) == CASES
+    case = cases[index]
     labels, rng = np.array(case["labels"]), np.random.RandomState(case["seed"])
     clients = lda_partition(labels, case["clients"], case["alpha"], rng)
     assert [client.tolist() for client in clients] == case[KEY]
