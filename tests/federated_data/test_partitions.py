@@ -112,7 +112,8 @@ def test_another_process_draws_the_same_federation(run_python: Callable[..., str
         found = make_graph_federation(made_up_graph(), 5, num_clients=3)
         print(found.owner.tolist(), [part.tolist() for c in found.clients for part in c])
     """
-    setup = f"import sys; sys.path[:] = {sys.path!r}\n"
+    own = str(Path(__file__).parent)
+    setup = f"import sys; sys.path[:] = {[own, *sys.path]!r}\n"
     outputs = {run_python(setup + textwrap.dedent(code)) for _ in range(2)}
     assert len(outputs) == 1
 
