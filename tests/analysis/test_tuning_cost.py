@@ -156,9 +156,6 @@ def test_the_command_prints_the_closed_form(
     assert main(["tuning-cost", str(path), "--trials", "0"]) == ERROR
 
 
-scipy_stats = pytest.importorskip("scipy.stats")
-
-
 def test_weights_by_hand() -> None:
     assert WEIGHTS["cpe"](3) == pytest.approx([3 / 6, 2 / 6, 1 / 6])
     assert WEIGHTS["cpl"](3) == pytest.approx([1 / 6, 2 / 6, 3 / 6])
@@ -203,6 +200,7 @@ def test_relative_performance_by_hand() -> None:
 
 
 def test_priors_are_scipys_fits() -> None:
+    scipy_stats = pytest.importorskip("scipy.stats")
     values = 10 ** stream(0, "prior").normal(-2.0, 1.3, size=50)
     found = Prior.fit(values, "normal", "log10")
     assert (found.a, found.b) == pytest.approx(scipy_stats.norm.fit(np.log10(values)))

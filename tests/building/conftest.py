@@ -8,22 +8,16 @@ import pytest
 
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Table
-from stored_files import NAME, fit_quickly, write_made_up_table
+from stored_files import NAME, fit_everything, write_made_up_table
 
 
 @pytest.fixture(scope="session")
 def fitted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the table and the surrogate fitted on it."""
     pytest.importorskip("sklearn")
-    from fedhpo_gym.building.surrogate_fit import fit_surrogate
-
     folder = tmp_path_factory.mktemp("tables")
     write_made_up_table(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDHPO_GYM_TABLES", str(folder))
-        fit_quickly(patch)
-        fit_surrogate(NAME, folder)
-    return folder
+    return fit_everything(folder, NAME)
 
 
 @pytest.fixture

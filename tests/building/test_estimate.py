@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("numba")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.building import build as module

@@ -15,7 +15,6 @@ pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.candidates import (
     ALIKE,
     CANDIDATES,
@@ -50,7 +49,7 @@ from stored_files import (
     SAMPLE_ROUNDS,
     SAMPLE_SEEDS,
     SAMPLE_TASK,
-    fit_quickly,
+    fit_everything,
     fit_sample,
     write_made_up_sample,
     written_with,
@@ -65,11 +64,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a sample and the surrogate fitted on it."""
     folder = tmp_path_factory.mktemp("samples")
     write_made_up_sample(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDHPO_GYM_TABLES", str(folder))
-        fit_quickly(patch)
-        surrogate_fit.fit_surrogate(SAMPLE_NAME)
-    return folder
+    return fit_everything(folder, SAMPLE_NAME)
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from benchmark_simulator import ObjectiveFuncWrapper
 
 TRACES = 1000
 MOST_WORKERS = 32
-PARTS = (1, 2)
 
 
 class Trace:

@@ -15,12 +15,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
-
-pytest.importorskip("matplotlib")
-pytest.importorskip("moocore")
-
 import pieces
+import pytest
 
 import fedhpo_gym
 from fedhpo_gym.analysis import group
@@ -130,6 +126,8 @@ NUMBERS_OF = {
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if path.stem == "many_objectives":
+        pytest.importorskip("moocore")
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.strip()
 
@@ -274,6 +272,7 @@ def test_every_part_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_optimizers_are_compared_part_by_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("moocore")
     study, report = (imported(n, monkeypatch) for n in ("optimizers_study", "optimizers_report"))
     part, noise = study.Part, {"noise": {"clients": 0.2}}
 

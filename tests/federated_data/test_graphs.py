@@ -203,15 +203,10 @@ DOCUMENTED_SETS = {
 NAMES = [source.name for source in (*TU_SETS, *MOLECULES)]
 
 
-def conformance(name: str) -> type[DatasetConformance]:
-    marks = [pytest.mark.usefixtures("real_data")]
-    body = {"name": name, "pytestmark": marks, "__module__": __name__}
-    return type(f"Test{name}", (DatasetConformance,), body)
-
-
 for _name in NAMES:
-    globals()[f"Test{_name}"] = conformance(_name)
-del _name
+    _made = type(f"Test{_name}", (DatasetConformance,), {"name": _name, "__module__": __name__})
+    globals()[_made.__name__] = pytest.mark.usefixtures("real_data")(_made)
+del _name, _made
 
 
 @pytest.mark.usefixtures("real_data")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
@@ -27,9 +25,7 @@ from fedhpo_gym.data.graph_federations import (
     place_communities,
 )
 from fedhpo_gym.data.graphs import NodeGraph, from_dense, make_node_graph
-
-pytest.importorskip("networkx")
-pytest.importorskip("scipy")
+from golden import golden
 
 
 def made_up_graph(num_nodes: int = 230, groups: int = 4) -> NodeGraph:
@@ -44,6 +40,8 @@ def made_up_graph(num_nodes: int = 230, groups: int = 4) -> NodeGraph:
 
 @pytest.fixture(scope="module")
 def graph() -> NodeGraph:
+    pytest.importorskip("networkx")
+    pytest.importorskip("scipy")
     return made_up_graph()
 
 
@@ -78,6 +76,7 @@ def test_nodes_are_split_60_20_20(federation: GraphFederation) -> None:
     assert (np.abs(share - [0.6, 0.2, 0.2]) <= 2 / total).all()
 
 
+@pytest.mark.usefixtures("graph")
 def test_the_split_of_ten_nodes_by_hand() -> None:
     graph = made_up_graph(num_nodes=10, groups=2)
     federation = make_graph_federation(graph, seed=1, num_clients=1, delta=1)
@@ -104,6 +103,7 @@ def test_a_seed_gives_one_federation_and_another_seed_another(graph: NodeGraph) 
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("graph")
 def test_another_process_draws_the_same_federation(run_python: Callable[..., str]) -> None:
     code = """
         import numpy as np
@@ -112,7 +112,8 @@ def test_another_process_draws_the_same_federation(run_python: Callable[..., str
         found = make_graph_federation(made_up_graph(), 5, num_clients=3)
         print(found.owner.tolist(), [part.tolist() for c in found.clients for part in c])
     """
-    setup = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    own = str(Path(__file__).parent)
+    setup = f"import sys; sys.path[:] = {[own, *sys.path]!r}\n"
     outputs = {run_python(setup + textwrap.dedent(code)) for _ in range(2)}
     assert len(outputs) == 1
 
@@ -190,6 +191,7 @@ def test_data_that_are_no_graph_are_refused() -> None:
         make_graph_federation(table, 1)
 
 
+@pytest.mark.usefixtures("graph")
 @pytest.mark.parametrize("name", ["Cora", "CiteSeer"])
 def test_the_real_graphs_obey_the_laws(
     name: str, shared_datasets: Path, monkeypatch: pytest.MonkeyPatch
@@ -209,19 +211,11 @@ KEY = "a653102_min10_balanced"
 CASES = 18
 
 
-def golden_cases() -> list[dict[str, Any]]:
-    default = Path(__file__).resolve().parents[2].parent / "shared"
-    path = Path(os.environ.get("FEDHPO_SHARED", default)) / "facts/golden/lda_golden.json"
-    if not path.is_file():
-        pytest.skip(f"no golden partitions of the original code at {path}; set FEDHPO_SHARED")
-    cases: list[dict[str, Any]] = json.loads(path.read_text())
-    assert len(cases) == CASES
-    return cases
-
-
 @pytest.mark.parametrize("index", range(CASES))
 def test_equals_the_original_code(index: int) -> None:
-    case = golden_cases()[index]
+    cases = golden("lda")
+    assert len(cases) == CASES
+    case = cases[index]
     labels, rng = np.array(case["labels"]), np.random.RandomState(case["seed"])
     clients = lda_partition(labels, case["clients"], case["alpha"], rng)
     assert [client.tolist() for client in clients] == case[KEY]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("numba")
-
-from collections.abc import Callable
-
-import pytest
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.fl.course import Course

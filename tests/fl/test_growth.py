@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("numba")
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+pytest.importorskip("numba")
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core import seeding

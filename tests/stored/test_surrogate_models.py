@@ -22,8 +22,6 @@ from fedhpo_gym.stored.surrogate_outputs import (
     weights_of,
 )
 
-sklearn_ensemble = pytest.importorskip("sklearn.ensemble")
-
 SPACE = SearchSpace(
     (
         Dimension("learning_rate", 1e-5, 1.0, "float", log=True, bins=6),
@@ -63,13 +61,20 @@ def metrics(seed: int = 0, n: int = 7, clients: int = 3) -> NDArray[np.float32]:
 # ------------------------------------------------------------------------------------- forests
 
 
+@pytest.fixture
+def ensemble() -> Any:
+    return pytest.importorskip("sklearn.ensemble")
+
+
 @pytest.mark.parametrize("name", ["RandomForestRegressor", "ExtraTreesRegressor"])
 @pytest.mark.parametrize("settings", [{"max_depth": 6}, {"max_leaf_nodes": 30}, {}])
-def test_a_forest_predicts_what_scikit_learn_predicts(name: str, settings: dict[str, int]) -> None:
+def test_a_forest_predicts_what_scikit_learn_predicts(
+    name: str, settings: dict[str, int], ensemble: Any
+) -> None:
     from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data()
-    theirs = getattr(sklearn_ensemble, name)(n_estimators=7, random_state=3, **settings)
+    theirs = getattr(ensemble, name)(n_estimators=7, random_state=3, **settings)
     theirs.fit(rows, outputs)
     asked = [rows, np.random.default_rng(1).uniform(-2, 2, (500, 4)).astype(np.float32)]
     for tree in theirs.estimators_:  # rows on the thresholds, and one float32 to either side
@@ -86,23 +91,23 @@ def test_a_forest_predicts_what_scikit_learn_predicts(name: str, settings: dict[
     )
 
 
-def test_the_first_trees_of_a_forest_are_a_smaller_forest() -> None:
+def test_the_first_trees_of_a_forest_are_a_smaller_forest(ensemble: Any) -> None:
     from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data()
-    theirs = sklearn_ensemble.RandomForestRegressor(n_estimators=5, random_state=0)
+    theirs = ensemble.RandomForestRegressor(n_estimators=5, random_state=0)
     theirs.fit(rows, outputs)
     expected = np.mean([tree.predict(rows) for tree in theirs.estimators_[:2]], axis=0)
     np.testing.assert_allclose(forest_of(theirs, 2).predict(rows), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 5])
-def test_a_forest_cut_at_a_depth_is_one_grown_to_that_depth(depth: int) -> None:
+def test_a_forest_cut_at_a_depth_is_one_grown_to_that_depth(depth: int, ensemble: Any) -> None:
     from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data(features=1)  # with one feature no split depends on luck
     grown, deep = (
-        sklearn_ensemble.RandomForestRegressor(n_estimators=4, max_depth=d, random_state=0)
+        ensemble.RandomForestRegressor(n_estimators=4, max_depth=d, random_state=0)
         for d in (depth, None)
     )
     grown.fit(rows, outputs)
@@ -113,12 +118,12 @@ def test_a_forest_cut_at_a_depth_is_one_grown_to_that_depth(depth: int) -> None:
 
 @pytest.mark.parametrize("together", [1, 600, 1 << 20])
 def test_trees_that_are_walked_together_change_no_bit(
-    together: int, monkeypatch: pytest.MonkeyPatch
+    together: int, ensemble: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedhpo_gym.building.candidates import forest_of
 
     rows, outputs = training_data()
-    ours = forest_of(sklearn_ensemble.RandomForestRegressor(7, random_state=3).fit(rows, outputs))
+    ours = forest_of(ensemble.RandomForestRegressor(7, random_state=3).fit(rows, outputs))
     monkeypatch.setattr(surrogate_models, "TOGETHER", together)
     found, stored = ours.predict(rows), ours.arrays
     for row, outcome in zip(rows[:20], found, strict=False):

@@ -242,6 +242,17 @@ def fit_quickly(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("fedhpo_gym.stored.lattice.DRAWS", 16)
 
 
+def fit_everything(folder: Path, name: str) -> Path:
+    """Fit the surrogate of what a folder holds quickly; return the folder."""
+    from fedhpo_gym.building.surrogate_fit import fit_surrogate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_VAR, str(folder))
+        fit_quickly(patch)
+        fit_surrogate(name, folder)
+    return folder
+
+
 def fit_sample(
     folder: Path, patch: pytest.MonkeyPatch, candidate: str = "gaussian_process", **options: Any
 ) -> Surrogate:

@@ -1,11 +1,8 @@
 """The cost model against the paper, hand computation, and the original code's own numbers."""
 
-import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -17,24 +14,16 @@ from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, SystemMode
 from fedhpo_gym.systems.base import MOST, SLOWEST, Compute
 from fedhpo_gym.systems.model import harmonic
 from fedhpo_gym.tasks import TASKS, decisive_names, get_task, round_system, work_of
+from golden import golden
 
 FEMNIST_CNN = 6_603_902
-
-
-def golden_cases() -> list[dict[str, Any]]:
-    default = Path(__file__).resolve().parents[2].parent / "shared"
-    path = Path(os.environ.get("FEDHPO_SHARED", default)) / "facts/golden/cost_golden.json"
-    if not path.is_file():
-        pytest.skip(f"no golden costs of the original code at {path}; set FEDHPO_SHARED")
-    cases: list[dict[str, Any]] = json.loads(path.read_text())["cases"]
-    return cases
 
 
 @pytest.mark.parametrize(
     ("model", "key"), [(CROSS_SILO, "estimated"), (CROSS_DEVICE, "cross_device")]
 )
 def test_equals_the_original_code(model: SystemModel, key: str) -> None:
-    cases = golden_cases()
+    cases = golden("cost")["cases"]
     assert len(cases) == 672
     for case in cases:
         system = replace(

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from functools import cache
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -17,18 +14,9 @@ from hypothesis import strategies as st
 from fedhpo_gym.agents.clients import ArmFeedback, Traces, discounted_mean
 from fedhpo_gym.agents.fedex import FedExPolicy, FedExSettings, Schedule
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from golden import golden
 
 SCHEDULES = get_args(Schedule)
-
-
-@cache
-def golden_cases() -> list[dict[str, Any]]:
-    default = Path(__file__).resolve().parents[3].parent / "shared"
-    path = Path(os.environ.get("FEDHPO_SHARED", default)) / "facts/golden/fedex_golden.json"
-    if not path.is_file():
-        pytest.skip(f"no golden policies of the original code at {path}; set FEDHPO_SHARED")
-    cases: list[dict[str, Any]] = json.loads(path.read_text())
-    return cases
 
 
 def policy_of(case: dict[str, Any]) -> FedExPolicy:
@@ -55,8 +43,8 @@ def on_simplex(policy: FedExPolicy) -> bool:
 
 @pytest.mark.parametrize("sched", SCHEDULES)
 def test_equals_the_original_wherever_it_is_finite(sched: str) -> None:
-    cases = [case for case in golden_cases() if case["sched"] == sched]
-    assert len(golden_cases()) == 80
+    cases = [case for case in golden("fedex") if case["sched"] == sched]
+    assert len(golden("fedex")) == 80
     assert cases
     for case in cases:
         policy = policy_of(case)
@@ -95,7 +83,9 @@ def test_where_the_original_is_nan_vanished_arms_win_or_stay_vanished() -> None:
 
 
 def test_the_original_ends_in_nan_in_23_golden_cases_and_ours_in_certainty() -> None:
-    lost = [case for case in golden_cases() if not np.isfinite(np.concatenate(case["theta"])).all()]
+    lost = [
+        case for case in golden("fedex") if not np.isfinite(np.concatenate(case["theta"])).all()
+    ]
     assert len(lost) == 23
     for case in lost:
         policy = policy_of(case)
