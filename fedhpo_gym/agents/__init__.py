@@ -152,7 +152,7 @@ def make_agent(
     """
     kind = agent_class(name)
     return kind(
-        read_problem(env, seed, shared_start),
+        read_problem(env, seed, shared_start, transfers=kind.transfers),
         **as_arguments(f"Agent {name!r}", kind, options, ["problem"]),
     )
 

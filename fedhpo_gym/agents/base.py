@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.core.checks import as_integer, checked_types, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace
 
 Process: TypeAlias = Literal["trial", "round"]
@@ -40,6 +41,8 @@ class SearchProblem:
         start: coordinates of the configurations that are tried first, those of free fidelities left
             out; the same for all agents of a study that shares its start.
         process: what a step is: a whole trial, or some rounds of one course.
+        source_tasks: what is known of other problems of the same space, for agents that transfer.
+        candidates: returns the (c, n) actions that may be chosen now; None where any may.
     """
 
     action_space: gym.Space[Any]
@@ -50,6 +53,8 @@ class SearchProblem:
     process: Process = "trial"
     constrained: bool = False
     start: tuple[tuple[float, ...], ...] = ()
+    source_tasks: tuple[SourceTask, ...] = field(default=(), repr=False, compare=False)
+    candidates: Callable[[], NDArray[np.float32]] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         seed = as_integer(self.seed)
@@ -61,10 +66,13 @@ class SearchProblem:
 
 
 @explained_types
-def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> SearchProblem:
+def read_problem(
+    env: gym.Env[Any, Any], seed: int, shared_start: int = 0, *, transfers: bool = False
+) -> SearchProblem:
     """Return what an agent has to solve in an environment, which is not reset.
 
-    The first `shared_start` configurations to try are drawn uniformly from the seed alone.
+    The first `shared_start` configurations to try are drawn uniformly from the seed alone. For
+    agents that transfer, tasks that the environment knows as sources come along.
 
     Raises:
         InvalidArgumentError: `env` is no environment, has no search space, or a number is negative.
@@ -93,6 +101,8 @@ def read_problem(env: gym.Env[Any, Any], seed: int, shared_start: int = 0) -> Se
         objectives=_objectives(env),
         process=_attribute(env, "step_kind", "trial"),
         constrained=bool(_attribute(env, "constraints", None)),
+        source_tasks=tuple(_attribute(env, "source_tasks", ())) if transfers else (),
+        candidates=_attribute(env, "candidates", None),
     )
     size = (shared_start, len(space) - len(fidelities))
     drawn = stream(problem.seed, "shared_start").uniform(-1.0, 1.0, size).astype(np.float32)
@@ -167,6 +177,7 @@ class Agent(ABC):
         learned: name of the option that brings what must be learned before; None if nothing must.
         seeded: whether the seed changes what it does.
         starts: whether it can begin with configurations that it is given.
+        transfers: whether it learns from the source tasks of its problem.
         action_space: what `ask` must answer with: a bounded box of (n,) float32 coordinates, or of
             (clients, n) where `per_client`.
 
@@ -182,6 +193,7 @@ class Agent(ABC):
     learned: ClassVar[str | None] = None
     seeded: ClassVar[bool] = True
     starts: ClassVar[bool] = False
+    transfers: ClassVar[bool] = False
 
     def __init__(self, problem: SearchProblem) -> None:
         self._check_process(problem)

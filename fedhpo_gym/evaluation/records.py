@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -417,3 +417,12 @@ def evaluation_of(
         seeds=seeds,
         fidelity=fidelity,
     )
+
+
+class SourceTask(NamedTuple):
+    """What is known of a problem that was tuned before: n trials at full fidelity."""
+
+    name: str  # of the problem
+    actions: NDArray[np.float32]  # (n, d) coordinates of configurations, canonical
+    scores: NDArray[np.float64]  # (n,) in [0, 1], higher is better
+    features: NDArray[np.float64]  # (F,) of the federation, known before any trial

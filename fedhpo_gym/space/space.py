@@ -231,6 +231,38 @@ class SearchSpace:
             flat[~active, axis] = INACTIVE
         return flat.reshape(actions.shape).astype(actions.dtype)
 
+    def features(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return what models learn from: (N, F) numbers in [0, 1] for (N, n) legal actions.
+
+        A number has its coordinate, a category one column of 0 and 1 for every value; numbers that
+        are not active are in the middle, and of such a category all columns are 0.
+        """
+        flat = np.asarray(self.canonical(actions), dtype=np.float64)
+        decoded = [d.decode_many(u) for d, u in zip(self.dimensions, flat.T, strict=True)]
+        active = dict(self._active(decoded.__getitem__))
+        parts = []
+        for axis, dimension in enumerate(self.dimensions):
+            if dimension.kind != "category":
+                parts.append((flat[:, axis, None] + 1.0) / 2.0)
+                continue
+            columns = decoded[axis][:, None] == np.array(dimension.grid)
+            parts.append(columns & active.get(axis, np.ones(len(flat), np.bool_))[:, None])
+        return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def from_features(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return (N, n) actions of (N, F) numbers; of a category the largest column counts."""
+        parts, start = [], 0
+        for dimension in self.dimensions:
+            width = len(dimension.grid) if dimension.kind == "category" else 1
+            own = np.asarray(features, dtype=np.float64)[:, start : start + width]
+            start += width
+            if width > 1 or dimension.kind == "category":
+                values = np.array(dimension.grid)[own.argmax(axis=1)]
+                parts.append(dimension.encode_many(values))
+            else:
+                parts.append(2.0 * np.clip(own[:, 0], 0.0, 1.0) - 1.0)
+        return self.canonical(np.stack(parts, axis=1).astype(np.float32))
+
     def validate(
         self, mapping: Mapping[str, object], what: str = "configuration"
     ) -> dict[str, Value]:

@@ -304,6 +304,8 @@ LABEL_ENTROPY: Mapping[str, float] = MappingProxyType(
         "Segment": 1.945910,
         "BreastCancer": 0.660316,
         "Digits": 2.302479,
+        "Wine": 1.086038,
+        "Iris": 1.098612,
         "CIFAR10": 2.302585,
         "SST2": 0.686930,
         "CoLA": 0.606910,

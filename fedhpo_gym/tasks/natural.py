@@ -178,10 +178,16 @@ def joint_names(table: NaturalTable) -> tuple[str, ...]:
 
 def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
     """Yield the joint problem of a table in every regime."""
+    yield from joint_problems(shared_fields(table))
+
+
+def joint_problems(shared: Mapping[str, Any]) -> Iterator[JointTask]:
+    """Yield the joint problem of a federation in every regime; `shared` as of `shared_fields`."""
+    features, classes = shared["num_features"], shared["num_classes"]
     depth, width = (int(CLIENT_SPACE[name].high) for name in MLP_ARCHITECTURE)
     plain = JointTask(
         model=REGIMES[0],
-        num_parameters=perceptron_size(table.width, table.classes, depth, width, vectors=1),
+        num_parameters=perceptron_size(features, classes, depth, width, vectors=1),
         client_space=CLIENT_SPACE,
         fidelity_space=fidelity_space(JOINT_ROUNDS),
         stored_rounds=JOINT_ROUNDS,
@@ -189,11 +195,11 @@ def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
         algorithm="serveropt",
         architecture=(MODEL, *MLP_ARCHITECTURE),
         tags=frozenset({"joint", "natural", "cross-silo"}),
-        **shared_fields(table),
+        **shared,
     )
     yield plain
     for name, of in zip(REGIMES[1:], (FEW, TEN), strict=True):
         few = replace(plain, model=name, fidelity_space=fidelity_space(of), stored_rounds=of)
-        task = replace(few, budget_s=round(of[-1] * CLIENT_S * (100 + table.clients)))
+        task = replace(few, budget_s=round(of[-1] * CLIENT_S * (100 + shared["num_clients"])))
         private = name == REGIMES[2]
         yield replace(task, algorithm="dpfedavg").fix({"epsilon": EPSILON}) if private else task

@@ -1,0 +1,216 @@
+"""Computing FedHPO-B: a pool of configurations for every task, at every fidelity of a ladder.
+
+Two thirds of a pool are the same for all tasks of a space, points of a scrambled Halton sequence. A
+third is where optimizers look: two generations of children of the best so far, at full fidelity.
+A tenth of the pool is trained under three seeds, the rest under the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fedhpo_gym.backends.training import make_batch, make_course, task_federation
+from fedhpo_gym.building.design import UNIT_NUMBERS, shared_axes
+from fedhpo_gym.building.sample import halton
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.files import new_file
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.evaluation.records import Evaluations, Fidelity, evaluation_of
+from fedhpo_gym.objectives import NO_PRIVACY, Spending, values_of
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks import Task, work_of
+from fedhpo_gym.tasks.meta import META_SPACES, MetaTask, meta_tasks
+
+SHARED: Final = 171
+"""Configurations of a pool that all tasks of a space have."""
+GENERATIONS: Final = (43, 42)
+"""Children that are added to them, twice."""
+PARENTS, MUTATED, STEP = 0.2, 0.3, 0.2
+"""Share of the best that have children; chance and width of a change of a coordinate."""
+REPEATED: Final = 10
+"""One in so many configurations is trained under all seeds."""
+MEASURED: Final = (
+    *("val_loss", "test_loss", "val_error", "test_error", "fairness_p10", "fairness_std"),
+)
+"""Objectives that are read off models; costs follow."""
+COSTS: Final = ("time_s", "upload_bytes", "download_bytes")
+
+Configuration = dict[str, Value]
+
+
+def pool_space(task: Task) -> SearchSpace:
+    """Return the space of a pool: whole numbers on grids, so that courses share minibatches."""
+    dimensions = task.space.dimensions
+    return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
+
+
+def shared_configurations(space: SearchSpace) -> list[Configuration]:
+    """Return what every pool of a space begins with."""
+    return [space.decode(2.0 * point - 1.0) for point in halton(SHARED, len(space))]
+
+
+def children(
+    space: SearchSpace,
+    known: Sequence[Configuration],
+    losses: NDArray[np.float64],
+    count: int,
+    rng: np.random.Generator,
+) -> list[Configuration]:
+    """Return new configurations near the best of known ones, by crossover and mutation."""
+    best = np.argsort(losses, kind="stable")[: round(PARENTS * len(known))]
+    parents = np.stack([space.encode(known[place]) for place in best.tolist()]).astype(np.float64)
+    seen = {tuple(one.items()) for one in known}
+    found: list[Configuration] = []
+    while len(found) < count:
+        mother, father = parents[rng.integers(len(parents), size=2)]
+        child = np.where(rng.random(len(space)) < 0.5, mother, father)
+        moved = child + STEP * rng.standard_normal(len(space))
+        child = np.clip(np.where(rng.random(len(space)) < MUTATED, moved, child), -1.0, 1.0)
+        one = space.decode(child)
+        if tuple(one.items()) not in seen:
+            seen.add(tuple(one.items()))
+            found.append(one)
+    return found
+
+
+@checked_types
+def compute_task(meta: MetaTask) -> dict[str, NDArray[Any]]:
+    """Return what is stored of one task.
+
+    Shapes, with P configurations, A client sample rates, R rounds and Q objectives: `own`
+    (P - `SHARED`, d) configurations as numbers, NaN where inactive; `values` (P, A, R, Q);
+    `repeats` (seeds - 1, P / `REPEATED`, A, R, Q); `costs` (P, A, R, 3); `features` (F,).
+    """
+    task = meta.task
+    space, first = pool_space(task), task.seeds[0]
+    pool = shared_configurations(space)
+    values = _train(task, pool, first)
+    for generation, count in enumerate(GENERATIONS):
+        rng = stream(first, f"meta_pool {task.table_name} {meta.name}", generation)
+        more = children(space, pool, values[:, -1, -1, 0].astype(np.float64), count, rng)
+        values = np.concatenate([values, _train(task, more, first)])
+        pool += more
+    again = pool[::REPEATED]
+    numbers = [space.numbers(one) for one in pool[SHARED:]]
+    return {
+        "own": np.array([[one.get(name, np.nan) for name in space.names] for one in numbers]),
+        "values": values,
+        "repeats": np.stack([_train(task, again, seed) for seed in task.seeds[1:]]),
+        "costs": _costs(task, pool),
+        "features": meta_features(task, task_federation(task, first)),
+    }
+
+
+def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.float32]:
+    """Return (P, A, R, `MEASURED`) values of configurations, each trained alone."""
+    rates = task.fidelity_space["client_sample_rate"].grid
+    asked = [(place, rate) for place in range(len(pool)) for rate in range(len(rates))]
+    axes = shared_axes(task)
+    asked.sort(key=lambda one: [str(pool[one[0]].get(name)) for name in axes])
+    rounds = task.evaluated_rounds
+    found = np.empty((len(pool), len(rates), len(rounds), len(MEASURED)), np.float32)
+    objectives = [task.objectives[name] for name in MEASURED]
+    samples = task_federation(task, seed).num_samples[None]
+    spent = Spending(NO_PRIVACY, dict)
+    for part in _parts(task, pool, asked):
+        courses = [make_course(task, pool[place], float(rates[rate]), seed) for place, rate in part]
+        curves = make_batch(task, courses).advance(task.max_round, evaluated=rounds)
+        for course, (place, rate) in enumerate(part):
+            own = slice(course, course + 1)
+            known = curves.metrics[own], curves.rounds, curves.diverged_at[own], samples, (seed,)
+            answers = [evaluation_of(*known, Fidelity(r, float(rates[rate]))) for r in rounds]
+            found[place, rate] = values_of(objectives, Evaluations.stack(answers), spent)
+    return found
+
+
+def _parts(
+    task: Task, pool: Sequence[Configuration], asked: Sequence[tuple[int, int]]
+) -> Iterator[list[tuple[int, int]]]:
+    """Yield courses that fit into memory together."""
+    part: list[tuple[int, int]] = []
+    used = 0
+    for one in asked:
+        size = task.parameters_of(pool[one[0]])
+        if part and used + size > UNIT_NUMBERS:
+            yield part
+            part, used = [], 0
+        part.append(one)
+        used += size
+    yield part
+
+
+def _costs(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
+    """Return (P, A, R, `COSTS`) of whole trials, by the clock of the task."""
+    rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
+    costs = [
+        task.system.cost(work_of(task, one, r, float(rate)))
+        for one in pool
+        for rate in rates
+        for r in rounds
+    ]
+    found = np.array([[getattr(cost, name) for name in COSTS] for cost in costs])
+    return found.reshape(len(pool), len(rates), len(rounds), len(COSTS))
+
+
+FEATURES: Final = (
+    *("clients", "classes", "features", "samples", "label_entropy", "size_entropy"),
+    *("smallest_client", "largest_client", "label_skew"),
+)
+"""What is known of a task before anything is trained; none needs more than counts of labels."""
+
+
+def meta_features(task: Task, federation: Federation) -> NDArray[np.float64]:
+    """Return the (F,) `FEATURES` of a federation.
+
+    Counts are natural logarithms; entropies, shares of the largest there can be; the smallest and
+    the largest client, logarithms of their shares of the mean size; and the skew is the mean
+    distance in total variation of clients' labels from those of all, weighted by samples.
+    """
+    counts = np.stack(
+        [np.bincount(federation.labels[rows[0]], minlength=federation.num_classes)
+         for rows in federation.clients]
+    ).astype(np.float64)  # fmt: skip
+    sizes = counts.sum(axis=1)
+    counts, sizes = counts[sizes > 0], sizes[sizes > 0]
+    labels = counts.sum(axis=0) / counts.sum()
+    distance = np.abs(counts / sizes[:, None] - labels).sum(axis=1) / 2.0
+    return np.array(
+        [
+            *np.log([task.num_clients, task.num_classes, task.num_features, sizes.sum()]),
+            _entropy(labels),
+            _entropy(sizes / sizes.sum()),
+            np.log(sizes.min() / sizes.mean()),
+            np.log(sizes.max() / sizes.mean()),
+            (distance * sizes).sum() / sizes.sum(),
+        ]
+    )
+
+
+def _entropy(shares: NDArray[np.float64]) -> float:
+    some = shares[shares > 0]
+    return float(-(some * np.log(some)).sum() / np.log(max(len(shares), 2)))
+
+
+@checked_types
+def compute_parts(folder: Path, spaces: Sequence[str] = META_SPACES) -> Mapping[str, list[Path]]:
+    """Compute what is not in a folder yet, a file per task; return all files by space, in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [(space, meta) for space in spaces for meta in meta_tasks(space)]
+    paths = {(s, m.name): folder / f"{s}-{m.name}.npz" for s, m in wanted}
+    missing = [one for one in wanted if not paths[one[0], one[1].name].exists()]
+    with tqdm(total=len(wanted), initial=len(wanted) - len(missing), unit="task") as bar:
+        for space, meta in missing:
+            bar.set_postfix_str(f"{space} {meta.name}")
+            if not paths[space, meta.name].exists():  # nor did another process compute it
+                arrays = compute_task(meta)
+                with new_file(paths[space, meta.name]) as file:
+                    np.savez_compressed(file, **arrays)
+            bar.update()
+    return {s: [paths[s, m.name] for m in meta_tasks(s)] for s in spaces}

@@ -1,0 +1,132 @@
+"""The tasks of FedHPO-B: one data set under one regime each, in three search spaces.
+
+Splits are by data set and were drawn once, before anything was computed: no data set is in two of
+them, nor are two tables of one survey (`meta.csv` beside this file). Natural tables have their own
+clients. Others are dealt to 5, 20 or 50 clients: "label" makes classes uneven, "quantity" amounts.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.data.natural import NATURAL
+from fedhpo_gym.data.tables import TABLES
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks.federated import Task
+from fedhpo_gym.tasks.natural import CLIENT_SPACE, JointTask, joint_problems, shared_fields
+
+META_SPLITS: Final = ("train", "validation", "test")
+META_SPACES: Final = ("LR", "Joint", "Private")
+"""Logistic regression; models and optimizers in five rounds; the same in ten, and private."""
+LR_ROUNDS = (1, 3, 9, 27)
+RATES = (0.2, 1.0)
+DEALT: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"LR": (5, 20, 50), "Joint": (20,), "Private": (50,)}
+)
+"""Numbers of clients that tables are dealt to, by search space."""
+SKEWS: Mapping[str, float] = MappingProxyType({"label": 0.1, "quantity": 1000.0})
+"""Concentrations of the partition "skewed": with the latter, clients differ in size alone."""
+LEAST_ROWS = 10
+"""Rows that a client of a dealt table has on average, at least."""
+LEAST_PRIVATE = 28
+"""Clients below which the noise of DP-FedAvg drowns what a round learns."""
+
+
+class MetaTask(NamedTuple):
+    """One problem of a meta-data set."""
+
+    name: str  # such as `CreditG-20-label`; a natural federation has the name of its table
+    split: str  # one of `META_SPLITS`
+    task: Task  # what is trained
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearTask(JointTask):
+    """Logistic regression whose configurations choose the server's optimizer, too."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return ("LR",)
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        del configuration
+        return self.num_parameters
+
+
+LINEAR_SPACE = SearchSpace(
+    tuple(
+        replace(d, low=0.01, high=30.0) if d.name == "learning_rate" else d
+        for d in CLIENT_SPACE.dimensions
+        if not d.name.startswith("model")
+    )
+)
+
+
+@checked_types
+@lru_cache
+def meta_tasks(space: str) -> tuple[MetaTask, ...]:
+    """Return all tasks of a search space, in a fixed order.
+
+    Raises:
+        UnknownNameError: `space` is none of `META_SPACES`.
+    """
+    require_known("search space", space, META_SPACES)
+    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as handle:
+        rows = {row["dataset"]: row for row in csv.DictReader(handle)}
+    return tuple(
+        MetaTask(name, rows[shared["dataset"]]["split"], _task(space, shared))
+        for name, shared in _federations(space, rows)
+    )
+
+
+def _federations(
+    space: str, rows: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield names, and the fields of a task that say who the clients are."""
+    for table in NATURAL:
+        if space != "Private" or table.clients >= LEAST_PRIVATE:
+            yield table.name, shared_fields(table)
+    like_natural = shared_fields(NATURAL[0])
+    for source in (one for one in TABLES if one.name in rows):
+        for clients in DEALT[space]:
+            if clients * LEAST_ROWS > source.num_rows:
+                continue
+            for skew, alpha in SKEWS.items():
+                own = {
+                    "dataset": source.name,
+                    "num_features": int(rows[source.name]["features"]),
+                    "num_classes": source.num_classes,
+                    "num_clients": clients,
+                    "partition": "skewed",
+                    "alpha": alpha,
+                    "citation": f"problem of this suite on {source.citation}",
+                }
+                yield f"{source.name}-{clients}-{skew}", {**like_natural, **own}
+
+
+def _task(space: str, shared: Mapping[str, Any]) -> Task:
+    joint = tuple(joint_problems(shared))[META_SPACES.index(space)]
+    if space == "LR":
+        known = {field.name: getattr(joint, field.name) for field in fields(joint)}
+        linear = {
+            "model": "LR",
+            "num_parameters": (joint.num_features + 1) * joint.num_classes,
+            "client_space": LINEAR_SPACE,
+            "architecture": (),
+            "stored_rounds": LR_ROUNDS,
+        }
+        joint = LinearTask(**{**known, **linear})
+    rounds = joint.stored_rounds
+    fidelities = (
+        Dimension("round", 1, rounds[-1], "int", values=rounds, unit="rounds", scope="fidelity"),
+        Dimension("client_sample_rate", *RATES, "float", values=RATES, scope="fidelity"),
+    )
+    return replace(joint, fidelity_space=SearchSpace(fidelities))
