@@ -18,9 +18,12 @@ from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
+from fedhpo_gym.tasks.meta import META_IDS
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
+POOL_ENTRY_POINT = "fedhpo_gym.envs:make_pool_env"
+POOL_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_pool_vector_env"
 ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
 ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
@@ -159,5 +162,14 @@ register_all()
 for _key in TRAINED:
     _register_problem(_key, "standardized")
 del _key
+for _id, _space in META_IDS.items():
+    for _prefix, _extra in (("", {}), ("MO-", {"vector_reward": True})):
+        _register(
+            f"{_prefix}{_id}",
+            POOL_ENTRY_POINT,
+            vector_entry_point=POOL_VECTOR_ENTRY_POINT,
+            disable_env_checker=bool(_extra),
+            kwargs={"space": _space, **_extra},
+        )
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

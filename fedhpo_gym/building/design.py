@@ -273,11 +273,12 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
         "licence": "Apache-2.0",
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "hardware": "; ".join(sorted(hardware)),
-        "software": _versions("numpy", "numba", "torch"),
+        "software": versions("numpy", "numba", "torch"),
     }
 
 
-def _versions(*names: str) -> dict[str, str]:
+def versions(*names: str) -> dict[str, str]:
+    """Return the versions of those distributions that are installed."""
     found = {}
     for name in names:
         with contextlib.suppress(PackageNotFoundError):

@@ -7,6 +7,7 @@ A tenth of the pool is trained under three seeds, the rest under the first.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,18 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.backends.training import make_batch, make_course, task_federation
-from fedhpo_gym.building.design import UNIT_NUMBERS, shared_axes
+from fedhpo_gym.backends.training import engine_version, make_batch, make_course, task_federation
+from fedhpo_gym.building.design import UNIT_NUMBERS, shared_axes, this_machine, versions
 from fedhpo_gym.building.sample import halton
+from fedhpo_gym.core.archive import read_npz, write_archive
 from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.catalogue import SOURCES
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Evaluations, Fidelity, evaluation_of
 from fedhpo_gym.objectives import NO_PRIVACY, Spending, values_of
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.tasks import Task, work_of
-from fedhpo_gym.tasks.meta import META_SPACES, MetaTask, meta_tasks
+from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, FORMAT, SUFFIX, stem
+from fedhpo_gym.tasks import Task, decisive_names, work_of
+from fedhpo_gym.tasks.meta import META_SPACES, RATES, MetaTask, meta_tasks
 
 SHARED: Final = 171
 """Configurations of a pool that all tasks of a space have."""
@@ -86,7 +92,7 @@ def compute_task(meta: MetaTask) -> dict[str, NDArray[Any]]:
 
     Shapes, with P configurations, A client sample rates, R rounds and Q objectives: `own`
     (P - `SHARED`, d) configurations as numbers, NaN where inactive; `values` (P, A, R, Q);
-    `repeats` (seeds - 1, P / `REPEATED`, A, R, Q); `costs` (P, A, R, 3); `features` (F,).
+    `repeats` (seeds - 1, P / `REPEATED`, A, R, Q); `features` (F,).
     """
     task = meta.task
     space, first = pool_space(task), task.seeds[0]
@@ -98,14 +104,24 @@ def compute_task(meta: MetaTask) -> dict[str, NDArray[Any]]:
         values = np.concatenate([values, _train(task, more, first)])
         pool += more
     again = pool[::REPEATED]
-    numbers = [space.numbers(one) for one in pool[SHARED:]]
     return {
-        "own": np.array([[one.get(name, np.nan) for name in space.names] for one in numbers]),
+        "own": _rows(task, pool[SHARED:]),
         "values": values,
         "repeats": np.stack([_train(task, again, seed) for seed in task.seeds[1:]]),
-        "costs": _costs(task, pool),
         "features": meta_features(task, task_federation(task, first)),
     }
+
+
+def _rows(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
+    """Return (n, d) configurations as numbers, NaN where inactive."""
+    numbers, names = map(task.space.numbers, pool), task.space.names
+    return np.array([[one.get(name, np.nan) for name in names] for one in numbers])
+
+
+def _configurations(task: Task, rows: NDArray[np.float64]) -> list[Configuration]:
+    """Return the configurations of what `_rows` returned."""
+    names, space = task.space.names, task.space
+    return [space.from_numbers(dict(zip(names, row, strict=True))) for row in rows.tolist()]
 
 
 def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.float32]:
@@ -149,13 +165,17 @@ def _parts(
 def _costs(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
     """Return (P, A, R, `COSTS`) of whole trials, by the clock of the task."""
     rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
-    costs = [
-        task.system.cost(work_of(task, one, r, float(rate)))
-        for one in pool
-        for rate in rates
-        for r in rounds
-    ]
-    found = np.array([[getattr(cost, name) for name in COSTS] for cost in costs])
+    names = decisive_names(task)
+    keys = [tuple(one.get(name) for name in names) for one in pool]
+    known = {
+        key: [
+            [getattr(task.system.cost(work_of(task, one, r, float(rate))), name) for name in COSTS]
+            for rate in rates
+            for r in rounds
+        ]
+        for key, one in dict(zip(keys, pool, strict=True)).items()
+    }
+    found = np.array([known[key] for key in keys])
     return found.reshape(len(pool), len(rates), len(rounds), len(COSTS))
 
 
@@ -211,6 +231,86 @@ def compute_parts(folder: Path, spaces: Sequence[str] = META_SPACES) -> Mapping[
             if not paths[space, meta.name].exists():  # nor did another process compute it
                 arrays = compute_task(meta)
                 with new_file(paths[space, meta.name]) as file:
-                    np.savez_compressed(file, **arrays)
+                    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
             bar.update()
     return {s: [paths[s, m.name] for m in meta_tasks(s)] for s in spaces}
+
+
+@checked_types
+def write_meta_data(space: str, parts: Sequence[Path], folder: Path) -> Path:
+    """Write what the files of all tasks of a space hold into a card and arrays; return the card.
+
+    A surrogate of all tasks is fitted on them.
+    """
+    tasks = meta_tasks(space)
+    read = [_read(path) for path in parts]
+    kept = ("own", "values", "repeats", "features")
+    arrays = {name: np.stack([one[name] for one in read]) for name in kept}
+    task = tasks[0].task
+    known = shared_configurations(pool_space(task))
+    shared = _rows(task, known)
+    pool = len(shared) + arrays["own"].shape[1]
+    draws = [stream(0, f"meta_order {space} {one.name}") for one in tasks]
+    arrays |= {
+        "shared": shared,
+        "costs": np.stack(
+            [
+                _costs(one.task, [*known, *_configurations(one.task, own)])
+                for one, own in zip(tasks, arrays["own"], strict=True)
+            ]
+        ),
+        "order": np.stack([rng.permutation(pool) for rng in draws]).astype(np.uint16),
+        "initial": np.stack([_designs(rng, pool) for rng in draws]).astype(np.uint16),
+    }
+    card = {
+        "format": FORMAT,
+        "name": stem(space),
+        "task": stem(space),
+        "version": 1,
+        "search_space": task.space.to_dict(),
+        "rounds": list(task.evaluated_rounds),
+        "client_sample_rates": list(RATES),
+        "measured": [*MEASURED, *COSTS],
+        "features": list(FEATURES),
+        "seeds": list(task.seeds),
+        "shared": len(shared),
+        "pool": pool,
+        "engine_version": engine_version(task),
+        "tasks": [_described(one) for one in tasks],
+        "licence": "Apache-2.0",
+        "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "hardware": this_machine("cpu"),
+        "software": versions("numpy", "numba", "torch"),
+        "build_command": f"fedhpo-gym meta-data {space}",
+    }
+    return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
+
+
+def _designs(rng: np.random.Generator, pool: int) -> NDArray[np.int64]:
+    """Return (`DESIGNS`, `DESIGN_SIZE`) places in a pool, different within a design."""
+    return np.stack([rng.choice(pool, DESIGN_SIZE, replace=False) for _ in range(DESIGNS)])
+
+
+def _described(meta: MetaTask) -> dict[str, Any]:
+    task, source = meta.task, SOURCES[meta.task.dataset]
+    return {
+        "name": meta.name,
+        "split": meta.split,
+        "survey": meta.survey,
+        "dataset": task.dataset,
+        "clients": task.num_clients,
+        "partition": task.partition,
+        "alpha": task.alpha,
+        "label_entropy": task.label_entropy,
+        "data_fingerprint": load_dataset(task.dataset).fingerprint,
+        "data_licence": source.licence,
+        "data_citation": source.citation,
+    }
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a task, none of which may run code."""
+    if not path.exists():
+        raise MissingDataError(f"{path} is not computed yet; run the same command again")
+    with path.open("rb") as file:
+        return read_npz(file, path)

@@ -33,7 +33,7 @@ from fedhpo_gym.core.processes import terminated_as_interrupted
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 BAD, ERROR, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0; see above."""
-KEEPING = frozenset({"build", "compare", "download", "run"})
+KEEPING = frozenset({"build", "compare", "download", "meta-data", "run"})
 """Subcommands that keep what they have finished when they are interrupted."""
 
 
@@ -67,6 +67,14 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "surrogate": (
             "surrogates:main",
             "fit a surrogate on the table or the sample of a problem, or of `all` that are stored",
+        ),
+        "meta-data": (
+            "transfer:meta_data",
+            "compute the pools of FedHPO-B, a file per search space",
+        ),
+        "transfer": (
+            "transfer:transfer",
+            "tune a federation with what the tasks of FedHPO-B taught",
         ),
         "health": ("health:health", "compare the health on cards with their numbers"),
         "difficulty": ("health:difficulty", "say what random search leaves on stored problems"),

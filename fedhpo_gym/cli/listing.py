@@ -23,6 +23,7 @@ from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogate
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
+from fedhpo_gym.tasks.meta import META_IDS
 
 VARIANT_HEADS = ("id", "backends", "arguments")
 HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
@@ -64,6 +65,11 @@ def _notes(registered: Container[str]) -> Iterator[str]:
             f"{len(always)} more ids train on {len(NATURAL)} natural federations, "
             f"FedHPO-{always[0]} and so on: see docs/natural.md, and the suites natural, "
             "natural-small, joint and contest."
+        )
+    if all(name in registered for name in META_IDS):
+        yield (
+            f"{', '.join(META_IDS)}: many federations each, of which an episode is one, and what "
+            "agents that transfer may learn from; see docs/fedhpo_b.md."
         )
     if any(task.round_id in registered for task in TASKS.values()):
         yield (

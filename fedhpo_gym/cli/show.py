@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
-from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_table
+from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
 from fedhpo_gym.cli.listing import backends_of, lacking
 from fedhpo_gym.cli.problems import (
     LIMIT_HEADS,
@@ -35,11 +35,14 @@ from fedhpo_gym.data import SOURCES
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
+from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE
 from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
+from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.meta import META_IDS
 
 LIMITS = "limits"
 """Entry of what is known: what limits of objectives leave."""
@@ -63,6 +66,9 @@ def main(
         return 0
     if variant.id in SUITES:
         raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
+    known = resolve_id(variant.id, [variant.id]) if "FedHPO-B-" in variant.id else variant.id
+    if (space := META_IDS.get(known.removeprefix("MO-"))) is not None:
+        return _print_meta_data(space)
     task = asked_task(variant)
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
@@ -71,6 +77,32 @@ def main(
         say(json.dumps(found, indent=1))
     else:
         _print(found)
+    return 0
+
+
+def _print_meta_data(space: str) -> int:
+    """Print what tasks a search space of FedHPO-B has."""
+    data = open_meta_data(space)
+    say_prose(
+        f"{len(data.names)} federations, each with {data.card['pool']} configurations of "
+        f"{len(data.space)} hyperparameters after {', '.join(map(str, data.rounds))} rounds at the "
+        f"client sample rates {', '.join(map(str, data.rates))}. tau: how well the surrogate of "
+        "continuous=True ranks configurations that it has not seen."
+    )
+    heads = ("task", "split", "survey", "clients", "label entropy", "tau")
+    rows = [
+        (
+            task["name"],
+            task["split"],
+            task["survey"],
+            str(task["clients"]),
+            f"{task['label_entropy']:.3f}",
+            f"{tau:.2f}",
+        )
+        for task, tau in zip(data.card["tasks"], data.tau, strict=True)
+    ]
+    say_table(heads, rows)
+    say_table(DIMENSION_HEADS, [*_tree(data.space.to_dict()["dimensions"])])
     return 0
 
 

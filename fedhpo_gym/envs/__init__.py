@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fedhpo_gym.core import lazy_names
 
 if TYPE_CHECKING:
+    from fedhpo_gym.envs.pool.arguments import make_pool_env, make_pool_vector_env
     from fedhpo_gym.envs.round.arguments import make_round_env, make_round_vector_env
     from fedhpo_gym.envs.trial.arguments import make_trial_env, make_trial_vector_env
     from fedhpo_gym.envs.trial.env import TrialEnv
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
+        "pool.arguments": "make_pool_env, make_pool_vector_env",
         "round.arguments": "make_round_env, make_round_vector_env",
         "trial.arguments": "make_trial_env, make_trial_vector_env",
         "trial.env": "TrialEnv",
@@ -23,6 +25,8 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "TrialEnv",
+    "make_pool_env",
+    "make_pool_vector_env",
     "make_round_env",
     "make_round_vector_env",
     "make_trial_env",

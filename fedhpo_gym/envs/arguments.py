@@ -40,15 +40,17 @@ def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> Non
         as_typed(name, value, hints[name])
 
 
-def from_names(record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = ()) -> R:
+def from_names(
+    record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = (), needed: str = "task"
+) -> R:
     """Make a dataclass of arguments from what a user wrote."""
     known = {field.name for field in fields(record)}  # type: ignore[arg-type]
     for name in arguments:
         if name not in known:
             hint = suggest(name, known | set(others))
             raise InvalidArgumentError(f"unknown argument {name!r}.{hint}")
-    if "task" not in arguments:
-        raise InvalidArgumentError("`task` must name a problem of the catalogue, got nothing")
+    if needed not in arguments:
+        raise InvalidArgumentError(f"`{needed}` must name one of the catalogue, got nothing")
     return record(**arguments)
 
 

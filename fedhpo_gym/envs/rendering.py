@@ -112,6 +112,19 @@ def plot_trials(figure: Any, trials: Sequence[Trial], title: str, objective: str
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
 
+def plot_scores(figure: Any, scores: Sequence[float], title: str) -> None:
+    """Draw the scores of trials, and the best so far."""
+    axes = figure.add_subplot()
+    numbers = range(1, len(scores) + 1)
+    axes.scatter(numbers, scores, s=14, color=GREY, label="trials")
+    best = [max(scores[:number]) for number in numbers]
+    axes.step(numbers, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes.set_xlabel("trial")
+    axes.set_ylabel("share of the labels' entropy explained")
+    axes.set_title(f"{title}: {len(scores)} trials", loc="left")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
+
+
 def plot_course(
     figure: Any, trace: Sequence[Point], title: str, names: Sequence[str], horizon: int, action: str
 ) -> None:

@@ -143,7 +143,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         self,
         num_envs: int,
         observation_space: gym.spaces.Dict,
-        action_space: gym.spaces.Box,
+        action_space: gym.spaces.Box | gym.spaces.Discrete,
         *,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,

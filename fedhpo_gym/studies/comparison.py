@@ -30,7 +30,7 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.processes import WorkerPool, check_executor
 from fedhpo_gym.records import parquet
-from fedhpo_gym.studies.environments import resolve_id
+from fedhpo_gym.studies.environments import kind_of_id, resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.run import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
 from fedhpo_gym.studies.suites import SUITES, suite
@@ -210,9 +210,10 @@ def _fidelities(plans: Sequence[Plan]) -> dict[str, list[str]]:
     """Return agents by how the fidelities of their trials come about, in words."""
     found: dict[str, dict[str, None]] = {}
     for plan in plans:
-        task = get_task(plan.id)
-        if not plan.id.endswith(task.round_id):
-            free = {*task.fidelity_space.names} - {*plan.kwargs.get("fidelity", ())}
+        kind = kind_of_id(plan.id)
+        if kind != "round":
+            known = () if kind == "pool" else get_task(plan.id).fidelity_space.names
+            free = {*known} - {*plan.kwargs.get("fidelity", ())}
             found.setdefault(CHOSEN if free else FIXED, {})[plan.agent] = None
     return {words: [*agents] for words, agents in found.items()}
 

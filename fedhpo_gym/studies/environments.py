@@ -96,6 +96,7 @@ TRUST: Final[Mapping[str, str]] = MappingProxyType(
                 *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
                 *("configuration", "history", "potential", "rewards", "reward_scale"),
                 *("time_price", "divergence_penalty", "report_moves"),
+                *("space", "actions", "continuous", "trials"),
             ),
             DATA,
         ),
@@ -239,7 +240,7 @@ def check_wrapper(wrapper: WrapperSpec) -> None:
 
 _ID = re.compile(r"^(MO-)?FedHPO-")
 _VERSION = re.compile(r"-v(\d+)$")
-IDENTIFYING = ("task", "version", "vector_reward")
+IDENTIFYING = ("task", "space", "version", "vector_reward")
 """Arguments that say which problem an id stands for: only the id decides them."""
 
 
@@ -256,6 +257,12 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
     if not versions:
         raise unknown_name("problem" if others else "environment id", name, [*others, *known_ids()])
     return max(versions, key=lambda known: int(known.rpartition("-v")[2]))
+
+
+def kind_of_id(env_id: str) -> str:
+    """Return what makes an id: "trial", "round", or "pool" for those of FedHPO-B."""
+    name = str(gym.spec(env_id).entry_point).rpartition(":")[2]
+    return name.removeprefix("make_").removesuffix("_env")
 
 
 def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:

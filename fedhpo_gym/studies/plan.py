@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+import gymnasium as gym
+
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.records.files import record_key
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.environments import make_environment, resolve_id, spec_of
+from fedhpo_gym.studies.environments import kind_of_id, make_environment, resolve_id, spec_of
 from fedhpo_gym.tasks import get_task
 
 FREE = "free"
@@ -109,7 +111,7 @@ def _check_agent(agent: str, env_id: str) -> None:
             f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
             f"`fedhpo_gym.agents.make_agent` in Python, which takes a {kind.learned}."
         )
-    process = "round" if env_id.endswith(get_task(env_id).round_id) else "trial"
+    process = "round" if kind_of_id(env_id) == "round" else "trial"
     if process not in kind.acts_on:
         wanted = " or ".join(WHERE[one] for one in kind.acts_on)
         raise InvalidArgumentError(f"`--agent {agent}` must act in {wanted}; got {env_id}")
@@ -119,7 +121,7 @@ def _check_trials(request: Request, agent: str, env_id: str) -> None:
     """Refuse what is for trials where there are none, and a start that the agent cannot share."""
     asked = {"simulated-workers": request.workers > 1, "shared-start": request.shared_start > 0}
     wanted = [name for name, is_asked in asked.items() if is_asked]
-    if wanted and env_id.endswith(get_task(env_id).round_id):
+    if wanted and kind_of_id(env_id) == "round":
         raise InvalidArgumentError(
             f"`--{wanted[0]}` is for trials, but the rounds of a course follow each other in "
             f"{env_id}; use its id without DAC"
@@ -142,6 +144,9 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         if name in kwargs or name in ("fidelity", "backend"):
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
+    with closing(make_environment(env_id, kwargs)) as env:
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            kwargs["actions"] = "coordinates"  # which all agents act in
     with closing(make_environment(env_id, kwargs)) as env:
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)
@@ -191,8 +196,8 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
 
 def fidelity_space(env: Any, env_id: str) -> SearchSpace:
     """Return the fidelities that an environment answers."""
-    space: SearchSpace = getattr(env.unwrapped, "fidelity_space", get_task(env_id).fidelity_space)
-    return space
+    found: SearchSpace | None = getattr(env.unwrapped, "fidelity_space", None)
+    return get_task(env_id).fidelity_space if found is None else found
 
 
 def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.data.tables import TABLES
 from fedhpo_gym.space import Dimension, SearchSpace, Value
@@ -26,6 +26,8 @@ from fedhpo_gym.tasks.natural import CLIENT_SPACE, JointTask, joint_problems, sh
 META_SPLITS: Final = ("train", "validation", "test")
 META_SPACES: Final = ("LR", "Joint", "Private")
 """Logistic regression; models and optimizers in five rounds; the same in ten, and private."""
+META_IDS: Mapping[str, str] = MappingProxyType({f"FedHPO-B-{s}-v1": s for s in META_SPACES})
+"""Environment ids -> their search spaces."""
 LR_ROUNDS = (1, 3, 9, 27)
 RATES = (0.2, 1.0)
 DEALT: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -45,6 +47,7 @@ class MetaTask(NamedTuple):
 
     name: str  # such as `CreditG-20-label`; a natural federation has the name of its table
     split: str  # one of `META_SPLITS`
+    survey: str  # whose data it is made of
     task: Task  # what is trained
 
 
@@ -79,25 +82,54 @@ def meta_tasks(space: str) -> tuple[MetaTask, ...]:
         UnknownNameError: `space` is none of `META_SPACES`.
     """
     require_known("search space", space, META_SPACES)
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as handle:
-        rows = {row["dataset"]: row for row in csv.DictReader(handle)}
     return tuple(
-        MetaTask(name, rows[shared["dataset"]]["split"], _task(space, shared))
-        for name, shared in _federations(space, rows)
+        MetaTask(name, _rows()[dataset]["split"], survey_of(dataset), _task(space, shared))
+        for name, shared in _federations(space)
+        for dataset in [shared["dataset"]]
     )
 
 
-def _federations(
-    space: str, rows: Mapping[str, Mapping[str, str]]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+@checked_types
+def survey_of(dataset: str) -> str:
+    """Return whose data a data set is made of; one that is no table of ours is its own survey."""
+    return _rows().get(dataset, {}).get("survey") or dataset
+
+
+@checked_types
+def in_space(task: Task, space: str) -> Task:
+    """Return a search space's problem on the federation of another task.
+
+    Raises:
+        UnknownNameError: `space` is none of `META_SPACES`.
+        InvalidArgumentError: the data are no table.
+    """
+    require_known("search space", space, META_SPACES)
+    if not task.tags & {"tabular-data", "natural"}:
+        raise InvalidArgumentError(
+            f"`task` must be of a table, whose samples are rows of numbers, got {task.name}"
+        )
+    names = ("dataset", "num_features", "num_classes", "num_clients", "partition", "alpha")
+    own = {name: getattr(task, name) for name in (*names, "citation")}
+    return _task(space, {**shared_fields(NATURAL[0]), **own})
+
+
+@lru_cache
+def _rows() -> Mapping[str, Mapping[str, str]]:
+    """Return the rows of `meta.csv`, by data set."""
+    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as handle:
+        return {row["dataset"]: row for row in csv.DictReader(handle)}
+
+
+def _federations(space: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield names, and the fields of a task that say who the clients are."""
+    rows = _rows()
     for table in NATURAL:
         if space != "Private" or table.clients >= LEAST_PRIVATE:
             yield table.name, shared_fields(table)
     like_natural = shared_fields(NATURAL[0])
     for source in (one for one in TABLES if one.name in rows):
         for clients in DEALT[space]:
-            if clients * LEAST_ROWS > source.num_rows:
+            if clients * LEAST_ROWS > (source.num_rows or 0):
                 continue
             for skew, alpha in SKEWS.items():
                 own = {
@@ -129,4 +161,6 @@ def _task(space: str, shared: Mapping[str, Any]) -> Task:
         Dimension("round", 1, rounds[-1], "int", values=rounds, unit="rounds", scope="fidelity"),
         Dimension("client_sample_rate", *RATES, "float", values=RATES, scope="fidelity"),
     )
-    return replace(joint, fidelity_space=SearchSpace(fidelities))
+    # Else the configurations of logistic regression would all cost the same.
+    system = replace(joint.system, compute="epochs")
+    return replace(joint, fidelity_space=SearchSpace(fidelities), system=system)

@@ -1,0 +1,83 @@
+"""`fedhpo-gym meta-data | transfer`: the pools of FedHPO-B, and what they teach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from tqdm import tqdm
+
+from fedhpo_gym.agents import agent_class, make_agent, run_episode
+from fedhpo_gym.cli.console import Arg, OwnTables, say, say_table
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.stored.catalogue import writable_table_folder
+from fedhpo_gym.studies.environments import resolve_id
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.meta import META_SPACES
+
+SPACE = "LR, Joint or Private"
+
+
+def meta_data(
+    spaces: Annotated[Sequence[str], Arg(f"{SPACE}; or all", "SPACE")],
+    *,
+    parts: Annotated[
+        Path | None, Arg("folder of finished tasks, a file each (beside the result)", "DIR")
+    ] = None,
+    out: OwnTables = None,
+) -> int:
+    """Compute all tasks of search spaces, each once, and write a card and arrays per space."""
+    with needing("computing tasks", "torch", "torch", "torch"):
+        from fedhpo_gym.building.meta_data import compute_parts, write_meta_data
+
+    chosen = META_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
+    folder = writable_table_folder(out)
+    for space, files in compute_parts(parts or folder / "meta-data", chosen).items():
+        say(str(write_meta_data(space, files, folder)))
+    return 0
+
+
+def transfer(
+    problem: Annotated[str, Arg("id of a problem whose data are a table", "DATA")],
+    *,
+    agent: Annotated[str, Arg("an agent, such as `rgpe` or `zero-shot`")] = "rgpe",
+    space: Annotated[str, Arg(f"what is tuned: {SPACE} (Joint)")] = "Joint",
+    trials: Annotated[int, Arg("federated courses that are trained (25)", "N")] = 25,
+    seed: Annotated[int, Arg("of the split, the training and the agent (1)", "N")] = 1,
+) -> int:
+    """Tune a federation, and say which configuration is the best."""
+    from fedhpo_gym.studies.transfer import transfer_env
+
+    if not agent_class(agent).transfers:
+        known = "`fedhpo-gym agents` says which do"
+        raise InvalidArgumentError(f"`--agent` must be one that transfers, got {agent!r}; {known}")
+    env = transfer_env(get_task(resolve_id(problem)), space, trials, seed)
+    say(f"{len(env.source_tasks)} other federations teach {agent} how to tune {problem}.")
+    rows, best = [], -math.inf
+    known_best: dict[str, Any] = {}
+    with tqdm(total=trials, unit="trial", disable=None) as bar:
+        for number, step in enumerate(run_episode(env, make_agent(agent, env, seed), seed), 1):
+            values = step.info["objectives"]
+            if values["explained"] > best:
+                best, known_best = values["explained"], dict(step.info["configuration"])
+                test = step.info["test"]
+                rows.append(
+                    (
+                        str(number),
+                        f"{values['val_loss']:.4f}",
+                        f"{1.0 - values['val_error']:.3f}",
+                        f"{best:.3f}",
+                        f"{test['accuracy']:.3f}",
+                    )
+                )
+            bar.update()
+    env.close()
+    say(f"{trials} trials; those that were better than all before:")
+    heads = ("trial", "validation loss", "accuracy", "entropy explained", "test accuracy")
+    say_table(heads, rows)
+    say("The best configuration:")
+    for name, value in known_best.items():
+        say(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
+    return 0

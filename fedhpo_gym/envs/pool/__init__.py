@@ -1,0 +1,1 @@
+"""Environments of FedHPO-B: every episode is one of many tasks of a search space."""

@@ -1,0 +1,321 @@
+"""Environments of FedHPO-B: a step is one trial of one of many tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.core.checks import as_integer, as_reals, shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.envs.pool.process import NOWHERE, PoolProcess
+from fedhpo_gym.envs.pool.setup import PoolSetup
+from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
+from fedhpo_gym.envs.vector import (
+    Actions,
+    BatchedVectorEnv,
+    Indices,
+    Layout,
+    Mask,
+    Seeds,
+    StepOutcome,
+)
+from fedhpo_gym.evaluation.records import SourceTask
+from fedhpo_gym.objectives import Objective
+from fedhpo_gym.objectives.base import LARGEST
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.space.dimension import ACTION_SLACK
+
+Observation = dict[str, NDArray[np.float32]]
+Info = dict[str, Any]
+
+
+class PoolEnv(DrawnEnv):
+    """Tuning one of many federations, one trial per step.
+
+    **Action**: by default Discrete(P), a place in the pool of the task: a configuration that was
+    evaluated. With `actions="coordinates"`, Box [-1, 1]^d, of which the nearest untried
+    configuration is taken; with `continuous=True` the surrogate answers the coordinates themselves.
+    The order of a pool says nothing. A place may be tried again, and brings what it did before.
+
+    **Observation**: float32 arrays, with T trials an episode, P places and F features:
+
+    ===================  ======  ==================================================================
+    key                  shape   meaning
+    ===================  ======  ==================================================================
+    `history`            (T F,)  configurations tried (`SearchSpace.features`), one after the other,
+                                 then zeros
+    `scores`             (T,)    what came of them: the share of the labels' entropy that the model
+                                 explains on validation data, 0 where it is useless
+    `trials`             (1,)    trials since reset
+    `remaining_budget`   (1,)    share of the trials that are left
+    `task`               (9,)    what is known of the federation before any trial (`FEATURES` of
+                                 `fedhpo_gym.building.meta_data`)
+    `pool`               (P F,)  configurations to choose from; not with `continuous`
+    `mask`               (P,)    1 for those that were not tried; not with `continuous`
+    ===================  ======  ==================================================================
+
+    **Reward**: by how much the best score so far rises, as a share of the range of scores of the
+    pool: a return is 1 minus the normalised regret. On `MO-` ids the scores of all objectives.
+
+    **Episode**: terminates after T trials.
+
+    Attributes:
+        setup: the tasks, and what is asked of them.
+        step_kind: "trial".
+        fidelity_space: what a trial may choose of its fidelity: nothing.
+        reward_space: bounds of the reward vector.
+    """
+
+    step_kind = "trial"
+    fidelity_space = SearchSpace(())
+
+    def __init__(self, setup: PoolSetup, *, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
+        self.setup = setup
+        self.action_space = setup.action_space  # type: ignore[assignment]
+        self.observation_space = setup.observation_space  # type: ignore[assignment]
+        self.reward_space = setup.reward_space
+        self._layout = Layout(setup.observation_space)
+        frame = np.zeros((1, self._layout.size), np.float32)
+        self._frame = frame
+        self._process = PoolProcess(setup, self._layout, frame)
+        self._draws = self._process.draws()
+        self._scores: list[float] = []
+        self._incumbent: Info = {}
+        self._ready = False
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """The configurations."""
+        return self.setup.data.space
+
+    @property
+    def source_tasks(self) -> tuple[SourceTask, ...]:
+        """What agents may learn from before they begin (`PoolSetup.source_tasks`)."""
+        return self.setup.source_tasks
+
+    @property
+    def instances(self) -> tuple[str, ...]:
+        """The tasks that a reset draws from."""
+        return self.setup.names
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives, in the order of the reward vector."""
+        return self.setup.objectives
+
+    @property
+    def vector_reward(self) -> bool:
+        """Whether the reward is a vector."""
+        return self.setup.arguments.vector_reward
+
+    @property
+    def reward_dim(self) -> int:
+        """Number of objectives: MO-Gymnasium's name."""
+        return len(self.setup.objectives)
+
+    def candidates(self) -> NDArray[np.float32] | None:
+        """Return the (c, d) coordinates of configurations that were not tried; None for any."""
+        if self.setup.arguments.continuous:
+            return None
+        known = self.setup.actions[self._process.task[0]]
+        untried = self._process.untried(0) if self._ready else np.ones(len(known), np.bool_)
+        found: NDArray[np.float32] = known[untried] if untried.any() else known
+        return found
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return the (P,) places that were not tried: what MaskablePPO of SB3-Contrib asks."""
+        return self._process.untried(0)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Draw a task: a seed is the same one for ever.
+
+        Args:
+            seed: seed of the draws of tasks.
+            options: `{"instance": i}` begins the i-th of `instances`.
+
+        Raises:
+            InvalidArgumentError: there is no such task.
+        """
+        super().reset(seed=seed, options=options)
+        alone = np.array([0])
+        self._process.restart(alone, self._draws.draw(alone, [seed], [options])[0])
+        self._scores, self._ready = [], True
+        if self.render_mode == "human":
+            self.render()
+        return self._layout.views(self._frame[0].copy()), self.describe()
+
+    def describe(self) -> Info:
+        """Return what `reset` says: the task of the episode, and where its numbers come from."""
+        return describe(self.setup, int(self._process.task[0]))
+
+    def step(self, action: Any) -> tuple[Observation, Any, bool, bool, Info]:
+        """Try one configuration.
+
+        Raises:
+            ResetNeeded: there was no `reset` yet, or the episode is over.
+            InvalidArgumentError: the action is not in the action space.
+        """
+        process = self._process
+        if not self._ready or process.over[0]:
+            raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
+        taken = self._checked(action)
+        gain = process.step(taken[None])
+        self._scores.append(float(process.scores[0]))
+        if self.render_mode == "human":
+            self.render()
+        reward: Any = float(gain[0])
+        if self.vector_reward:
+            reward = self.setup.vector_of(process.values)[0].astype(np.float32)
+        seen = self._layout.views(self._frame[0].copy())
+        return seen, reward, bool(process.over[0]), False, self._info(taken)
+
+    def _checked(self, action: Any) -> NDArray[Any]:
+        if self.setup.by_index:
+            place, count = as_integer(_number(action)), self.setup.values.shape[1]
+            if place is None or not 0 <= place < count:
+                raise InvalidArgumentError(
+                    f"`action` must be an integer from 0 to {count - 1}, got {shown(action)}"
+                )
+            return np.asarray(place, np.intp)
+        array = as_reals("action", action).astype(np.float64, copy=False)
+        if array.shape != self.action_space.shape:
+            raise InvalidArgumentError(
+                f"`action` must have shape {self.action_space.shape}, got {array.shape}"
+            )
+        if not np.abs(array).max() <= 1.0 + ACTION_SLACK:
+            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}")
+        return array
+
+    def _info(self, action: NDArray[Any]) -> Info:
+        process, setup = self._process, self.setup
+        values = dict(zip(setup.data.objectives, process.values[0].tolist(), strict=True))
+        trial, score = int(process.trials[0]), float(process.scores[0])
+        configuration, place = process.configuration(0, action), int(process.places[0])
+        if process.best_trial[0] == trial:
+            self._incumbent = {
+                "trial": trial,
+                "configuration": configuration,
+                "score": score,
+                "val_loss": values["val_loss"],
+            }
+        return {
+            "trial": trial,
+            **({} if place == NOWHERE else {"place": place}),
+            "configuration": dict(configuration),
+            "fidelity": dict(setup.fidelity),
+            "objectives": {one.name: values[one.name] for one in setup.objectives},
+            "cost": {name: values[name] for name in setup.data.objectives[-3:]},
+            "test": {"loss": values["test_loss"], "accuracy": 1.0 - values["test_error"]},
+            "score": score,
+            "elapsed_s": float(process.elapsed_s[0]),
+            "diverged": values["val_loss"] >= LARGEST,
+            "incumbent": {
+                **self._incumbent,
+                "configuration": dict(self._incumbent["configuration"]),
+            },
+            "normalised_regret": 1.0 - float(setup.normalised(process.best, process.task)[0]),
+        }
+
+    def _plot(self, figure: Any) -> None:
+        title = self.setup.names[int(self._process.task[0])] if self._ready else ""
+        plot_scores(figure, self._scores, title)
+
+
+def describe(setup: PoolSetup, task: int) -> Info:
+    """Return what `reset` says of an episode."""
+    return {
+        "task": setup.names[task],
+        "instance": task,
+        "split": setup.data.splits[setup.tasks[task]],
+        "objective_names": [one.name for one in setup.objectives],
+        "fingerprint": setup.data.fingerprint,
+    }
+
+
+def _number(action: Any) -> object:
+    """Return the number in an array of one, as policies return them."""
+    if isinstance(action, np.ndarray) and action.size == 1:
+        return action.item()
+    return action
+
+
+class PoolVectorEnv(BatchedVectorEnv):
+    """Many episodes of `PoolEnv`, bit for bit, whose steps are look-ups in arrays."""
+
+    def __init__(
+        self,
+        num_envs: int,
+        setup: PoolSetup,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+    ) -> None:
+        super().__init__(
+            num_envs,
+            setup.observation_space,
+            setup.action_space,
+            autoreset_mode=autoreset_mode,
+            copy=copy,
+        )
+        self.setup, self.reward_space = setup, setup.reward_space
+        self._process = PoolProcess(setup, self.layout, self._frame)
+        self._draws = self._process.draws()
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """The configurations."""
+        return self.setup.data.space
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return the (N, P) places that were not tried."""
+        return np.stack([self._process.untried(index) for index in range(self.num_envs)])
+
+    @property
+    def _options(self) -> tuple[str, ...]:
+        return ("instance",)
+
+    def _describe(self, index: int) -> Info:
+        return describe(self.setup, int(self._process.task[index]))
+
+    def _restart(self, where: Indices, seeds: Seeds) -> None:
+        options = [self._chosen(index) for index in where.tolist()]
+        self._process.restart(where, self._draws.draw(where, seeds, options)[0])
+
+    def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
+        if not self.setup.by_index:
+            return super()._checked(actions, active)
+        array, count = np.asarray(actions), self.setup.values.shape[1]
+        if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
+            raise InvalidArgumentError(
+                f"`actions` must be {self.num_envs} integers, got {shown(actions)}"
+            )
+        if array.min() < 0 or array.max() >= count:
+            bad = np.flatnonzero(active & ((array < 0) | (array >= count)))
+            if bad.size:
+                raise InvalidArgumentError(
+                    f"`actions[{bad[0]}]` must be from 0 to {count - 1}, got {array[bad[0]]}"
+                )
+            array = np.where(active, array, 0)
+        return array.astype(np.intp, copy=False)
+
+    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+        process, setup = self._process, self.setup
+        gains = process.step(actions)
+        rewards: NDArray[np.floating] = gains
+        if setup.arguments.vector_reward:
+            rewards = setup.vector_of(process.values).astype(np.float32)
+        info = {
+            "trial": process.trials,
+            "score": process.scores,
+            "elapsed_s": process.elapsed_s,
+            "incumbent": {"trial": process.best_trial, "score": process.best},
+        }
+        never = np.zeros(self.num_envs, dtype=np.bool_)
+        return StepOutcome(rewards, process.over, never, info)

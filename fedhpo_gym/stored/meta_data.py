@@ -1,0 +1,256 @@
+"""Results of FedHPO-B: pools of configurations of many tasks of one search space.
+
+A card (JSON) says what the tasks are, and arrays what came of every configuration: `shared` (S, d)
+and `own` (T, P - S, d) configurations as numbers, NaN where a dimension is inactive; `order` (T, P)
+which of these, shared ones first, has a place in the pool of a task; `values` (T, P, A, R, Q) at
+every client sample rate and round; `repeats` (T, seeds - 1, ...) of every tenth under further
+seeds; `costs` (T, P, A, R, 3); `features` (T, F) of federations; `initial` (T, 5, 5) places of five
+initial designs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.archive import reading_card
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import MissingDataError, require_known
+from fedhpo_gym.evaluation.records import SourceTask
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.catalogue import File, find
+from fedhpo_gym.tasks import decisive_names, work_of
+from fedhpo_gym.tasks.meta import META_SPACES, META_SPLITS, meta_tasks
+
+FORMAT: Final = 1
+SUFFIX: Final = ".meta"
+LOSS: Final = "val_loss"
+DESIGNS, DESIGN_SIZE = 5, 5
+"""Initial designs of a task, and trials of each."""
+MODEL: Final = "model_"
+"""How names of arrays begin that are the surrogate's."""
+
+
+class MetaData:
+    """All tasks of one search space, read when they are needed.
+
+    Attributes:
+        space: the configurations.
+        rounds: (R,) and `rates` (A,) at which they were evaluated, ascending.
+        objectives: names of the Q + 3 values of an evaluation, costs last.
+        names: (T,) tasks, and `splits` (T,) which of `META_SPLITS` each is in.
+        surveys: (T,) whose data each task is made of: no two splits share one.
+    """
+
+    def __init__(self, card: Path) -> None:
+        name = card.name.partition(".")[0]
+        self._repair = f"run `fedhpo-gym meta-data {name.rpartition('-')[2]}`"
+        with reading_card(card, "meta-data", FORMAT, self._repair) as (content, arrays):
+            self.card: Mapping[str, Any] = content
+            self._arrays = arrays
+            self.space = SearchSpace.from_dict(content["search_space"])
+            self.rounds: tuple[int, ...] = tuple(content["rounds"])
+            self.rates: tuple[float, ...] = tuple(content["client_sample_rates"])
+            self.objectives: tuple[str, ...] = tuple(content["measured"])
+            tasks: list[Mapping[str, Any]] = content["tasks"]
+            self.names: tuple[str, ...] = tuple(task["name"] for task in tasks)
+            self.splits: tuple[str, ...] = tuple(task["split"] for task in tasks)
+            self.surveys: tuple[str, ...] = tuple(task["survey"] for task in tasks)
+            self.label_entropy = np.array([float(task["label_entropy"]) for task in tasks])
+            self._shared, self._pool = int(content["shared"]), int(content["pool"])
+            self._model: Mapping[str, list[int]] = content.get("model_arrays", {})
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that decides a number."""
+        return f"meta-sha256:{self.card['card_sha256']}"
+
+    def where(self, split: str) -> tuple[int, ...]:
+        """Return the positions of the tasks of a split."""
+        require_known("split", split, META_SPLITS)
+        return tuple(i for i, own in enumerate(self.splits) if own == split)
+
+    def index(self, name: str) -> int:
+        """Return the position of a task."""
+        require_known("task", name, self.names)
+        return self.names.index(name)
+
+    @cached_property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All arrays, checked, with the pool of a task in its order."""
+        tasks, pool, shared, width = len(self.names), self._pool, self._shared, len(self.space)
+        at = (len(self.rates), len(self.rounds))
+        measured, again = len(self.objectives) - 3, -(-pool // 10)
+        shapes = {
+            "shared": (shared, width),
+            "own": (tasks, pool - shared, width),
+            "order": (tasks, pool),
+            "values": (tasks, pool, *at, measured),
+            "costs": (tasks, pool, *at, 3),
+            "repeats": (tasks, len(self.card["seeds"]) - 1, again, *at, measured),
+            "features": (tasks, len(self.card["features"])),
+            "initial": (tasks, DESIGNS, DESIGN_SIZE),
+            **{MODEL + name: tuple(shape) for name, shape in self._model.items()},
+        }
+        return self._arrays.read(self.card["sha256"], self._repair, shapes)
+
+    def require_installed(self) -> None:
+        """Check that the arrays are on this machine."""
+        self._arrays.require_installed()
+
+    @cached_property
+    def numbers(self) -> NDArray[np.float64]:
+        """(T, P, d) configurations, the position of a category for it; NaN where inactive."""
+        shared, own, order = (self.arrays[name] for name in ("shared", "own", "order"))
+        everywhere = np.broadcast_to(shared, (len(own), *shared.shape))
+        pools = np.concatenate([everywhere, own], axis=1)
+        return np.take_along_axis(pools, order[..., None].astype(int), axis=1)
+
+    @cached_property
+    def actions(self) -> NDArray[np.float32]:
+        """(T, P, d) coordinates of all configurations."""
+        flat = self.numbers.reshape(-1, len(self.space))
+        middle = self.space.decode_columns(np.zeros((1, len(self.space))))
+        columns = {}
+        for d, column in zip(self.space.dimensions, flat.T, strict=True):
+            known = np.isfinite(column)
+            if d.kind == "category":
+                values = np.array(d.grid)[np.where(known, column, 0).astype(int)]
+            else:
+                values = column.astype(int) if d.kind == "int" and known.all() else column
+            columns[d.name] = np.where(known, values, middle[d.name])
+        return self.space.encode_columns(columns).reshape(self.numbers.shape)
+
+    @cached_property
+    def features(self) -> NDArray[np.float32]:
+        """(T, P, F) what models learn from (`SearchSpace.features`)."""
+        found = [self.space.features(own) for own in self.actions]
+        return np.stack(found).astype(np.float32)
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """(T, P, A, R, Q + 3) values of `objectives`, in the order of the pools."""
+        arrays = self.arrays
+        stored = np.concatenate([arrays["values"].astype(np.float64), arrays["costs"]], axis=-1)
+        order = arrays["order"].astype(int)[..., None, None, None]
+        return np.take_along_axis(stored, order, axis=1)
+
+    @cached_property
+    def scores(self) -> NDArray[np.float64]:
+        """(T, P, A, R) scores: the share of the labels' entropy that a model explains, from 0 on.
+
+        It is 1 - val_loss / entropy (McFadden's pseudo-R², 1974); 0 is what label frequencies
+        reach, and what is worse.
+        """
+        losses = self.values[..., self.objectives.index(LOSS)]
+        return score_of(losses, self.label_entropy[:, None, None, None])
+
+    def configuration(self, task: int, place: int) -> dict[str, Value]:
+        """Return a configuration of the pool of a task."""
+        row = self.numbers[task, place].tolist()
+        return self.space.from_numbers(dict(zip(self.space.names, row, strict=True)))
+
+    @property
+    def tau(self) -> tuple[float, ...]:
+        """(T,) rank correlations of the surrogate on held-out configurations; 0 without one."""
+        return tuple(self.card.get("tau") or [0.0] * len(self.names))
+
+    @cached_property
+    def surrogate(self) -> Any:
+        """The model that all tasks share, at full fidelity."""
+        if not self._model:
+            raise MissingDataError(
+                f"`continuous` must be False for {self.card['name']}, which has no surrogate here; "
+                f"fit one: {self._repair}"
+            )
+        from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
+
+        arrays = self.arrays
+        return MetaSurrogate({name: arrays[MODEL + name] for name in self._model})
+
+    def answer(
+        self, tasks: NDArray[np.intp], actions: NDArray[np.float32], features: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the (n, Q + 3) values that the surrogate and the clock say of (n, d) actions."""
+        found = np.empty((len(tasks), len(self.objectives)))
+        found[:, :-3] = self.surrogate.predict(tasks, features)
+        for task in np.unique(tasks).tolist():
+            (rows,) = np.nonzero(tasks == task)
+            columns = self.space.decode_columns(actions[rows])
+            found[rows, -3:] = self._costs(task, columns)
+        return found
+
+    def _costs(self, task: int, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Return the (n, 3) costs of configurations at full fidelity."""
+        space = self.card["name"].rpartition("-")[2]
+        of = next(one.task for one in meta_tasks(space) if one.name == self.names[task])
+        names = decisive_names(of)
+        rows = list(zip(*(columns[name].tolist() for name in names), strict=True))
+        known = {}
+        for row in set(rows):
+            chosen = dict(zip(names, row, strict=True))
+            cost = of.system.cost(work_of(of, chosen, self.rounds[-1], self.rates[-1]))
+            known[row] = [getattr(cost, name) for name in self.objectives[-3:]]
+        return np.array([known[row] for row in rows])
+
+    def source_tasks(
+        self, split: str = "train", without: Collection[str] = ()
+    ) -> tuple[SourceTask, ...]:
+        """Return the tasks of a split at full fidelity, less those of some surveys."""
+        return tuple(
+            SourceTask(
+                self.names[i],
+                self.actions[i],
+                self.scores[i, :, -1, -1],
+                self.arrays["features"][i],
+            )
+            for i in self.where(split)
+            if self.surveys[i] not in without
+        )
+
+
+def score_of(losses: NDArray[np.float64], entropy: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return max(0, 1 - loss / entropy) of losses, elementwise."""
+    return np.maximum(1.0 - np.minimum(losses / entropy, 1.0), 0.0)
+
+
+def stem(space: str) -> str:
+    """Return how files of a search space are called."""
+    return f"FedHPO-B-{space}"
+
+
+@checked_types
+def open_meta_data(space: str) -> MetaData:
+    """Open the results of a search space: "LR", "Joint" or "Private".
+
+    Raises:
+        UnknownNameError: there is no such search space.
+        MissingDataError: there is no card of it.
+    """
+    require_known("search space", space, META_SPACES)
+    path = find(stem(space), f"{SUFFIX}.json")
+    if path is None:
+        raise MissingDataError(
+            f"there are no results of {stem(space)}; compute them with "
+            f"`fedhpo-gym meta-data {space}`"
+        )
+    return _open(File(path, path.stat().st_mtime_ns, space))
+
+
+@lru_cache(maxsize=8)
+def _open(file: File) -> MetaData:
+    return MetaData(file.path)
+
+
+def meta_data_of(space: SearchSpace) -> Iterator[MetaData]:
+    """Yield the results, if any are here, whose configurations are those of a search space."""
+    for name in META_SPACES:
+        if find(stem(name), f"{SUFFIX}.json") is not None:
+            found = open_meta_data(name)
+            if found.space == space:
+                yield found
