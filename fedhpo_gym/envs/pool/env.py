@@ -246,6 +246,14 @@ def _number(action: Any) -> object:
     return action
 
 
+def _as_row(actions: ArrayLike) -> NDArray[Any]:
+    """Return an array of actions; one of no length where they are no row of numbers."""
+    try:
+        return np.asarray(actions)
+    except ValueError:
+        return np.empty(0)
+
+
 class PoolVectorEnv(BatchedVectorEnv):
     """Many episodes of `PoolEnv`, bit for bit, whose steps are look-ups in arrays."""
 
@@ -291,7 +299,8 @@ class PoolVectorEnv(BatchedVectorEnv):
     def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
         if not self.setup.by_index:
             return super()._checked(actions, active)
-        array, count = np.asarray(actions), self.setup.values.shape[1]
+        count = self.setup.values.shape[1]
+        array = np.asarray(actions) if isinstance(actions, np.ndarray) else _as_row(actions)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise InvalidArgumentError(
                 f"`actions` must be {self.num_envs} integers, got {shown(actions)}"
