@@ -1,0 +1,128 @@
+"""Numbers and pictures of `transfer_study.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fedhpo_gym.analysis.transfer import MethodRuns, align_runs
+from numpy.typing import NDArray
+
+from fedhpo_gym.analysis.figures import draw_difference
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.tasks.meta import META_SPACES, meta_tasks
+from studies import table
+
+AT = (10, 25, 50, 100)
+REFERENCE = "gp"
+RESAMPLES = 2000
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def surveys_of(found: MethodRuns) -> NDArray[np.intp]:
+    """Return (R,) which survey each run is of: what is drawn again is surveys, never runs."""
+    known = {(s, one.name): one.survey for s in META_SPACES for one in meta_tasks(s)}
+    names = [known[space, task] for space, task, _ in found.runs]
+    return np.unique(names, return_inverse=True)[1]
+
+
+def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, float, float]]:
+    """Return each method's mean regret as a share of the reference's, with a 95 % interval."""
+    groups = surveys_of(found)
+    size = int(groups.max()) + 1
+    regret = found.regret[:, :, trial]
+    # Sums by survey: resampling surveys is then a product.
+    sums = np.zeros((size, regret.shape[1]))
+    np.add.at(sums, groups, regret)
+    rng = stream(0, "transfer_report")
+    counts = rng.multinomial(size, np.full(size, 1.0 / size), size=RESAMPLES)
+    reference = found.methods.index(REFERENCE)
+    drawn = counts @ sums
+    share = drawn / np.maximum(drawn[:, [reference]], 1e-12)
+    whole = sums.sum(axis=0) / sums[:, reference].sum()
+    ends = np.quantile(share, (0.025, 0.975), axis=0)
+    return {
+        name: (float(whole[i]), float(ends[0, i]), float(ends[1, i]))
+        for i, name in enumerate(found.methods)
+    }
+
+
+def report(results: Mapping[str, Results], trials: int) -> str:
+    """Return all tables as Markdown."""
+    at = [trial for trial in AT if trial <= trials] or [trials]
+    lines = []
+    for mode, of in results.items():
+        if not of:
+            continue
+        found = align_runs(of, trials)
+        regret, ranks = (found.mean(v, "search spaces") for v in (found.regret, found.ranks))
+        shares = {trial: ratios(found, trial) for trial in at} if REFERENCE in of else {}
+        heads = ["agent", *(f"regret @{t}" for t in at), *(f"rank @{t}" for t in at)]
+        rows = []
+        for i, name in enumerate(found.methods):
+            row = [name, *(f"{regret[i, t]:.4f}" for t in at), *(f"{ranks[i, t]:.2f}" for t in at)]
+            rows.append(row)
+        tasks = len({run[:2] for run in found.runs})
+        lines += [f"**{mode}**: {tasks} tasks, {len(found.runs)} runs of each agent\n"]
+        lines += [table(heads, rows)]
+        if shares:
+            words = [
+                [name, *("{:.2f} [{:.2f}, {:.2f}]".format(*shares[t][name]) for t in at)]
+                for name in found.methods
+            ]
+            lines += [table([f"share of the regret of {REFERENCE}", *(f"@{t}" for t in at)], words)]
+        spaces = dict.fromkeys(space for space, _, _ in found.runs)
+        middle = at[min(1, len(at) - 1)]
+        own = np.array([space for space, _, _ in found.runs])
+        rows = [
+            [name, *(f"{found.regret[own == s, i, middle].mean():.4f}" for s in spaces)]
+            for i, name in enumerate(found.methods)
+        ]
+        lines += [table([f"regret @{middle} by search space", *spaces], rows)]
+    return "\n".join(lines)
+
+
+def draw(results: Mapping[str, Results], out: Path) -> None:
+    """Draw regret and rank over trials, and critical differences, for each mode."""
+    import matplotlib.pyplot as plt
+
+    for mode, of in results.items():
+        if not of:
+            continue
+        trials = min(len(v) for sets in of.values() for v in _runs(sets)) - 1
+        found = align_runs(of, trials)
+        figure, axes = plt.subplots(1, 2, figsize=(10.0, 4.2))
+        colors = plt.get_cmap("tab20")(np.arange(len(found.methods)) % 20)
+        for axis, values, word in (
+            (axes[0], found.regret, "mean normalised regret"),
+            (axes[1], found.ranks, "mean rank"),
+        ):
+            means = found.mean(values, "search spaces")
+            for i, name in enumerate(found.methods):
+                plain = name in ("random", "optuna-tpe", "bo-rf", "gp")
+                style = "--" if plain else "-"
+                axis.plot(means[i], style, color=colors[i], label=name, linewidth=1.4)
+            axis.set_xlabel("trials after the initial design")
+            axis.set_ylabel(word)
+            axis.grid(alpha=0.3)
+        axes[0].set_yscale("log")
+        axes[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+        figure.tight_layout()
+        figure.savefig(out / f"transfer_{mode}.png", dpi=100)
+        plt.close(figure)
+        if len(found.methods) > 1 and len(found.runs) > 1:
+            at = min(25, trials)
+            figure, axis = plt.subplots(figsize=(8.0, 3.2))
+            draw_difference(axis, found.critical_difference(at))
+            axis.set_title(f"{mode}: ranks after {at} trials", loc="left", fontsize=9)
+            figure.tight_layout()
+            figure.savefig(out / f"transfer_{mode}_differences.png", dpi=100)
+            plt.close(figure)
+
+
+def _runs(sets: Mapping[str, Any]) -> list[Any]:
+    return [
+        values for tasks in sets.values() for runs in tasks.values() for values in runs.values()
+    ]
