@@ -102,6 +102,7 @@ def _tree(tree: Mapping[str, Any], features: int, first: int) -> tuple[NDArray[A
         and len(np.unique(children)) == len(children)
         and bool(((children > 0) & (children < len(left))).all())
         and bool(((feature >= 0) & (feature < features)).all())
+        and bool(np.isfinite(value).all())
     )
     if not len(left) or not is_tree or any(tree.get("split_type", ())):
         raise ValueError("one of its trees is none of numeric splits")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from fedhpo_gym.core.checks import FAULTS
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
@@ -17,12 +17,7 @@ AGAIN: Final = "unpack the archives of https://github.com/sebastianpinedaar/hpo-
 def document(path: Path) -> Any:
     """Return what a JSON file says, if it fits into memory."""
     require_bytes(path.stat().st_size, path)
-    return load_json(path.read_bytes(), path, parse_constant=refused)
-
-
-def refused(constant: str) -> NoReturn:
-    """Refuse what JSON does not have."""
-    raise ValueError(f"{constant} is no finite number")
+    return load_json(path.read_bytes(), path)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ for where its data sets lie, and each is decoded when it is asked for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
@@ -19,7 +20,7 @@ from fedhpo_gym.core.checks import as_reals
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.core.files import load_json, require_bytes
 from fedhpo_gym.transfer.boosted_trees import BoostedTrees
-from fedhpo_gym.transfer.documents import AGAIN, document, reading, refused
+from fedhpo_gym.transfer.documents import AGAIN, document, reading
 
 ARCHIVES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -81,11 +82,13 @@ class HPOBFiles:
         require_bytes(end - begin, what)
         with reading(path), path.open("rb") as handle:
             handle.seek(begin)
-            entry = load_json(handle.read(end - begin), what, parse_constant=refused)
+            entry = load_json(handle.read(end - begin), what)
             x = np.array(entry["X"], np.float64)
             y = np.array(entry["y"], np.float64).reshape(-1)
             if x.ndim != 2 or not x.size or len(x) != len(y):
                 raise ValueError(f"data set {dataset} has X {x.shape} and y {y.shape}")
+            if not (np.isfinite(x).all() and np.isfinite(y).all()):
+                raise ValueError(f"data set {dataset} has values that are not finite")
         return x, y
 
     def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
@@ -112,7 +115,7 @@ class HPOBFiles:
 
         A scaled value u of a range is min + u (max - min), and exp of it less 1e-4 where the
         descriptor lists a logarithm. Of one-hot columns the largest counts. None is a
-        hyperparameter that was not set.
+        hyperparameter that was not set. Where only that is known of one, it is its `.na`.
 
         Raises:
             UnknownNameError: no descriptor has this search space.
@@ -169,6 +172,8 @@ def _places(path: Path) -> Places:
             continue
         elif mark == _OPEN:
             depth, begin, entries = depth + 1, place, entries + 1
+            if depth > 3:
+                raise ValueError("it is nested deeper than its data sets")
             require_bytes(_ENTRY * entries, f"the names in {path}")
             if depth == 2:
                 found[names[1]] = {}
@@ -190,11 +195,10 @@ def _marks(content: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
 
 
 def _name(text: NDArray[np.uint8]) -> str:
-    """Return an id, which holds no escapes."""
-    name = text[: _LONGEST_NAME + 1].tobytes().decode("utf-8")
-    if "\\" in name or len(name) > _LONGEST_NAME:
-        raise ValueError(f"{name!r} is no name")
-    return name
+    """Return the id that a short text between quotes is."""
+    if len(text) > _LONGEST_NAME:
+        raise ValueError(f"a name has {len(text)} characters")
+    return str(json.loads(b'"%b"' % text.tobytes()))
 
 
 def _natural(
