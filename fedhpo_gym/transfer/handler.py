@@ -165,10 +165,7 @@ class HPOBHandler:
 
     @checked_types
     def decode(self, search_space: str, x: ArrayLike) -> dict[str, Any]:
-        """Return what an (F,) configuration in [0, 1] means, in natural units, by name.
-
-        HPO-B has no such method.
-        """
+        """Return what an (F,) configuration in [0, 1] means, in natural units; not in HPO-B."""
         return dict(self._source.decode(search_space, x))
 
     @checked_types
@@ -275,8 +272,7 @@ def _suggestions(bo_method: Any) -> Callable[..., Any]:
     suggest: Callable[..., Any] | None = getattr(bo_method, "observe_and_suggest", None)
     if suggest is None or not callable(suggest):
         raise InvalidArgumentError(
-            "`bo_method` must be an object with a method `observe_and_suggest`, got "
-            f"{shown(bo_method)}"
+            f"`bo_method` must be an object with `observe_and_suggest`, got {shown(bo_method)}"
         )
     return suggest
 
@@ -286,8 +282,8 @@ def _place(value: object, count: int) -> int:
     place = as_integer(value)
     if place is None or not -count <= place < count:
         raise InvalidArgumentError(
-            "`observe_and_suggest` must return an integer, the place of one of "
-            f"{count} pending rows, got {shown(value)}"
+            f"`observe_and_suggest` must return the place of one of {count} pending rows, an "
+            f"integer, got {shown(value)}"
         )
     return place
 

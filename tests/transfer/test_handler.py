@@ -144,7 +144,7 @@ def test_a_small_or_a_flat_table_ends_and_does_not_fail() -> None:
     values = [0.1, 0.2, 0.3, 0.2, 0.1]
     assert made(rows[:5], values).evaluate(Given(), "10", "4", "test0", 3) == [1.0] * 4
     assert made(rows, flat).evaluate(Given(0), "10", "4", "test0", 3) == [1.0] * 4
-    with pytest.raises(InvalidArgumentError, match="one of 0 pending rows, got 0"):
+    with pytest.raises(InvalidArgumentError, match="one of 0 pending rows, an integer"):
         made(rows, flat, mended=False).evaluate(Given(0, 0), "10", "4", "test0", 3)
 
 
@@ -217,8 +217,8 @@ def test_a_method_of_scikit_learn_runs_unchanged(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"bo_method": None}, "`bo_method` must be an object with a method"),
-        ({"bo_method": Given(99)}, "place of one of 25 pending rows, got 99"),
+        ({"bo_method": None}, "`bo_method` must be an object with `observe"),
+        ({"bo_method": Given(99)}, "place of one of 25 pending rows, an integer, got 99"),
         ({"search_space_id": None}, "Unknown search space 'None'"),
         ({"dataset_id": "3"}, "Unknown data set '3'"),
         ({"seed": "test5"}, "Unknown seed 'test5'"),

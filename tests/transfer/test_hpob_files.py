@@ -184,5 +184,7 @@ def test_published_ranges_are_decoded(shared_datasets: Path) -> None:
             x = [end * (one in ranges and one not in absent) for one in about["variables_order"]]
             found = source.decode(space, x)
             expected = {name: ranges[name][before] for name in ranges.keys() - absent}
+            if (space, end) == ("3489", 0.0):  # HPO-B took the logarithm of -500 as that of 0
+                expected["batch-size"] = 0.0
             got = {name: found[name] for name in expected}
             assert got == pytest.approx(expected, rel=1e-9, abs=1e-12)
