@@ -17,7 +17,7 @@ from fedhpo_gym.transfer.hpob_files import DESCRIPTORS, INITIAL, STATISTICS, HPO
 
 TABLES: Any = {
     "7": {
-        "é 1": {"X": [[0.0, 0.25], [1, 0.5]], "y": [[0.5], [0.75]]},
+        "é {1": {"X": [[0.0, 0.25], [1, 0.5]], "y": [[0.5], [0.75]]},
         "2": {"X": [[0.5, 0.5]] * 6, "y": [[0.1 * row] for row in range(6)]},
     },
     "8": {"2": {"X": [[1e-3]], "y": [1.0]}},
@@ -48,7 +48,7 @@ def test_archives_say_what_was_written(
     monkeypatch.setattr(hpob_files, "_CHUNK", chunk)
     source = files(tmp_path, json.dumps(TABLES, indent=indent, ensure_ascii=False))
     assert source.search_spaces("test") == ("7", "8")
-    assert [source.datasets(space, "test") for space in "789"] == [("é 1", "2"), ("2",), ()]
+    assert [source.datasets(space, "test") for space in "789"] == [("é {1", "2"), ("2",), ()]
     for space, tables in TABLES.items():
         for dataset, entry in tables.items():
             x, y = source.table(space, dataset, "test")
