@@ -1,0 +1,184 @@
+"""HPO-B's measures of methods: mean normalised regret, ranks, and critical differences.
+
+Definitions are those of `benchmark_plot.py` of HPO-B (Pineda Arango et al., 2021) and of the text,
+where they differ. A result is {search space: {data set: {seed: values}}}; a value is the best
+response so far, in [0, 1], after the initial rows and after each trial. Names of axes: R runs, M
+methods, T = trials + 1.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import numpy as np
+
+from fedhpo_gym.analysis.stats import CriticalDifference, Numbers, critical_difference, ranks
+from fedhpo_gym.core.checks import Axes, Range, as_typed, checked_types
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+)
+from fedhpo_gym.core.files import load_json, max_bytes, require_bytes
+
+Result = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+Run = tuple[str, str, str]
+"""Search space, data set and seed."""
+Over = Literal["runs", "search spaces"]
+DECIMALS: Final = 8
+"""Values that are the same to so many decimals share a rank, as in HPO-B."""
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRuns:
+    """What some methods reached in the same runs.
+
+    Attributes:
+        methods: (M,) names.
+        runs: (R,) search space, data set and seed of each.
+        regret: (R, M, T) normalised regret, 1 less the best response so far.
+    """
+
+    methods: tuple[str, ...]
+    runs: tuple[Run, ...]
+    regret: Numbers
+
+    @cached_property
+    def ranks(self) -> Numbers:
+        """(R, M, T) ranks within each run and trial, 1 the lowest regret; ties share the mean."""
+        found: Numbers = ranks(np.round(self.regret, DECIMALS).transpose(0, 2, 1))
+        return found.transpose(0, 2, 1)
+
+    @checked_types
+    def mean(self, values: Annotated[Numbers, Axes(1)], over: Over = "runs") -> Numbers:
+        """Return the mean of (R, ...) values, such as `regret` or `ranks`: (...).
+
+        HPO-B's code takes the mean over all runs; its text first means over the runs of each
+        search space, then the mean of these, so that all search spaces count the same.
+
+        Raises:
+            InvalidArgumentError: `values` has another number of runs.
+        """
+        self._check(values)
+        if over == "runs":
+            return np.asarray(values.mean(axis=0), np.float64)
+        spaces = np.array([space for space, _, _ in self.runs])
+        means = [values[spaces == one].mean(axis=0) for one in dict.fromkeys(spaces.tolist())]
+        return np.asarray(np.mean(means, axis=0), np.float64)
+
+    @checked_types
+    def band(self, values: Annotated[Numbers, Axes(1)]) -> Numbers:
+        """Return how far HPO-B's shades reach from the mean over all runs of (R, ...) values.
+
+        It is half of 1.96 standard errors: 0.5 * 1.96 * s / sqrt(R), s over all R and not R - 1.
+        """
+        self._check(values)
+        return np.asarray(0.5 * 1.96 * values.std(axis=0) / np.sqrt(len(values)), np.float64)
+
+    @checked_types
+    def critical_difference(
+        self, trial: Annotated[int, Range(0)], alpha: Annotated[float, Range(0, 1)] = 0.05
+    ) -> CriticalDifference:
+        """Compare the ranks of all methods at a trial; 0 is before the first.
+
+        Friedman's test, then Wilcoxon's of all pairs on the ranks in each run, differences of
+        zero ranked and left out (Pratt), with Holm's correction. `analysis.figures.draw_difference`
+        draws it.
+
+        Raises:
+            InvalidArgumentError: there are fewer trials, or fewer than two methods.
+        """
+        if trial >= self.regret.shape[2]:
+            raise InvalidArgumentError(
+                f"`trial` must be at most {self.regret.shape[2] - 1}, the last, got {trial}"
+            )
+        return critical_difference(self.ranks[:, :, trial], self.methods, alpha)
+
+    def _check(self, values: Numbers) -> None:
+        if len(values) != len(self.runs):
+            raise InvalidArgumentError(
+                f"`values` must have a row for each of {len(self.runs)} runs, got {len(values)}"
+            )
+
+
+@checked_types
+def align_runs(results: Mapping[str, Result], n_trials: Annotated[int, Range(1)]) -> MethodRuns:
+    """Return results, by method, up to a trial; each must have all runs of the first.
+
+    As in HPO-B, values that end early at the best response of the task, 1, go on with it.
+
+    Raises:
+        InvalidArgumentError: there is none, a method lacks a run, or a run has too few values.
+    """
+    if not results:
+        raise InvalidArgumentError("`results` must hold at least one method, got none")
+    first = next(iter(results.values()))
+    runs = [
+        (s, d, seed) for s, sets in first.items() for d, seeds in sets.items() for seed in seeds
+    ]
+    if not runs:
+        raise InvalidArgumentError("`results` must hold at least one run of each method, got none")
+    reached = [[_values(m, found, run, n_trials) for m, found in results.items()] for run in runs]
+    values = np.array(reached, np.float64)
+    if not np.isfinite(values).all():
+        raise InvalidArgumentError("`results` must hold finite values, got NaN or infinity")
+    return MethodRuns(tuple(results), tuple(runs), 1.0 - values)
+
+
+def _values(method: str, result: Result, run: Run, n_trials: int) -> list[float]:
+    """Return the values of a run, one more than there are trials."""
+    space, dataset, seed = run
+    try:
+        values = list(result[space][dataset][seed])
+    except KeyError as error:
+        raise InvalidArgumentError(
+            f"`results` must hold the same runs of all methods; {method} has none of search space "
+            f"{space}, data set {dataset}, seed {seed}"
+        ) from error
+    if len(values) <= n_trials and values and values[-1] == 1:
+        values += [1.0] * (n_trials + 1 - len(values))
+    if len(values) <= n_trials:
+        raise InvalidArgumentError(
+            f"`n_trials` must be less than the {len(values)} values that {method} has in search "
+            f"space {space}, data set {dataset}, seed {seed}, got {n_trials}"
+        )
+    return values[: n_trials + 1]
+
+
+@checked_types
+def read_result(path: Path) -> Result:
+    """Return what a result file of HPO-B says, plain JSON or packed with gzip.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DamagedDataError: it is no result file, or too large.
+    """
+    try:
+        content = path.read_bytes() if path.suffix != ".gz" else _unpacked(path)
+        said = load_json(content, path)
+    except FedHPOError:
+        raise
+    except (gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
+        raise DamagedDataError(f"{path} is no result file: {error}; write it again") from error
+    except OSError as error:
+        raise MissingDataError(f"{path} cannot be read ({error}); name another file") from error
+    try:
+        result: Result = as_typed("result", said, Result)
+    except InvalidArgumentError as error:
+        raise DamagedDataError(f"{path} is no result file: {error}; write it again") from error
+    return result
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return what gzip packed, never more than one byte beyond what may be read."""
+    with gzip.open(path) as handle:
+        content = handle.read(max_bytes() + 1)
+    require_bytes(len(content), path)
+    return content

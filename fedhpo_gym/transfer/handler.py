@@ -1,0 +1,299 @@
+"""The interface of HPO-B: methods written for it run here unchanged, on its tasks or on ours.
+
+Names, modes and protocols are those of `hpob_handler.py` of HPO-B (Pineda Arango et al., 2021),
+written anew. What is odd about it is mended unless that is asked for; `HPOBHandler` says what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.core.checks import Axes, Range, as_integer, checked_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
+from fedhpo_gym.transfer.hpob_files import HPOBFiles
+from fedhpo_gym.transfer.source import SEEDS, Lazy, MetaSource, Reals, Tables
+
+OURS: Final = "FedHPO-B"
+"""The word for the meta-data set of this package, in place of a folder."""
+Mode = Literal["v1", "v2", "v3", "v3-test", "v3-train-augmented"]
+_TRAIN: Final[Mapping[str, str]] = {"v3": "train", "v3-train-augmented": "train-augmented"}
+_MERGED: Final[Mapping[str, tuple[str, ...]]] = {
+    "v1": ("train-augmented", "test", "validation"),
+    "v2": ("train", "test", "validation"),
+}
+"""Splits that a mode tests on; all others test on one."""
+
+
+def open_source(root_dir: str | Path | MetaSource, surrogates_dir: Path) -> MetaSource:
+    """Return the source that a folder, or the word `OURS`, stands for; a source stays itself."""
+    if not isinstance(root_dir, str | Path):
+        return root_dir
+    if str(root_dir) == OURS:
+        raise MissingDataError(
+            f"the meta-data set {OURS} is not in this version; name a folder with HPO-B's files"
+        )
+    return HPOBFiles(Path(root_dir), surrogates_dir)
+
+
+class HPOBHandler:
+    """Tasks of a meta-data set, and runs of methods on them.
+
+    Of HPO-B's oddities, three are mended unless `mended` is false. `evaluate` ends where all rows
+    are observed, and a task whose responses are all the same is solved from the start; HPO-B
+    divides by zero there, and asks on. `evaluate_continuous` takes initial responses from the
+    surrogate, where HPO-B takes them from the table; and its last value is of the last trial,
+    where HPO-B repeats the one before. Nothing is printed, data are read when they are asked for,
+    and `surrogates_dir` needs no slash at its end: that changes no number.
+
+    Args:
+        root_dir: a folder with HPO-B's files, "FedHPO-B", or a source of one's own.
+        mode: "v3-test" has the test tasks alone, "v3" all splits, "v3-train-augmented" all splits
+            with the rare search spaces in training; "v1" (with the rare ones) and "v2" test on
+            the tasks of all splits.
+        surrogates_dir: a folder with HPO-B's surrogates, which `evaluate_continuous` needs.
+        mended: whether oddities of HPO-B are mended.
+
+    Attributes:
+        mode: as above.
+        seeds: names of the initial rows, five.
+
+    Raises:
+        MissingDataError: a file that is asked for is not there.
+        DamagedDataError: a file is not what it should be.
+        InvalidArgumentError: an argument breaks a rule, here and in the methods.
+    """
+
+    @checked_types
+    def __init__(
+        self,
+        root_dir: str | Path | MetaSource = OURS,
+        mode: Mode = "v3-test",
+        surrogates_dir: Path = Path("saved-surrogates"),
+        mended: bool = True,
+    ) -> None:
+        self._source = open_source(root_dir, surrogates_dir)
+        self.mode, self.seeds, self._mended = mode, list(SEEDS), mended
+        self.get_search_spaces()  # what is missing is said at once
+
+    @cached_property
+    def meta_test_data(self) -> Tables:
+        """The tasks that methods are evaluated on."""
+        return self._tables(*_MERGED.get(self.mode, ("test",)))
+
+    @cached_property
+    def meta_train_data(self) -> Tables | None:
+        """The tasks to learn from, or None in modes without."""
+        return self._tables(_TRAIN[self.mode]) if self.mode in _TRAIN else None
+
+    @cached_property
+    def meta_validation_data(self) -> Tables | None:
+        """The tasks to validate on, or None in modes without."""
+        return self._tables("validation") if self.mode in _TRAIN else None
+
+    @cached_property
+    def bo_initializations(self) -> MutableMapping[str, MutableMapping[str, dict[str, list[int]]]]:
+        """Rows that runs begin with: {search space: {data set: {seed: five rows}}}."""
+
+        def rows(space: str, dataset: str) -> dict[str, list[int]]:
+            known = self._source.initial(space, dataset)
+            return {seed: list(some) for seed, some in known.items()}
+
+        def by_dataset(space: str) -> Lazy[dict[str, list[int]]]:
+            return Lazy({one: partial(rows, space, one) for one in self.meta_test_data[space]})
+
+        return Lazy({space: partial(by_dataset, space) for space in self.meta_test_data})
+
+    @cached_property
+    def surrogates_stats(self) -> dict[str, dict[str, float]]:
+        """The responses that count as 0 and 1, of all test tasks with a surrogate."""
+        tasks = [(space, one) for space, some in self.meta_test_data.items() for one in some]
+        named = {f"surrogate-{s}-{one}": self._source.surrogate(s, one) for s, one in tasks}
+        return {
+            name: {"y_min": one.y_min, "y_max": one.y_max}
+            for name, one in named.items()
+            if one is not None
+        }
+
+    @cached_property
+    def search_space_dims(self) -> MutableMapping[str, int]:
+        """Numbers of columns, by search space."""
+
+        def width(space: str) -> int:
+            return len(next(iter(self.meta_test_data[space].values()))["X"][0])
+
+        return Lazy({space: partial(width, space) for space in self.meta_test_data})
+
+    def _tables(self, *splits: str) -> Tables:
+        """Return the tables of some splits; the first says which search spaces there are."""
+
+        def entry(space: str, dataset: str, split: str) -> dict[str, Any]:
+            x, y = self._source.table(space, dataset, split)
+            return {"X": x.tolist(), "y": y.reshape(-1, 1).tolist()}
+
+        def by_dataset(space: str) -> Lazy[dict[str, Any]]:
+            where = {one: split for split in splits for one in self._source.datasets(space, split)}
+            return Lazy({one: partial(entry, space, one, split) for one, split in where.items()})
+
+        spaces = self._source.search_spaces(splits[0])
+        return Lazy({space: partial(by_dataset, space) for space in spaces})
+
+    def get_search_spaces(self) -> list[str]:
+        """Return the ids of the search spaces to test on."""
+        return list(self.meta_test_data)
+
+    @checked_types
+    def get_datasets(self, search_space: str) -> list[str]:
+        """Return the ids of the data sets to test on in a search space."""
+        require_known("search space", search_space, self.meta_test_data)
+        return list(self.meta_test_data[search_space])
+
+    def get_seeds(self) -> list[str]:
+        """Return the names of the initial rows."""
+        return self.seeds
+
+    @checked_types
+    def get_search_space_dim(self, search_space: str) -> int:
+        """Return the number of columns of a search space."""
+        require_known("search space", search_space, self.search_space_dims)
+        return self.search_space_dims[search_space]
+
+    @checked_types
+    def decode(self, search_space: str, x: ArrayLike) -> dict[str, Any]:
+        """Return what an (F,) configuration in [0, 1] means, in natural units; not in HPO-B."""
+        return dict(self._source.decode(search_space, x))
+
+    @checked_types
+    def normalize(
+        self, y: Annotated[Reals, Axes()], y_min: float | None = None, y_max: float | None = None
+    ) -> Reals:
+        """Return (y - y_min) / (y_max - y_min), by default with the ends of y itself."""
+        if y_min is None:
+            y_min, y_max = float(np.min(y)), float(np.max(y))
+        elif y_max is None:
+            raise InvalidArgumentError("`y_max` must be a number where `y_min` is, got None")
+        if self._mended and y_min == y_max:
+            return np.where(y >= y_max, 1.0, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return (y - y_min) / (y_max - y_min)
+
+    @checked_types
+    def evaluate(
+        self,
+        bo_method: Any = None,
+        search_space_id: str | None = None,
+        dataset_id: str | None = None,
+        seed: str | None = None,
+        n_trials: Annotated[int, Range(1)] = 10,
+    ) -> list[float]:
+        """Return the best response so far, in [0, 1]: of the initial rows, and of each trial.
+
+        `bo_method.observe_and_suggest(X_obs=, y_obs=, X_pen=)` is given the (o, F) rows observed,
+        their (o, 1) responses and the (p, F) rows pending, and returns a place among the latter.
+        Where the best response of the task is reached, it is what remains of the (n_trials + 1,)
+        values.
+        """
+        suggest = _suggestions(bo_method)
+        x, y, observed = self._begin(search_space_id, dataset_id, seed)
+        y = np.asarray(self.normalize(y), np.float64)
+        pending = [row for row in range(len(x)) if row not in observed]
+        best, history = float(y.max()), [float(y[observed].max())]
+        while len(history) <= n_trials and (pending or not self._mended):
+            place = suggest(X_obs=x[observed], y_obs=y[observed], X_pen=x[pending])
+            observed.append(pending.pop(_place(place, len(pending))))
+            history.append(float(y[observed].max()))
+            if history[-1] == best:
+                break
+        return history + [best] * (n_trials + 1 - len(history))
+
+    @checked_types
+    def evaluate_continuous(
+        self,
+        bo_method: Any = None,
+        search_space_id: str | None = None,
+        dataset_id: str | None = None,
+        seed: str | None = None,
+        n_trials: Annotated[int, Range(1)] = 10,
+    ) -> list[float]:
+        """Return the best response of the surrogate so far, as `evaluate` does of the table.
+
+        `bo_method.observe_and_suggest(X_obs, y_obs)` is given (o, F) points and their (o, 1)
+        responses, and returns a new point in [0, 1]^F, or several as rows.
+
+        Raises:
+            MissingDataError: there is no surrogate of the task.
+        """
+        suggest = _suggestions(bo_method)
+        x_all, y_all, rows = self._begin(search_space_id, dataset_id, seed)
+        surrogate = self._source.surrogate(str(search_space_id), str(dataset_id))
+        if surrogate is None:
+            raise MissingDataError(
+                f"there is no surrogate of data set {dataset_id} in search space "
+                f"{search_space_id}; name the folder of surrogates as `surrogates_dir`"
+            )
+        x, y = x_all[rows], y_all[rows]
+        if self._mended:
+            y = surrogate(x).reshape(-1, 1).astype(np.float64)
+        ends = surrogate.y_min, surrogate.y_max
+        history: list[float] = []
+        while len(history) < n_trials and not (history and y.max() >= surrogate.y_max):
+            scaled = np.clip(self.normalize(y, *ends), 0.0, 1.0)
+            history.append(float(scaled.max()))
+            new = _points(suggest(x, scaled), x.shape[1])
+            x, y = np.vstack([x, new]), np.vstack([y, surrogate(new).reshape(-1, 1)])
+        final = float(np.clip(self.normalize(y, *ends), 0.0, 1.0).max())
+        history.append(final if self._mended else history[-1])
+        return history + [1.0] * (n_trials + 1 - len(history))
+
+    def _begin(
+        self, space: str | None, dataset: str | None, seed: str | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[int]]:
+        """Return the (n, F) table of a task, its (n, 1) responses, and the initial rows."""
+        require_known("search space", str(space), self.meta_test_data)
+        require_known("data set", str(dataset), self.meta_test_data[str(space)])
+        initial = self.bo_initializations[str(space)][str(dataset)]
+        require_known("seed", str(seed), initial)
+        entry, rows = self.meta_test_data[str(space)][str(dataset)], list(initial[str(seed)])
+        x, y = np.array(entry["X"], np.float64), np.array(entry["y"], np.float64)
+        if not rows or len(set(rows)) < len(rows) or not 0 <= min(rows) <= max(rows) < len(x):
+            raise InvalidArgumentError(
+                f"`bo_initializations` must name different rows, below {len(x)} for data set "
+                f"{dataset} in search space {space}, got {shown(rows)}"
+            )
+        return x, y.reshape(-1, 1), rows
+
+
+def _suggestions(bo_method: Any) -> Callable[..., Any]:
+    suggest: Callable[..., Any] | None = getattr(bo_method, "observe_and_suggest", None)
+    if suggest is None or not callable(suggest):
+        raise InvalidArgumentError(
+            f"`bo_method` must be an object with `observe_and_suggest`, got {shown(bo_method)}"
+        )
+    return suggest
+
+
+def _place(value: object, count: int) -> int:
+    """Return a place in a list; negative ones count from its end, as HPO-B's do."""
+    place = as_integer(value)
+    if place is None or not -count <= place < count:
+        raise InvalidArgumentError(
+            f"`observe_and_suggest` must return the place of one of {count} pending rows, an "
+            f"integer, got {shown(value)}"
+        )
+    return place
+
+
+def _points(value: Any, width: int) -> NDArray[np.float64]:
+    """Return one or more points as rows."""
+    try:
+        return np.asarray(value, np.float64).reshape(-1, width)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"`observe_and_suggest` must return {width} numbers, or rows of as many, got "
+            f"{shown(value)}"
+        ) from None

@@ -1,0 +1,215 @@
+"""HPO-B's own files, read as data: archives of evaluations, surrogates and descriptors.
+
+Layouts and formulas are those of HPO-B (Pineda Arango et al., 2021). An archive is searched once
+for where its data sets lie, and each is decoded when it is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.core.checks import as_reals
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
+from fedhpo_gym.core.files import load_json, require_bytes
+from fedhpo_gym.transfer.boosted_trees import BoostedTrees
+from fedhpo_gym.transfer.documents import AGAIN, document, reading
+
+ARCHIVES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "train": "meta-train-dataset.json",
+        "train-augmented": "meta-train-dataset-augmented.json",
+        "validation": "meta-validation-dataset.json",
+        "test": "meta-test-dataset.json",
+    }
+)
+INITIAL, DESCRIPTORS, STATISTICS = (
+    *("bo-initializations.json", "meta-dataset-descriptors.json", "summary-stats.json"),
+)
+LOG_SHIFT: Final = 1e-4
+"""What HPO-B adds to a value before it takes the natural logarithm."""
+NO_VALUE: Final = "INVALID"
+"""HPO-B's category of a hyperparameter that was not set."""
+_QUOTE, _OPEN, _CLOSE = b'"{}'
+_CHUNK, _ENTRY, _LONGEST_NAME = 1 << 24, 512, 200
+
+Places = dict[str, dict[str, tuple[int, int]]]
+"""Where the text of each data set begins and ends in an archive, by search space."""
+
+
+class HPOBFiles:
+    """HPO-B's files in two folders, as a source of meta-data.
+
+    Args:
+        folder: holds the archives, the initial rows and the descriptors.
+        surrogates: holds the surrogates and their statistics; it may be missing.
+
+    Raises:
+        MissingDataError: `folder` is none; so does reading a file that is not there.
+    """
+
+    def __init__(self, folder: Path, surrogates: Path) -> None:
+        if not folder.is_dir():
+            raise MissingDataError(f"there is no folder {folder} with HPO-B's files; {AGAIN}")
+        self._folder, self._surrogates = folder, surrogates
+        self._places: dict[str, Places] = {}
+        self._texts: dict[Path, dict[str, Any]] = {}
+
+    def search_spaces(self, split: str) -> Sequence[str]:
+        """Return the ids of the search spaces of a split, in the order of its archive."""
+        return tuple(self._split(split))
+
+    def datasets(self, space: str, split: str) -> Sequence[str]:
+        """Return the ids of the data sets of a search space, none where a split lacks it."""
+        return tuple(self._split(split).get(space, ()))
+
+    def table(
+        self, space: str, dataset: str, split: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return (n, F) configurations in [0, 1] and their (n,) responses; higher is better."""
+        require_known("search space", space, self._split(split))
+        require_known("data set", dataset, self._split(split)[space])
+        path = self._folder / ARCHIVES[split]
+        begin, end = self._split(split)[space][dataset]
+        what = f"{path}, data set {dataset} of search space {space},"
+        require_bytes(end - begin, what)
+        with reading(path), path.open("rb") as handle:
+            handle.seek(begin)
+            entry = load_json(handle.read(end - begin), what)
+            x = np.array(entry["X"], np.float64)
+            y = np.array(entry["y"], np.float64).reshape(-1)
+            if x.ndim != 2 or not x.size or len(x) != len(y):
+                raise ValueError(f"data set {dataset} has X {x.shape} and y {y.shape}")
+            if not (np.isfinite(x).all() and np.isfinite(y).all()):
+                raise ValueError(f"data set {dataset} has values that are not finite")
+        return x, y
+
+    def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
+        """Return the rows that runs begin with, by seed; none where HPO-B names none."""
+        path = self._folder / INITIAL
+        with reading(path):
+            known = self._text(path).get(space, {}).get(dataset, {})
+            return {seed: np.array(rows, np.int64).tolist() for seed, rows in known.items()}
+
+    def surrogate(self, space: str, dataset: str) -> BoostedTrees | None:
+        """Return the model of a task, or None where its file or its statistics are missing."""
+        name = f"surrogate-{space}-{dataset}"
+        path, statistics = self._surrogates / f"{name}.json", self._surrogates / STATISTICS
+        if path.parent != self._surrogates or not (path.is_file() and statistics.is_file()):
+            return None
+        with reading(statistics):
+            ends = self._text(statistics).get(name)
+            if ends is None:
+                return None
+            return BoostedTrees(path, float(ends["y_min"]), float(ends["y_max"]))
+
+    def decode(self, space: str, x: ArrayLike) -> dict[str, float | str | None]:
+        """Return what an (F,) configuration in [0, 1] means, in natural units, by name.
+
+        A scaled value u of a range is min + u (max - min), and exp of it less 1e-4 where the
+        descriptor lists a logarithm. Of one-hot columns the largest counts. None is a
+        hyperparameter that was not set. Where only that is known of one, it is its `.na`.
+
+        Raises:
+            UnknownNameError: no descriptor has this search space.
+        """
+        path = self._folder / DESCRIPTORS
+        known = self._text(path)
+        require_known("search space", space, known)
+        with reading(path):
+            order = list(known[space]["variables_order"])
+            logged = frozenset(known[space]["variables_to_apply_log"])
+            variables = dict(known[space]["variables"])
+        point = as_reals("x", x)
+        if point.shape != (len(order),):
+            raise InvalidArgumentError(
+                f"`x` must have {len(order)} values, those of {', '.join(order)}, got an array of "
+                f"shape {point.shape}"
+            )
+        at = dict(zip(order, point.tolist(), strict=True))
+        with reading(path):
+            return {
+                name: _natural(name, about, at, name in logged)
+                for name, about in variables.items()
+                if not (name.endswith(".na") and name.removesuffix(".na") in variables)
+            }
+
+    def _split(self, split: str) -> Places:
+        require_known("split", split, ARCHIVES)
+        if split not in self._places:
+            with reading(self._folder / ARCHIVES[split]):
+                self._places[split] = _places(self._folder / ARCHIVES[split])
+        return self._places[split]
+
+    def _text(self, path: Path) -> dict[str, Any]:
+        """Return what a small file says, which is kept."""
+        if path not in self._texts:
+            with reading(path):
+                self._texts[path] = dict(document(path))
+        return self._texts[path]
+
+
+def _places(path: Path) -> Places:
+    """Return where the data sets of an archive lie, from its quotes and braces alone."""
+    content = np.memmap(path, np.uint8, "r")
+    found: Places = {}
+    names = ["", "", "", ""]
+    depth, begin, quote, entries = 0, 0, -1, 0
+    for place, mark in _marks(content):
+        if mark == _QUOTE and quote < 0:
+            quote = place
+        elif mark == _QUOTE:
+            names[depth] = _name(content[quote + 1 : place])
+            quote = -1
+        elif quote >= 0:
+            continue
+        elif mark == _OPEN:
+            depth, begin, entries = depth + 1, place, entries + 1
+            if depth > 3:
+                raise ValueError("it is nested deeper than its data sets")
+            require_bytes(_ENTRY * entries, f"the names in {path}")
+            if depth == 2:
+                found[names[1]] = {}
+        else:
+            if depth == 3:
+                found[names[1]][names[2]] = (begin, place + 1)
+            depth -= 1
+    if depth or quote >= 0 or not found:
+        raise ValueError("its braces do not close")
+    return found
+
+
+def _marks(content: NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
+    """Yield the places of quotes and braces, and which of them is there."""
+    for begin in range(0, len(content), _CHUNK):
+        part = content[begin : begin + _CHUNK]
+        places = np.flatnonzero((part == _QUOTE) | (part == _OPEN) | (part == _CLOSE))
+        yield from zip((begin + places).tolist(), part[places].tolist(), strict=True)
+
+
+def _name(text: NDArray[np.uint8]) -> str:
+    """Return the id that a short text between quotes is."""
+    if len(text) > _LONGEST_NAME:
+        raise ValueError(f"a name has {len(text)} characters")
+    return str(json.loads(b'"%b"' % text.tobytes()))
+
+
+def _natural(
+    name: str, about: Mapping[str, Any], at: Mapping[str, float], is_logged: bool
+) -> float | str | None:
+    """Return the value of a hyperparameter, given the scaled values of all columns."""
+    if "categories" in about:
+        columns = {str(one): at.get(f"{name}.ohe._{one}", 0.0) for one in about["categories"]}
+        chosen = max(columns, key=lambda one: columns[one])
+        return None if chosen == NO_VALUE or columns[chosen] <= 0 else chosen
+    if at.get(f"{name}.na", 0.0) > 0.5:
+        return None
+    value = float(about["min"]) + at[name] * (float(about["max"]) - float(about["min"]))
+    return exp(value) - LOG_SHIFT if is_logged else value
