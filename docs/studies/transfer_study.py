@@ -23,8 +23,7 @@ from transfer_report import draw, report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import agent_class, read_problem, run_episode
-from fedhpo_gym.envs.pool.setup import LEAST_TAU
-from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, open_meta_data
+from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, MODEL_SUFFICES, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPACES
 from studies import study_parser
 
@@ -52,7 +51,7 @@ class Study:
 def tasks_of(study: Study, mode: str, space: str) -> list[str]:
     """Return the meta-test tasks that a mode answers."""
     data = open_meta_data(space)
-    found = [i for i in data.where("test") if mode == "discrete" or data.tau[i] >= LEAST_TAU]
+    found = [i for i in data.where("test") if mode == "discrete" or data.tau[i] >= MODEL_SUFFICES]
     return [data.names[i] for i in found][: study.tasks]
 
 

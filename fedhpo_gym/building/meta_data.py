@@ -30,7 +30,17 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Evaluations, Fidelity, evaluation_of
 from fedhpo_gym.objectives import NO_PRIVACY, Spending, values_of
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, FORMAT, SUFFIX, stem
+from fedhpo_gym.stored.meta_data import (
+    DESIGN_SIZE,
+    DESIGNS,
+    FORMAT,
+    MODEL,
+    SUFFIX,
+    encoded,
+    score_of,
+    stem,
+)
+from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
 from fedhpo_gym.tasks import Task, decisive_names, work_of
 from fedhpo_gym.tasks.meta import META_SPACES, RATES, MetaTask, meta_tasks
 
@@ -237,10 +247,16 @@ def compute_parts(folder: Path, spaces: Sequence[str] = META_SPACES) -> Mapping[
 
 
 @checked_types
-def write_meta_data(space: str, parts: Sequence[Path], folder: Path) -> Path:
+def write_meta_data(
+    space: str, parts: Sequence[Path], folder: Path, *, surrogate: bool = True
+) -> Path:
     """Write what the files of all tasks of a space hold into a card and arrays; return the card.
 
-    A surrogate of all tasks is fitted on them.
+    Args:
+        space: one of `META_SPACES`.
+        parts: what `compute_parts` returned of it.
+        folder: where to write.
+        surrogate: whether a model of all tasks is fitted on them, too.
     """
     tasks = meta_tasks(space)
     read = [_read(path) for path in parts]
@@ -283,7 +299,38 @@ def write_meta_data(space: str, parts: Sequence[Path], folder: Path) -> Path:
         "software": versions("numpy", "numba", "torch"),
         "build_command": f"fedhpo-gym meta-data {space}",
     }
+    if surrogate:
+        added, said = _surrogate(task.space, [one.task.label_entropy for one in tasks], arrays)
+        arrays, card = {**arrays, **added}, {**card, **said}
     return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
+
+
+def _surrogate(
+    space: SearchSpace, entropy: Sequence[float], arrays: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the arrays of a model of all tasks, and what the card says of it."""
+    from fedhpo_gym.building.meta_surrogate import fit  # needs torch
+
+    own, shared = arrays["own"], arrays["shared"]
+    rows = np.concatenate([shared, own.reshape(-1, own.shape[2])])
+    features = space.features(encoded(space, rows))
+    first, others = features[: len(shared)], features[len(shared) :]
+    pools = np.concatenate(
+        [np.broadcast_to(first, (len(own), *first.shape)), others.reshape(*own.shape[:2], -1)],
+        axis=1,
+    )
+    fitted = fit(pools, arrays["values"][:, :, -1, -1].astype(np.float64), len(shared))
+    model = MetaSurrogate(fitted.arrays)
+    highest = [
+        float(score_of(model.predict(task, features)[:, 0], np.array(of)).max())
+        for task, of in enumerate(entropy)
+    ]
+    said = {
+        "tau": [round(tau, 4) for tau in fitted.tau],
+        "model_highest": highest,
+        "model_arrays": {name: list(array.shape) for name, array in fitted.arrays.items()},
+    }
+    return {MODEL + name: array for name, array in fitted.arrays.items()}, said
 
 
 def _designs(rng: np.random.Generator, pool: int) -> NDArray[np.int64]:

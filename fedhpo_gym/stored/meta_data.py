@@ -10,7 +10,7 @@ initial designs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from fedhpo_gym.core.errors import MissingDataError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.catalogue import File, find
+from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
 from fedhpo_gym.tasks import decisive_names, work_of
 from fedhpo_gym.tasks.meta import META_SPACES, META_SPLITS, meta_tasks
 
@@ -34,6 +35,8 @@ DESIGNS, DESIGN_SIZE = 5, 5
 """Initial designs of a task, and trials of each."""
 MODEL: Final = "model_"
 """How names of arrays begin that are the surrogate's."""
+MODEL_SUFFICES: Final = 0.6
+"""Rank correlation (Kendall's tau) from which on the surrogate answers for a task."""
 
 
 class MetaData:
@@ -115,16 +118,7 @@ class MetaData:
     def actions(self) -> NDArray[np.float32]:
         """(T, P, d) coordinates of all configurations."""
         flat = self.numbers.reshape(-1, len(self.space))
-        middle = self.space.decode_columns(np.zeros((1, len(self.space))))
-        columns = {}
-        for d, column in zip(self.space.dimensions, flat.T, strict=True):
-            known = np.isfinite(column)
-            if d.kind == "category":
-                values = np.array(d.grid)[np.where(known, column, 0).astype(int)]
-            else:
-                values = column.astype(int) if d.kind == "int" and known.all() else column
-            columns[d.name] = np.where(known, values, middle[d.name])
-        return self.space.encode_columns(columns).reshape(self.numbers.shape)
+        return encoded(self.space, flat).reshape(self.numbers.shape)
 
     @cached_property
     def features(self) -> NDArray[np.float32]:
@@ -161,17 +155,26 @@ class MetaData:
         return tuple(self.card.get("tau") or [0.0] * len(self.names))
 
     @cached_property
-    def surrogate(self) -> Any:
+    def surrogate(self) -> MetaSurrogate:
         """The model that all tasks share, at full fidelity."""
         if not self._model:
             raise MissingDataError(
                 f"`continuous` must be False for {self.card['name']}, which has no surrogate here; "
                 f"fit one: {self._repair}"
             )
-        from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
-
         arrays = self.arrays
         return MetaSurrogate({name: arrays[MODEL + name] for name in self._model})
+
+    def model_range(self, task: int) -> tuple[float, float]:
+        """Return 0 and the highest score of a task that the surrogate was found to predict."""
+        highest = self.card["model_highest"][task]
+        return 0.0, float(highest)
+
+    def predicted_scores(self, task: int, actions: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
+        tasks = np.full(len(actions), task)
+        found = self.surrogate.predict(tasks, self.space.features(actions))
+        return score_of(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
 
     def answer(
         self, tasks: NDArray[np.intp], actions: NDArray[np.float32], features: NDArray[np.float64]
@@ -219,6 +222,20 @@ def score_of(losses: NDArray[np.float64], entropy: NDArray[np.float64]) -> NDArr
     return np.maximum(1.0 - np.minimum(losses / entropy, 1.0), 0.0)
 
 
+def encoded(space: SearchSpace, rows: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the (n, d) coordinates of configurations as numbers, NaN where inactive."""
+    middle = space.decode_columns(np.zeros((1, len(space))))
+    columns = {}
+    for d, column in zip(space.dimensions, rows.T, strict=True):
+        known = np.isfinite(column)
+        if d.kind == "category":
+            values = np.array(d.grid)[np.where(known, column, 0).astype(int)]
+        else:
+            values = column.astype(int) if d.kind == "int" and known.all() else column
+        columns[d.name] = np.where(known, values, middle[d.name])
+    return space.encode_columns(columns)
+
+
 def stem(space: str) -> str:
     """Return how files of a search space are called."""
     return f"FedHPO-B-{space}"
@@ -247,10 +264,6 @@ def _open(file: File) -> MetaData:
     return MetaData(file.path)
 
 
-def meta_data_of(space: SearchSpace) -> Iterator[MetaData]:
-    """Yield the results, if any are here, whose configurations are those of a search space."""
-    for name in META_SPACES:
-        if find(stem(name), f"{SUFFIX}.json") is not None:
-            found = open_meta_data(name)
-            if found.space == space:
-                yield found
+def known_spaces() -> tuple[str, ...]:
+    """Return the search spaces that have a card here."""
+    return tuple(name for name in META_SPACES if find(stem(name), f"{SUFFIX}.json") is not None)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.core.checks import Axes, Range, as_integer, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.transfer.hpob_files import HPOBFiles
+from fedhpo_gym.transfer.own_tasks import OwnTasks
 from fedhpo_gym.transfer.source import SEEDS, Lazy, MetaSource, Reals, Tables
 
 OURS: Final = "FedHPO-B"
@@ -35,9 +36,7 @@ def open_source(root_dir: str | Path | MetaSource, surrogates_dir: Path) -> Meta
     if not isinstance(root_dir, str | Path):
         return root_dir
     if str(root_dir) == OURS:
-        raise MissingDataError(
-            f"the meta-data set {OURS} is not in this version; name a folder with HPO-B's files"
-        )
+        return OwnTasks()
     return HPOBFiles(Path(root_dir), surrogates_dir)
 
 

@@ -30,7 +30,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "tasks": frozenset({"algorithms", "data", "objectives", "systems"}),
     "stored": frozenset({"tasks"}),
     "backends": frozenset({"algorithms", "tasks", "stored", "data"}),
-    "transfer": frozenset(),
+    "transfer": frozenset({"stored"}),
     # Filling a table runs the engine over a design.
     "building": frozenset({"backends", "tasks", "stored", "objectives", "data", "fl"}),
     "wrappers": frozenset(),

@@ -31,7 +31,7 @@ def write_made(folder: Path, space: str = "LR") -> Path:
         paths = [parts / f"{one.name}.npz" for one in made_tasks(space)]
         for number, (one, path) in enumerate(zip(made_tasks(space), paths, strict=True)):
             np.savez(path, **_part(one, number))
-        return meta_data.write_meta_data(space, paths, folder)
+        return meta_data.write_meta_data(space, paths, folder, surrogate=False)
 
 
 def _part(meta: MetaTask, number: int) -> dict[str, np.ndarray]:

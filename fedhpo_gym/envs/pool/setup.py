@@ -16,7 +16,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import OBJECTIVES, Objective
 from fedhpo_gym.space import Value
-from fedhpo_gym.stored.meta_data import LOSS, MetaData, score_of
+from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, score_of
 from fedhpo_gym.tasks.meta import META_SPLITS
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
@@ -25,8 +25,6 @@ TRIALS: Final = 50
 FIDELITIES: Final = ("round", "client_sample_rate")
 FACTS: Final = 20.0
 """Bound of what is known of a federation: logarithms of counts, and shares."""
-LEAST_TAU: Final = 0.6
-"""Rank correlation (Kendall's tau) from which on a surrogate answers for a task."""
 
 Numbers = NDArray[np.float64]
 
@@ -114,6 +112,8 @@ class PoolSetup:
         self.entropy = data.label_entropy[list(self.tasks)]
         known_scores = self.scores_of(self.values, np.arange(len(self.tasks))[:, None])
         self.lowest, self.highest = known_scores.min(axis=1), known_scores.max(axis=1)
+        if arguments.continuous:
+            self.lowest, self.highest = np.array([data.model_range(i) for i in self.tasks]).T
         self.features = data.features[list(self.tasks)]
         self.actions = data.actions[list(self.tasks)]
         self.facts = data.arrays["features"][list(self.tasks)].astype(np.float32)
@@ -128,11 +128,11 @@ class PoolSetup:
                 require_known("instance", name, (*META_SPLITS, *data.names))
             found = tuple(map(data.index, names))
         if self.arguments.continuous:
-            found = tuple(task for task in found if data.tau[task] >= LEAST_TAU)
+            found = tuple(task for task in found if data.tau[task] >= MODEL_SUFFICES)
         if not found:
             raise InvalidArgumentError(
                 f"`instances` must leave a task, got {shown(wanted)}; with continuous=True, only "
-                f"those whose surrogate has a tau of {LEAST_TAU} or more"
+                f"those whose surrogate has a tau of {MODEL_SUFFICES} or more"
             )
         return found
 

@@ -1,0 +1,76 @@
+"""Steps per second of FedHPO-B's vector environments, beside single ones and a bare look-up.
+
+    python benchmarks/meta_data/steps.py
+
+All are timed in turns in one process, autoresets included; the fastest turn of each counts. The
+bare look-up takes N known rows of an array of scores and features: no step can be faster.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import gymnasium as gym
+import numpy as np
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.tasks.meta import META_IDS
+
+ENVS, STEPS, TURNS = 4096, 51, 5
+
+
+def seconds(turn: Callable[[], None]) -> float:
+    """Return what the fastest of some turns takes."""
+    found = []
+    for _ in range(TURNS):
+        began = time.perf_counter()
+        turn()
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def rates(env_id: str) -> tuple[float, float, float]:
+    """Return steps per second of a vector, of single environments, and of bare look-ups."""
+    vector = gym.make_vec(env_id, ENVS, copy=False)
+    vector.reset(seed=0)
+    rng = np.random.default_rng(0)
+    places = vector.single_action_space.n  # type: ignore[attr-defined]
+    actions = rng.integers(places, size=(STEPS, ENVS))
+
+    def together() -> None:
+        for row in actions:
+            vector.step(row)
+
+    single = gym.make(env_id, disable_env_checker=True)
+
+    def alone() -> None:
+        single.reset(seed=0)
+        for place in range(50):
+            single.step(place)
+
+    width = vector.single_observation_space["pool"].shape[0] // places  # type: ignore[index]
+    known = rng.random((64 * places, width + 10), dtype=np.float32)
+    rows = rng.integers(len(known), size=(STEPS, ENVS))
+
+    def bare() -> None:
+        for row in rows:
+            known[row]
+
+    return (STEPS * ENVS / seconds(together), 50 / seconds(alone), STEPS * ENVS / seconds(bare))
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    print("| id | vector, steps/s | single, steps/s | ratio | share of a bare look-up |")
+    print("|---|---|---|---|---|")
+    for env_id in META_IDS:
+        vector, single, bare = rates(env_id)
+        print(
+            f"| {env_id} | {vector:,.0f} | {single:,.0f} | {vector / single:.0f} | "
+            f"{vector / bare:.3f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

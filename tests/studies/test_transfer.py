@@ -1,0 +1,68 @@
+"""Tuning a new federation with what others taught: one environment, and one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.studies.transfer import transfer_env
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.meta import in_space
+from made_meta_data import ENV_VAR, write_made
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("meta") / "tables"
+    write_made(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENV_VAR, str(folder))
+        yield
+
+
+def test_a_trial_really_trains_and_scores_explained_entropy() -> None:
+    task = get_task("FedHPO-LR-BreastCancer-v1")
+    env = transfer_env(task, "LR", trials=3)
+    steps = list(run_episode(env, make_agent("random", env, 0), seed=0))
+    assert len(steps) == 3
+    assert env.get_wrapper_attr("task").space == in_space(task, "LR").space
+    for step in steps:
+        loss = step.info["objectives"]["val_loss"]
+        explained = np.clip(1.0 - loss / task.label_entropy, 0.0, 1.0)
+        assert step.info["score"] == pytest.approx(explained)
+    assert len({step.info["objectives"]["val_loss"] for step in steps}) == 3
+
+
+def test_who_shares_data_teaches_nothing() -> None:
+    taught = {
+        name: {one.name for one in transfer_env(get_task(name), "LR").source_tasks}
+        for name in ("FedHPO-LR-BreastCancer-v1", "FedHPO-LR-CreditG-v1", "FedHPO-LR-MplsForce-v1")
+    }
+    assert taught["FedHPO-LR-BreastCancer-v1"] == {"CreditG-5-label", "Car-5-label", "MplsStops"}
+    assert taught["FedHPO-LR-CreditG-v1"] == {"Car-5-label", "MplsStops"}
+    assert taught["FedHPO-LR-MplsForce-v1"] == {"CreditG-5-label", "Car-5-label"}
+
+
+def test_the_command_says_the_best_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    from fedhpo_gym.cli import main
+
+    words = ["transfer", "FedHPO-LR-BreastCancer-v1", "--agent", "zero-shot", "--space", "LR"]
+    assert main([*words, "--trials", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "3 other federations teach zero-shot" in said
+    assert "The best configuration:" in said
+    assert "server_optimizer:" in said
+    assert main(["transfer", "FedHPO-LR-BreastCancer-v1", "--agent", "random"]) == 2
+    assert "one that transfers" in capsys.readouterr().err
+
+
+def test_data_that_are_no_table_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="rows of numbers"):
+        transfer_env(get_task("FedHPO-CNN-FEMNIST-v1"), "LR")
