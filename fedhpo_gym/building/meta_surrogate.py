@@ -24,7 +24,7 @@ Array = NDArray[np.float32]
 
 FOLDS: Final = 5
 NETWORKS, WIDTHS = 4, (64, 64, 64, 64)
-EPOCHS, FEWEST_STEPS, BATCH = 60, 600, 256
+EPOCHS, FEWEST_STEPS, BATCH = 60, 600, 128
 RATE, WARM_UP, DECAY, MOMENTS = 0.01, 0.2, 0.1, (0.9, 0.999)
 """The largest step and how much of training leads up to it; decay of weights; and of means."""
 IMPORTANCE: Final = (2.0, 1.0, 0.5, 0.5, 0.3, 0.3)
