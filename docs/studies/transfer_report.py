@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedhpo_gym.analysis.transfer import MethodRuns, align_runs
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.figures import draw_difference
+from fedhpo_gym.analysis.transfer import MethodRuns, align_runs
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks.meta import META_SPACES, meta_tasks
 from studies import table
