@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
-from tqdm import tqdm
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array
@@ -24,11 +23,12 @@ with needing("an agent that transfers", "scipy", "agents", "scipy"):
     from scipy.stats import rankdata
 
 ROOT_5: Final = math.sqrt(5.0)
-LENGTH_SPREAD: Final = 1.0
-NOISE: Final = (-4.0, 1.0)
+LENGTH_SPREAD: Final = math.sqrt(3.0)
+NOISE: Final = -4.0
 JITTER: Final = 1e-6
-MOST: Final = 100
+MOST: Final = 256
 BEST: Final = 30
+FEW: Final = 60
 """Points of a source task that models are fitted on, and how many of them are its best."""
 ALWAYS: Final = 30
 SELDOM: Final = 5
@@ -70,7 +70,7 @@ class GaussianProcess:
 
     @classmethod
     def fitted(cls, points: Array, targets: Array) -> GaussianProcess:
-        return cls(points, targets, likeliest(points, targets))
+        return cls(points, targets, likeliest([Known(points, targets)]))
 
     def covariance(self, left: Array, right: Array) -> Array:
         a, b = left / self._lengths, right / self._lengths
@@ -95,38 +95,40 @@ class GaussianProcess:
         return self.targets - self._weights / precision, np.sqrt(1.0 / precision)
 
 
-def likeliest(points: Array, targets: Array) -> Array:
-    """Return (F + 2,) logarithms of lengths, scale and noise: the maximum a posteriori."""
-    n, width = points.shape
-    apart = (points[:, None] - points) ** 2
-    apart = np.ascontiguousarray(apart.reshape(n * n, width))
-    centre = np.append(np.full(width, math.sqrt(2.0) + 0.5 * math.log(width)), [0.0, NOISE[0]])
-    spread = np.append(np.full(width, LENGTH_SPREAD), [1.0, NOISE[1]])
-    diagonal = np.diag_indices(n)
+def likeliest(tasks: Sequence[Known]) -> Array:
+    """Return (F + 2,) logarithms of lengths, scale and noise: the maximum a posteriori.
+
+    Several tasks have them in common. `Known.scores` are what is modelled.
+    """
+    width = tasks[0].points.shape[1]
+    apart = [((x[:, None] - x) ** 2).reshape(-1, width) for x, _ in tasks]
+    centre = np.append(np.full(width, math.sqrt(2.0) + 0.5 * math.log(width)), [0.0, NOISE])
+    spread = np.append(np.full(width, LENGTH_SPREAD), [1.0, 1.0])
 
     def loss(settings: Array) -> tuple[float, Array]:
-        shrink = np.exp(-2.0 * settings[:-2])
-        scale, noise = np.exp(settings[-2]), np.exp(settings[-1])
-        r = ROOT_5 * np.sqrt(np.maximum(apart @ shrink, 0.0)).reshape(n, n)
-        decay = scale * np.exp(-r)
-        smooth = decay * (1.0 + r + r**2 / 3.0)
-        covariance = smooth.copy()
-        covariance[diagonal] += noise + JITTER
-        factor = np.linalg.cholesky(covariance)
-        inverse = cho_solve((factor, True), np.eye(n))
-        weights = inverse @ targets
-        pull = 0.5 * (np.outer(weights, weights) - inverse)
-        slopes = (pull * decay * (1.0 + r) * (5.0 / 3.0)).reshape(-1) @ apart * shrink
+        shrink, (scale, noise) = np.exp(-2.0 * settings[:-2]), np.exp(settings[-2:])
         away = (settings - centre) / spread
-        value = 0.5 * targets @ weights + np.log(factor[diagonal]).sum() + 0.5 * away @ away
-        up = np.append(slopes, [(pull * smooth).sum(), noise * np.trace(pull)])
-        return float(value), away / spread - up
+        value, slopes = 0.5 * away @ away, away / spread
+        for squares, (_, targets) in zip(apart, tasks, strict=True):
+            n = len(targets)
+            r = ROOT_5 * np.sqrt(np.maximum(squares @ shrink, 0.0)).reshape(n, n)
+            decay = scale * np.exp(-r)
+            smooth = decay * (1.0 + r + r**2 / 3.0)
+            factor = np.linalg.cholesky(smooth + (noise + JITTER) * np.eye(n))
+            inverse = cho_solve((factor, True), np.eye(n))
+            weights = inverse @ targets
+            pull = 0.5 * (np.outer(weights, weights) - inverse)
+            value += 0.5 * targets @ weights + np.log(np.diag(factor)).sum()
+            slopes[:-2] -= (pull * decay * (1.0 + r) * (5.0 / 3.0)).reshape(-1) @ squares * shrink
+            slopes[-2:] -= (pull * smooth).sum(), noise * np.trace(pull)
+        return float(value), slopes
 
     start = np.append(np.full(width, 0.5 * math.log(width)), [0.0, -3.0])
     bounds = [(-4.0, 8.0)] * width + [(-4.0, 4.0), (-12.0, 2.0)]
-    return np.asarray(
-        minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 60}).x
+    found = minimize(
+        loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 60}
     )
+    return np.asarray(found.x)
 
 
 class GaussianProcessSearch(TransferSearch):
@@ -143,7 +145,7 @@ class GaussianProcessSearch(TransferSearch):
         known = n if n <= ALWAYS else n - n % SELDOM
         key = own.points[:known].tobytes() + own.scores[:known].tobytes()
         if self._settings[0] != key:
-            chosen = likeliest(own.points[:known], normal_scores(own.scores[:known]))
+            chosen = likeliest([Known(own.points[:known], normal_scores(own.scores[:known]))])
             self._settings = key, chosen
         return GaussianProcess(own.points, normal_scores(own.scores), self._settings[1])
 
@@ -153,16 +155,15 @@ class GaussianProcessSearch(TransferSearch):
         return log_expected_improvement(*model.predict(candidates), model.best)
 
 
-def sample_of(known: Known) -> Known:
-    """Return at most `MOST` points of a task, its `BEST` best and a draw, with normal scores.
+def sample_of(known: Known, most: int = MOST, best: int = BEST) -> Known:
+    """Return at most `most` points of a task, its `best` best and a draw, with normal scores.
 
     The scores are those among all points of the task.
     """
-    scores = normal_scores(known.scores)
     order = np.argsort(-known.scores, kind="stable")
-    others = stream(0, "transfer sample", len(order)).permutation(order[BEST:])
-    chosen = np.sort(np.append(order[:BEST], others[: MOST - BEST]))
-    return Known(known.points[chosen], scores[chosen])
+    others = stream(0, "transfer sample", len(order)).permutation(order[best:])
+    chosen = np.sort(np.append(order[:best], others[: most - best]))
+    return Known(known.points[chosen], normal_scores(known.scores)[chosen])
 
 
 _MADE: dict[tuple[str, str], Any] = {}
@@ -183,12 +184,11 @@ def made_once(name: str, sources: Sequence[Known], make: Callable[[], Made]) -> 
 
 
 def source_models(sources: Sequence[Known]) -> list[GaussianProcess]:
-    """Return a model per source task."""
+    """Return a model per source task; all have the same settings, the likeliest for all."""
 
     def make() -> list[GaussianProcess]:
-        samples = [sample_of(source) for source in sources]
-        bar = tqdm(samples, desc="source tasks", unit="task", disable=None, delay=5.0)
-        return [GaussianProcess.fitted(*one) for one in bar]
+        settings = likeliest([sample_of(source, FEW, FEW // 3) for source in sources])
+        return [GaussianProcess(*sample_of(source), settings) for source in sources]
 
     return made_once("gaussian_process", sources, make)
 
@@ -200,6 +200,12 @@ class EnsembleSearch(GaussianProcessSearch):
     def models(self) -> list[GaussianProcess]:
         """The models of source tasks."""
         return source_models(self.sources)
+
+    def model(self, own: Known) -> GaussianProcess:
+        """Return the model of its own trials, with the settings of the sources' models."""
+        if not self.sources:
+            return super().model(own)
+        return GaussianProcess(own.points, normal_scores(own.scores), self.models[0].settings)
 
     def predicted(self, points: Array) -> tuple[Array, Array]:
         """Return (sources, n) means and deviations, remembering those of the last call."""
@@ -213,3 +219,14 @@ class EnsembleSearch(GaussianProcessSearch):
         if len(self._columns) > REMEMBERED:
             self._columns.clear()
         return columns[:, 0].T, columns[:, 1].T
+
+    def mixed(self, weights: Array, own: Known, candidates: Array) -> Array:
+        """Return log EI of an ensemble; of the (m,) weights, the last is its own model's."""
+        model = self.model(own)
+        means, deviations = (
+            np.vstack(pair)
+            for pair in zip(self.predicted(candidates), model.predict(candidates), strict=True)
+        )
+        known = np.vstack([self.predicted(own.points)[0], model.predict(own.points)[0]])
+        spread = np.sqrt(weights**2 @ deviations**2)
+        return log_expected_improvement(weights @ means, spread, float((weights @ known).max()))

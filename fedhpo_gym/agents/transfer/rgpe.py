@@ -65,10 +65,4 @@ class RankingEnsemble(EnsembleSearch):
                 own_losses(around + spread * noise[-1], normal_scores(own.scores)),
             ]
         )
-        weights = weights_of(losses)
-        means, deviations = map(
-            np.vstack, zip(self.predicted(candidates), model.predict(candidates), strict=True)
-        )
-        at_own = np.vstack([mean, model.predict(own.points)[0]])
-        spread = np.sqrt(weights**2 @ deviations**2)
-        return log_expected_improvement(weights @ means, spread, float((weights @ at_own).max()))
+        return self.mixed(weights_of(losses), own, candidates)

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
-from fedhpo_gym.agents.transfer.gaussian_process import EnsembleSearch, log_expected_improvement
+from fedhpo_gym.agents.transfer.gaussian_process import EnsembleSearch
 
-BANDWIDTH: Final = 0.5
+BANDWIDTH: Final = 0.9
 TOP: Final = 0.75
 
 
@@ -26,16 +26,14 @@ def similarities(means: Array, scores: Array, bandwidth: float = BANDWIDTH) -> A
 
 
 class TwoStageSearch(EnsembleSearch):
-    """TST-R: the mean is of all models by similarity, the deviation that of its own."""
+    """Expected improvement of a mean of all models, weighted by similarity.
+
+    Differs from the paper: the deviation is the mixture's, as in an ensemble of independent models,
+    and not that of its own model, which would explore what the sources know.
+    """
 
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         if not self.sources:
             return super().prefer(own, candidates, rng)
-        model = self.model(own)
-        known = self.predicted(own.points)[0]
-        weights = np.append(similarities(known, own.scores), TOP)
-        weights /= weights.sum()
-        mean, deviation = model.predict(candidates)
-        mixed = weights @ np.vstack([self.predicted(candidates)[0], mean])
-        best = (weights @ np.vstack([known, model.predict(own.points)[0]])).max()
-        return log_expected_improvement(mixed, deviation, float(best))
+        similar = similarities(self.predicted(own.points)[0], own.scores)
+        return self.mixed(np.append(similar, TOP) / (similar.sum() + TOP), own, candidates)
