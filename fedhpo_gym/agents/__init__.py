@@ -60,6 +60,16 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "auto-fedrl": "fedhpo_gym.agents.auto_fedrl:AutoFedRL",
         "proxy": "fedhpo_gym.agents.proxy:ProxyTuning",
         "policy": "fedhpo_gym.agents.policy:PolicyAgent",
+        "gp": "fedhpo_gym.agents.transfer.gaussian_process:GaussianProcessSearch",
+        "rgpe": "fedhpo_gym.agents.transfer.rgpe:RankingEnsemble",
+        "tst-r": "fedhpo_gym.agents.transfer.tst_r:TwoStageSearch",
+        "taf-r": "fedhpo_gym.agents.transfer.taf_r:TransferAcquisition",
+        "cts": "fedhpo_gym.agents.transfer.cts:CopulaSearch",
+        "zero-shot": "fedhpo_gym.agents.transfer.zero_shot:ZeroShotSearch",
+        "bounding-box": "fedhpo_gym.agents.transfer.bounding_box:BoundingBoxSearch",
+        "ablr": "fedhpo_gym.agents.transfer.ablr:AdaptiveRegressionSearch",
+        "fsbo": "fedhpo_gym.agents.transfer.fsbo:DeepKernelSearch",
+        "pfn": "fedhpo_gym.agents.transfer.pfn:PriorFittedSearch",
     }
 )
 """Name of each agent -> where it is, as `module:Class`."""

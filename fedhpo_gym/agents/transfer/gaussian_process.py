@@ -1,0 +1,232 @@
+"""The Gaussian process that optimizers that transfer are built on, and must beat."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar, cast
+
+import numpy as np
+
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.agents.search import Array
+from fedhpo_gym.agents.transfer.base import Known, TransferSearch
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
+
+with needing("an agent that transfers", "scipy", "agents", "scipy"):
+    from scipy.linalg import cho_solve
+    from scipy.optimize import minimize
+    from scipy.special import erfcx, ndtr, ndtri
+    from scipy.stats import rankdata
+
+ROOT_5: Final = math.sqrt(5.0)
+LENGTH_SPREAD: Final = math.sqrt(3.0)
+NOISE: Final = -4.0
+JITTER: Final = 1e-6
+MOST: Final = 256
+BEST: Final = 30
+FEW: Final = 60
+"""Points of a source task that models are fitted on, and how many of them are its best."""
+ALWAYS: Final = 30
+SELDOM: Final = 5
+KEPT: Final = 16
+REMEMBERED: Final = 5000
+
+Made = TypeVar("Made")
+
+
+def normal_scores(scores: Array) -> Array:
+    """Return normal quantiles of the ranks of (n,) scores; equal ones share their mean rank."""
+    return np.asarray(ndtri((rankdata(scores) - 0.5) / len(scores)))
+
+
+def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
+    """Return log E max(y - best, 0) of normal y (Ament et al., 2023)."""
+    wide = np.maximum(deviation, 1e-12)
+    z = (mean - best) / wide
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    near = np.log(np.maximum(density + z * ndtr(z), 1e-300))
+    low = np.clip(-z, 1.0, 1e4)
+    ratio = math.sqrt(math.pi / 2.0) * low * erfcx(low / math.sqrt(2.0))
+    far = -0.5 * (z**2 + math.log(2.0 * math.pi)) + np.log(np.maximum(1.0 - ratio, 1e-12))
+    return np.asarray(np.where(z > -1.0, near, far) + np.log(wide))
+
+
+class GaussianProcess:
+    """Matérn 5/2 with a length per feature."""
+
+    def __init__(self, points: Array, targets: Array, settings: Array) -> None:
+        self.points, self.settings = points, settings
+        self._lengths, self.scale = np.exp(settings[:-2]), float(np.exp(settings[-2]))
+        self.noise = float(np.exp(settings[-1])) + JITTER
+        covariance = self.covariance(points, points)
+        covariance[np.diag_indices(len(points))] += self.noise
+        self._inverse = np.linalg.inv(covariance)
+        self._weights = self._inverse @ targets
+        self.targets = targets
+
+    @classmethod
+    def fitted(cls, points: Array, targets: Array) -> GaussianProcess:
+        return cls(points, targets, likeliest([Known(points, targets)]))
+
+    def covariance(self, left: Array, right: Array) -> Array:
+        a, b = left / self._lengths, right / self._lengths
+        squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * a @ b.T
+        r = ROOT_5 * np.sqrt(np.maximum(squares, 0.0))
+        return np.asarray(self.scale * (1.0 + r + r**2 / 3.0) * np.exp(-r))
+
+    def predict(self, points: Array) -> tuple[Array, Array]:
+        """Return (c,) means and deviations of the function, without noise."""
+        cross = self.covariance(points, self.points)
+        left = self.scale - ((cross @ self._inverse) * cross).sum(axis=1)
+        return cross @ self._weights, np.sqrt(np.maximum(left, 1e-10))
+
+    @property
+    def best(self) -> float:
+        """The highest mean among its points: what is to be improved, noise aside."""
+        return float(self.predict(self.points)[0].max())
+
+    def leave_one_out(self) -> tuple[Array, Array]:
+        """Return (n,) means and deviations of every target, given the others."""
+        precision = np.diag(self._inverse)
+        return self.targets - self._weights / precision, np.sqrt(1.0 / precision)
+
+
+def likeliest(tasks: Sequence[Known]) -> Array:
+    """Return (F + 2,) logarithms of lengths, scale and noise: the maximum a posteriori.
+
+    Several tasks have them in common. `Known.scores` are what is modelled.
+    """
+    width = tasks[0].points.shape[1]
+    apart = [((x[:, None] - x) ** 2).reshape(-1, width) for x, _ in tasks]
+    centre = np.append(np.full(width, math.sqrt(2.0) + 0.5 * math.log(width)), [0.0, NOISE])
+    spread = np.append(np.full(width, LENGTH_SPREAD), [1.0, 1.0])
+
+    def loss(settings: Array) -> tuple[float, Array]:
+        shrink, (scale, noise) = np.exp(-2.0 * settings[:-2]), np.exp(settings[-2:])
+        away = (settings - centre) / spread
+        value, slopes = 0.5 * away @ away, away / spread
+        for squares, (_, targets) in zip(apart, tasks, strict=True):
+            n = len(targets)
+            r = ROOT_5 * np.sqrt(np.maximum(squares @ shrink, 0.0)).reshape(n, n)
+            decay = scale * np.exp(-r)
+            smooth = decay * (1.0 + r + r**2 / 3.0)
+            factor = np.linalg.cholesky(smooth + (noise + JITTER) * np.eye(n))
+            inverse = cho_solve((factor, True), np.eye(n))
+            weights = inverse @ targets
+            pull = 0.5 * (np.outer(weights, weights) - inverse)
+            value += 0.5 * targets @ weights + np.log(np.diag(factor)).sum()
+            slopes[:-2] -= (pull * decay * (1.0 + r) * (5.0 / 3.0)).reshape(-1) @ squares * shrink
+            slopes[-2:] -= (pull * smooth).sum(), noise * np.trace(pull)
+        return float(value), slopes
+
+    start = np.append(np.full(width, 0.5 * math.log(width)), [0.0, -3.0])
+    bounds = [(-4.0, 8.0)] * width + [(-4.0, 4.0), (-12.0, 2.0)]
+    found = minimize(
+        loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 60}
+    )
+    return np.asarray(found.x)
+
+
+class GaussianProcessSearch(TransferSearch):
+    """log EI."""
+
+    def __init__(self, problem: SearchProblem, *, initial: int = 5) -> None:
+        super().__init__(problem, initial=initial)
+        self._settings: tuple[bytes, Array] = b"", np.empty(0)
+        self._columns: dict[bytes, Array] = {}
+
+    def model(self, own: Known) -> GaussianProcess:
+        """Return the model of its own trials; beyond some, settings are chosen seldom."""
+        n = len(own.scores)
+        known = n if n <= ALWAYS else n - n % SELDOM
+        key = own.points[:known].tobytes() + own.scores[:known].tobytes()
+        if self._settings[0] != key:
+            chosen = likeliest([Known(own.points[:known], normal_scores(own.scores[:known]))])
+            self._settings = key, chosen
+        return GaussianProcess(own.points, normal_scores(own.scores), self._settings[1])
+
+    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+        del rng
+        model = self.model(own)
+        return log_expected_improvement(*model.predict(candidates), model.best)
+
+
+def sample_of(known: Known, most: int = MOST, best: int = BEST) -> Known:
+    """Return at most `most` points of a task, its `best` best and a draw, with normal scores.
+
+    The scores are those among all points of the task.
+    """
+    order = np.argsort(-known.scores, kind="stable")
+    others = stream(0, "transfer sample", len(order)).permutation(order[best:])
+    chosen = np.sort(np.append(order[:best], others[: most - best]))
+    return Known(known.points[chosen], normal_scores(known.scores)[chosen])
+
+
+_MADE: dict[tuple[str, str], Any] = {}
+
+
+def made_once(name: str, sources: Sequence[Known], make: Callable[[], Made]) -> Made:
+    """Return what is made of source tasks, once per process for all tasks of equal content."""
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(repr(source.points.shape).encode("ascii"))
+        digest.update(source.points.tobytes() + source.scores.tobytes())
+    key = name, digest.hexdigest()
+    if key not in _MADE:
+        if len(_MADE) >= KEPT:
+            del _MADE[next(iter(_MADE))]
+        _MADE[key] = make()
+    return cast("Made", _MADE[key])
+
+
+def source_models(sources: Sequence[Known]) -> list[GaussianProcess]:
+    """Return a model per source task; all have the same settings, the likeliest for all."""
+
+    def make() -> list[GaussianProcess]:
+        settings = likeliest([sample_of(source, FEW, FEW // 3) for source in sources])
+        return [GaussianProcess(*sample_of(source), settings) for source in sources]
+
+    return made_once("gaussian_process", sources, make)
+
+
+class EnsembleSearch(GaussianProcessSearch):
+    """What methods share that weigh a model per source task; without any, its own alone."""
+
+    @cached_property
+    def models(self) -> list[GaussianProcess]:
+        """The models of source tasks."""
+        return source_models(self.sources)
+
+    def model(self, own: Known) -> GaussianProcess:
+        """Return the model of its own trials, with the settings of the sources' models."""
+        if not self.sources:
+            return super().model(own)
+        return GaussianProcess(own.points, normal_scores(own.scores), self.models[0].settings)
+
+    def predicted(self, points: Array) -> tuple[Array, Array]:
+        """Return (sources, n) means and deviations, remembering those of the last call."""
+        keys = [point.tobytes() for point in points]
+        new = [i for i, key in enumerate(keys) if key not in self._columns]
+        if new:
+            found = np.array([model.predict(points[new]) for model in self.models])
+            for i, column in zip(new, np.moveaxis(found, 2, 0), strict=True):
+                self._columns[keys[i]] = column
+        columns = np.array([self._columns[key] for key in keys])
+        if len(self._columns) > REMEMBERED:
+            self._columns.clear()
+        return columns[:, 0].T, columns[:, 1].T
+
+    def mixed(self, weights: Array, own: Known, candidates: Array) -> Array:
+        """Return log EI of an ensemble; of the (m,) weights, the last is its own model's."""
+        model = self.model(own)
+        means, deviations = (
+            np.vstack(pair)
+            for pair in zip(self.predicted(candidates), model.predict(candidates), strict=True)
+        )
+        known = np.vstack([self.predicted(own.points)[0], model.predict(own.points)[0]])
+        spread = np.sqrt(weights**2 @ deviations**2)
+        return log_expected_improvement(weights @ means, spread, float((weights @ known).max()))

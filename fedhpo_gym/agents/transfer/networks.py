@@ -1,0 +1,57 @@
+"""How networks are trained on source tasks: with seeds of their own, once per process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+from tqdm import tqdm
+
+from fedhpo_gym.agents.search import Array
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
+
+with needing("an agent with a network", "torch", "torch", "torch"):
+    import torch
+    from torch import Tensor, nn
+
+__all__ = ["Tensor", "nn", "perceptron", "seeded", "tensor", "torch", "train"]
+
+
+@contextmanager
+def seeded(name: str, seed: int = 0) -> Iterator[np.random.Generator]:
+    """Give torch, and the generator that is yielded, random numbers of a name, and no other's."""
+    rng = stream(seed, name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(rng.integers(2**31)))
+        yield rng
+
+
+def perceptron(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
+    """Return a network of layers of some widths, with an activation after all but the last."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def train(
+    what: str, parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], steps: int,
+    rate: float,
+) -> None:  # fmt: skip
+    """Minimise a loss by Adam, whose rate ends at 0 along a cosine."""
+    optimizer = torch.optim.Adam(parameters, lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in tqdm(range(steps), desc=what, unit="step", disable=None, delay=5.0):
+        optimizer.zero_grad()
+        loss().backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        schedule.step()
+
+
+def tensor(array: Array) -> Tensor:
+    """Return the numbers of an array in single precision."""
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
