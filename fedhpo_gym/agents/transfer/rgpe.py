@@ -8,11 +8,7 @@ import numpy as np
 
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
-from fedhpo_gym.agents.transfer.gaussian_process import (
-    EnsembleSearch,
-    log_expected_improvement,
-    normal_scores,
-)
+from fedhpo_gym.agents.transfer.gaussian_process import EnsembleSearch, normal_scores
 
 DRAWS: Final = 256
 QUANTILE: Final = 0.95
