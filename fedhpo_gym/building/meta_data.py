@@ -153,7 +153,7 @@ def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.f
             known = curves.metrics[own], curves.rounds, curves.diverged_at[own], samples, (seed,)
             answers = [evaluation_of(*known, Fidelity(r, float(rates[rate]))) for r in rounds]
             found[place, rate] = values_of(objectives, Evaluations.stack(answers), spent)
-    return found
+    return np.maximum(found, 0.0)  # a mean of ones may be rounded above 1, and an error below 0
 
 
 def _parts(

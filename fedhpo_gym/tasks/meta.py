@@ -41,6 +41,9 @@ LEAST_ROWS = 10
 LEAST_PRIVATE = 28
 """Clients below which the noise of DP-FedAvg drowns what a round learns."""
 
+UNSOLVED = frozenset({("LR", "BloodTransfusion-20-label"), ("Private", "MplsForce")})
+"""Where no configuration of a pool is better than the frequencies of labels; left out."""
+
 
 class MetaTask(NamedTuple):
     """One problem of a meta-data set."""
@@ -86,6 +89,7 @@ def meta_tasks(space: str) -> tuple[MetaTask, ...]:
         MetaTask(name, _rows()[dataset]["split"], survey_of(dataset), _task(space, shared))
         for name, shared in _federations(space)
         for dataset in [shared["dataset"]]
+        if (space, name) not in UNSOLVED
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +32,15 @@ class TransferSearch(TrialSearch):
     source tasks, a method is what it falls back to. The first `initial` trials are draws unless
     the method can do without.
 
+    Attributes:
+        eager: whether it needs no trial of its own where it has sources.
+
     Args:
         initial: trials of its own that a method needs before it prefers anything.
     """
 
     transfers = True
+    eager: ClassVar[bool] = False
     replays = False
 
     def __init__(self, problem: SearchProblem, *, initial: int = 5) -> None:
@@ -50,7 +54,7 @@ class TransferSearch(TrialSearch):
     @property
     def needs(self) -> int:
         """Trials of its own that it needs before it prefers anything."""
-        return self._initial
+        return 0 if self.eager and self.sources else self._initial
 
     @cached_property
     def sources(self) -> tuple[Known, ...]:

@@ -18,9 +18,7 @@ class BoundingBoxSearch(GaussianProcessSearch):
     none inside, by how near they are.
     """
 
-    @property
-    def needs(self) -> int:
-        return 0 if self.sources else self._initial
+    eager = True
 
     @cached_property
     def box(self) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar, cast
@@ -23,17 +24,15 @@ with needing("an agent that transfers", "scipy", "agents", "scipy"):
     from scipy.stats import rankdata
 
 ROOT_5: Final = math.sqrt(5.0)
-LENGTH_SPREAD: Final = math.sqrt(3.0)
-NOISE: Final = -4.0
 JITTER: Final = 1e-6
-MOST: Final = 256
-BEST: Final = 30
-FEW: Final = 60
-"""Points of a source task that models are fitted on, and how many of them are its best."""
-ALWAYS: Final = 30
-SELDOM: Final = 5
-KEPT: Final = 16
+LENGTH, SPREAD, NOISE = -0.5, 1.0, -4.0
+"""Logarithms of lengths are around `LENGTH` + log(features) / 2, that of noise around `NOISE`."""
+MOST, BEST, FEW = 256, 30, 60
+"""Points of a source task in its model, how many are its best, and points that settings are of."""
+ALWAYS, SELDOM = 30, 5
+"""Trials up to which settings are chosen anew at each, and how often they are after that."""
 REMEMBERED: Final = 5000
+"""Points whose predictions are kept at most."""
 
 Made = TypeVar("Made")
 
@@ -56,7 +55,13 @@ def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Arra
 
 
 class GaussianProcess:
-    """Matérn 5/2 with a length per feature."""
+    """A posterior under a Matérn 5/2 kernel with a length per feature, and no mean.
+
+    Args:
+        points: (n, F) where it is known.
+        targets: (n,) what is known, with noise.
+        settings: (F + 2,) logarithms of lengths, scale and noise.
+    """
 
     def __init__(self, points: Array, targets: Array, settings: Array) -> None:
         self.points, self.settings = points, settings
@@ -67,10 +72,6 @@ class GaussianProcess:
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ targets
         self.targets = targets
-
-    @classmethod
-    def fitted(cls, points: Array, targets: Array) -> GaussianProcess:
-        return cls(points, targets, likeliest([Known(points, targets)]))
 
     def covariance(self, left: Array, right: Array) -> Array:
         a, b = left / self._lengths, right / self._lengths
@@ -102,8 +103,8 @@ def likeliest(tasks: Sequence[Known]) -> Array:
     """
     width = tasks[0].points.shape[1]
     apart = [((x[:, None] - x) ** 2).reshape(-1, width) for x, _ in tasks]
-    centre = np.append(np.full(width, math.sqrt(2.0) + 0.5 * math.log(width)), [0.0, NOISE])
-    spread = np.append(np.full(width, LENGTH_SPREAD), [1.0, 1.0])
+    centre = np.append(np.full(width, LENGTH + 0.5 * math.log(width)), [0.0, NOISE])
+    spread = np.append(np.full(width, SPREAD), [1.0, 1.0])
 
     def loss(settings: Array) -> tuple[float, Array]:
         shrink, (scale, noise) = np.exp(-2.0 * settings[:-2]), np.exp(settings[-2:])
@@ -132,7 +133,10 @@ def likeliest(tasks: Sequence[Known]) -> Array:
 
 
 class GaussianProcessSearch(TransferSearch):
-    """log EI."""
+    """Expected improvement of the best mean so far, under a Gaussian process of its own trials.
+
+    Scores are normal quantiles of their ranks. Settings are the maximum a posteriori.
+    """
 
     def __init__(self, problem: SearchProblem, *, initial: int = 5) -> None:
         super().__init__(problem, initial=initial)
@@ -177,29 +181,31 @@ def made_once(name: str, sources: Sequence[Known], make: Callable[[], Made]) -> 
         digest.update(source.points.tobytes() + source.scores.tobytes())
     key = name, digest.hexdigest()
     if key not in _MADE:
-        if len(_MADE) >= KEPT:
-            del _MADE[next(iter(_MADE))]
         _MADE[key] = make()
     return cast("Made", _MADE[key])
 
 
-def source_models(sources: Sequence[Known]) -> list[GaussianProcess]:
-    """Return a model per source task; all have the same settings, the likeliest for all."""
-
-    def make() -> list[GaussianProcess]:
-        settings = likeliest([sample_of(source, FEW, FEW // 3) for source in sources])
-        return [GaussianProcess(*sample_of(source), settings) for source in sources]
-
-    return made_once("gaussian_process", sources, make)
-
-
 class EnsembleSearch(GaussianProcessSearch):
-    """What methods share that weigh a model per source task; without any, its own alone."""
+    """What methods share that learn from source tasks: a model of each; `gp` without any."""
+
+    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+        if not self.sources:
+            return super().prefer(own, candidates, rng)
+        return self.transfer(own, candidates, rng)
+
+    @abstractmethod
+    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+        """Return what `prefer` does, where there are sources."""
 
     @cached_property
     def models(self) -> list[GaussianProcess]:
-        """The models of source tasks."""
-        return source_models(self.sources)
+        """A model per source task; all have the same settings, the likeliest for all."""
+
+        def make() -> list[GaussianProcess]:
+            settings = likeliest([sample_of(source, FEW, FEW // 3) for source in self.sources])
+            return [GaussianProcess(*sample_of(source), settings) for source in self.sources]
+
+        return made_once("gaussian_process", self.sources, make)
 
     def model(self, own: Known) -> GaussianProcess:
         """Return the model of its own trials, with the settings of the sources' models."""

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fedhpo_gym.agents.search import Array
+from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.gaussian_process import normal_scores
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
@@ -17,7 +20,7 @@ with needing("an agent with a network", "torch", "torch", "torch"):
     import torch
     from torch import Tensor, nn
 
-__all__ = ["Tensor", "nn", "perceptron", "seeded", "tensor", "torch", "train"]
+__all__ = ["nn", "torch"]
 
 
 @contextmanager
@@ -37,17 +40,14 @@ def perceptron(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequent
     return nn.Sequential(*layers[:-1])
 
 
-def train(
-    what: str, parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], steps: int,
-    rate: float,
-) -> None:  # fmt: skip
+def train(model: nn.Module, loss: Callable[[], Tensor], steps: int, rate: float) -> None:
     """Minimise a loss by Adam, whose rate ends at 0 along a cosine."""
-    optimizer = torch.optim.Adam(parameters, lr=rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in tqdm(range(steps), desc=what, unit="step", disable=None, delay=5.0):
+    for _ in tqdm(range(steps), desc="source tasks", unit="step", disable=None, delay=5.0):
         optimizer.zero_grad()
         loss().backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(parameters, 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
 
@@ -55,3 +55,14 @@ def train(
 def tensor(array: Array) -> Tensor:
     """Return the numbers of an array in single precision."""
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def drawn_tasks(
+    sources: Sequence[Known], number: int, shots: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], Tensor, Tensor]:
+    """Return which T tasks were drawn, (T, n, F) of their points and (T, n) normal scores."""
+    tasks, n = rng.integers(len(sources), size=number), min(len(one.scores) for one in sources)
+    rows = [rng.permutation(len(sources[task].scores))[: min(n, shots)] for task in tasks]
+    drawn = [(sources[task], row) for task, row in zip(tasks, rows, strict=True)]
+    scores = np.array([normal_scores(one.scores[row]) for one, row in drawn])
+    return tasks, tensor(np.array([one.points[row] for one, row in drawn])), tensor(scores)

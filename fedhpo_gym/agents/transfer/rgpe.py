@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from fedhpo_gym.agents.search import Array
+from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer.base import Known
-from fedhpo_gym.agents.transfer.gaussian_process import EnsembleSearch, normal_scores
 
-DRAWS: Final = 256
-QUANTILE: Final = 0.95
+DRAWS, QUANTILE = 128, 0.95
 
 
-def ranking_losses(predicted: Array, scores: Array) -> Array:
-    """Return (...,) ordered pairs of n trials that (..., n) predictions put the other way round."""
+def ranking_losses(predicted: Array, scores: Array, against: Array) -> Array:
+    """Return (...,) pairs of n trials that (..., n) predictions rank wrongly, counted both ways.
+
+    The prediction of one is compared with what `against` says of the other. Equal scores are left
+    out.
+    """
     below = scores[:, None] < scores
-    return np.asarray(((predicted[..., :, None] >= predicted[..., None, :]) & below).sum((-2, -1)))
-
-
-def own_losses(drawn: Array, scores: Array) -> Array:
-    """Return (S,) misranked pairs where each prediction is compared with the others' scores."""
-    below = scores[:, None] < scores
-    return np.asarray(((drawn[..., :, None] >= scores) & below).sum((-2, -1)))
+    wrong = (predicted[..., :, None] < against[..., None, :]) != below
+    return np.asarray((wrong & (below | below.T)).sum(axis=(-2, -1)))
 
 
 def weights_of(losses: Array) -> Array:
@@ -40,25 +36,22 @@ def weights_of(losses: Array) -> Array:
     return np.asarray((least / least.sum(axis=0)).mean(axis=1))
 
 
-class RankingEnsemble(EnsembleSearch):
-    """RGPE.
+class RankingEnsemble(process.EnsembleSearch):
+    """Expected improvement of an ensemble, weighted by who ranks its trials best.
 
     Differs from the paper: draws are independent among trials, those of its own model around
-    leave-one-out means; scores are normal quantiles of ranks, in every task.
+    leave-one-out means; scores are normal quantiles of ranks in every task, and the settings of
+    all models the same.
     """
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        if not self.sources:
-            return super().prefer(own, candidates, rng)
+    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         model = self.model(own)
         mean, deviation = self.predicted(own.points)
         noise = rng.standard_normal((len(mean) + 1, DRAWS, len(own.scores)))
         drawn = mean[:, None] + deviation[:, None] * noise[:-1]
         around, spread = model.leave_one_out()
-        losses = np.vstack(
-            [
-                ranking_losses(drawn, own.scores),
-                own_losses(around + spread * noise[-1], normal_scores(own.scores)),
-            ]
-        )
-        return self.mixed(weights_of(losses), own, candidates)
+        losses = [
+            ranking_losses(drawn, own.scores, drawn),
+            ranking_losses(around + spread * noise[-1], own.scores, model.targets)[None],
+        ]
+        return self.mixed(weights_of(np.concatenate(losses)), own, candidates)

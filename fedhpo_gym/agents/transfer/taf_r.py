@@ -13,9 +13,7 @@ from fedhpo_gym.agents.transfer.tst_r import TOP, similarities
 class TransferAcquisition(EnsembleSearch):
     """TAF-R: its own expected improvement, and how much sources would improve, by similarity."""
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        if not self.sources:
-            return super().prefer(own, candidates, rng)
+    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         known = self.predicted(own.points)[0]
         weights = similarities(known, own.scores)
         gains = np.maximum(self.predicted(candidates)[0] - known.max(axis=1)[:, None], 0.0)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.gaussian_process import EnsembleSearch
 
-BANDWIDTH: Final = 0.9
-TOP: Final = 0.75
+BANDWIDTH, TOP = 0.9, 0.75
 
 
 def similarities(means: Array, scores: Array, bandwidth: float = BANDWIDTH) -> Array:
@@ -32,8 +29,6 @@ class TwoStageSearch(EnsembleSearch):
     and not that of its own model, which would explore what the sources know.
     """
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        if not self.sources:
-            return super().prefer(own, candidates, rng)
+    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         similar = similarities(self.predicted(own.points)[0], own.scores)
         return self.mixed(np.append(similar, TOP) / (similar.sum() + TOP), own, candidates)

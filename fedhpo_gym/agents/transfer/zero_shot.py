@@ -24,13 +24,9 @@ class ZeroShotSearch(EnsembleSearch):
     portfolio in any task, the best on average is next.
     """
 
-    @property
-    def needs(self) -> int:
-        return 0 if self.sources else self._initial
+    eager = True
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        if not self.sources:
-            return super().prefer(own, candidates, rng)
+    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         table = self.predicted(candidates)[0]
         tried = self.predicted(own.points)[0] if len(own.points) else table.min(1, keepdims=True)
         gains = portfolio_gains(table, tried.max(axis=1))
