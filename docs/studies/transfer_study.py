@@ -24,6 +24,7 @@ from transfer_report import draw, report
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import agent_class, read_problem, run_episode
 from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, MODEL_SUFFICES, open_meta_data
+from fedhpo_gym.studies.run import agent_seed
 from fedhpo_gym.tasks.meta import META_SPACES
 from studies import study_parser
 
@@ -68,7 +69,7 @@ def tune(study: Study, mode: str, space: str, task: str, agent: str) -> list[lis
         for design in range(study.designs):
             start = data.actions[index, data.arrays["initial"][index, design].astype(int)]
             problem = replace(
-                read_problem(env, design, transfers=kind.transfers),
+                read_problem(env, agent_seed(f"{space} {task}", design), transfers=kind.transfers),
                 start=tuple(map(tuple, start.tolist())),
             )
             made: Any = kind(problem, **OPTIONS.get(agent, {}))

@@ -38,7 +38,7 @@ def test_values_are_those_of_the_raw_backend(monkeypatch: pytest.MonkeyPatch) ->
         known = [*pool, *own] if seed == 1 else [*pool, *own][:: meta_data.REPEATED]
         for place in (0, len(known) - 1):
             for rate, at in ((0.2, 0), (1.0, 1)):
-                answer = raw.evaluate(known[place], Fidelity(9, rate))
+                answer = raw.evaluate(known[place], Fidelity(3, rate))
                 expected = [answer.mean("val", "loss"), answer.mean("test", "loss")]
                 assert rows[place, at, 2, :2].tolist() == np.float32(expected).tolist()
 

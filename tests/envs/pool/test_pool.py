@@ -176,7 +176,7 @@ def test_agents_for_coordinates_run_an_episode() -> None:
         ({"actions": "words"}, UnknownNameError, "kind of actions"),
         ({"trials": 0}, InvalidArgumentError, "`trials`.*1 to 20.*0"),
         ({"trials": POOL + 1}, InvalidArgumentError, "`trials`"),
-        ({"fidelity": {"round": 4}}, InvalidArgumentError, "one of .*1, 3, 9, 27.*got 4"),
+        ({"fidelity": {"round": 9}}, InvalidArgumentError, "one of .*1, 2, 3, 4.*got 9"),
         ({"fidelity": {"rounds": 3}}, UnknownNameError, "Did you mean 'round'"),
         ({"objectives": ["speed"]}, UnknownNameError, "objective"),
         ({"objectives": []}, InvalidArgumentError, "different names"),
