@@ -52,7 +52,7 @@ def made(name: str, sources: tuple[SourceTask, ...] = SOURCES, **given: object) 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 150)):
+    for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 500)):
         monkeypatch.setattr(module, "STEPS", steps)
     monkeypatch.setattr(process, "_MADE", {})
 
