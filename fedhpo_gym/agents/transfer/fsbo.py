@@ -15,7 +15,7 @@ from fedhpo_gym.agents.transfer.networks import nn, torch
 
 HIDDEN = (32, 32, 32, 32)
 STEPS, RATE = 1200, 3e-3
-TASKS, SHOTS = 4, 50
+TASKS, SHOTS = 8, 50
 TUNING, TUNING_RATE = 5, 2e-3
 
 
