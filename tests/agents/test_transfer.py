@@ -52,8 +52,9 @@ def made(name: str, sources: tuple[SourceTask, ...] = SOURCES, **given: object) 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 150)):
+    for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 500)):
         monkeypatch.setattr(module, "STEPS", steps)
+    monkeypatch.setattr(process, "_MADE", {})
 
 
 def test_the_process_predicts_as_scikit_learn_does() -> None:
@@ -215,7 +216,6 @@ def test_a_misleading_source_does_little_harm(name: str) -> None:
 def test_what_is_learned_depends_on_the_sources_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ablr, cts, fsbo, pfn):
         monkeypatch.setattr(module, "STEPS", 5)
-    process._MADE.clear()
     own, candidates = Known(RNG.random((6, 4)), RNG.random(6)), RNG.random((9, 4))
     for name in NAMES:
         first = made(name).prefer(own, candidates, np.random.default_rng(0))

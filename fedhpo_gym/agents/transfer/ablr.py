@@ -16,7 +16,7 @@ with needing("agent 'ablr'", "scikit-learn", "agents", "sklearn"):
 
 WIDTHS = (50, 50, 50)
 STEPS, RATE = 1000, 5e-3
-TASKS, SHOTS = 16, 50
+TASKS, SHOTS = 8, 50
 
 
 def linear_model(features: Array, targets: Array) -> BayesianRidge:

@@ -64,14 +64,13 @@ class GaussianProcess:
     """
 
     def __init__(self, points: Array, targets: Array, settings: Array) -> None:
-        self.points, self.settings = points, settings
+        self.points, self.targets, self.settings = points, targets, settings
         self._lengths, self.scale = np.exp(settings[:-2]), float(np.exp(settings[-2]))
         self.noise = float(np.exp(settings[-1])) + JITTER
         covariance = self.covariance(points, points)
         covariance[np.diag_indices(len(points))] += self.noise
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ targets
-        self.targets = targets
 
     def covariance(self, left: Array, right: Array) -> Array:
         a, b = left / self._lengths, right / self._lengths
@@ -145,8 +144,8 @@ class GaussianProcessSearch(TransferSearch):
 
     def model(self, own: Known) -> GaussianProcess:
         """Return the model of its own trials; beyond some, settings are chosen seldom."""
-        n = len(own.scores)
-        known = n if n <= ALWAYS else n - n % SELDOM
+        known = len(own.scores)
+        known -= known % SELDOM if known > ALWAYS else 0
         key = own.points[:known].tobytes() + own.scores[:known].tobytes()
         if self._settings[0] != key:
             chosen = likeliest([Known(own.points[:known], normal_scores(own.scores[:known]))])
@@ -154,7 +153,6 @@ class GaussianProcessSearch(TransferSearch):
         return GaussianProcess(own.points, normal_scores(own.scores), self._settings[1])
 
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        del rng
         model = self.model(own)
         return log_expected_improvement(*model.predict(candidates), model.best)
 
@@ -229,10 +227,8 @@ class EnsembleSearch(GaussianProcessSearch):
     def mixed(self, weights: Array, own: Known, candidates: Array) -> Array:
         """Return log EI of an ensemble; of the (m,) weights, the last is its own model's."""
         model = self.model(own)
-        means, deviations = (
-            np.vstack(pair)
-            for pair in zip(self.predicted(candidates), model.predict(candidates), strict=True)
-        )
+        pairs = zip(self.predicted(candidates), model.predict(candidates), strict=True)
+        means, deviations = map(np.vstack, pairs)
         known = np.vstack([self.predicted(own.points)[0], model.predict(own.points)[0]])
         spread = np.sqrt(weights**2 @ deviations**2)
         return log_expected_improvement(weights @ means, spread, float((weights @ known).max()))

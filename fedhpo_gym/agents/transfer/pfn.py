@@ -11,8 +11,8 @@ from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.networks import nn, torch
 
 WIDTH, HEADS, LAYERS = 64, 4, 3
-STEPS, RATE = 2000, 1e-3
-BATCH, QUERIES, LONGEST = 16, 40, 50
+STEPS, RATE = 1500, 1e-3
+BATCH, QUERIES, LONGEST = 8, 40, 50
 WAVES, LEAST = 64, 0.02
 
 

@@ -8,7 +8,7 @@ from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.gaussian_process import EnsembleSearch
 
-BANDWIDTH, TOP = 0.9, 0.75
+BANDWIDTH, TOP = 0.5, 0.75
 
 
 def similarities(means: Array, scores: Array, bandwidth: float = BANDWIDTH) -> Array:
