@@ -252,7 +252,10 @@ def _steps(trajectory: Trajectory, number: int) -> Iterator[tuple[Any, Any, Any,
         for _ in range(number):
             if over and trajectory.form == "single":
                 env.reset()
-            action = rng.uniform(space.low, space.high).astype(np.float32)
+            if hasattr(space, "low"):
+                action = rng.uniform(space.low, space.high).astype(np.float32)
+            else:  # places of a pool, one or many
+                action = rng.integers(getattr(space, "n", None) or space.nvec)
             observation, reward, terminated, truncated, info = env.step(action)
             over = bool(np.any(terminated | truncated))
             yield observation, reward, [terminated, truncated], info
