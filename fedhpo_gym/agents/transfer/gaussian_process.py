@@ -134,7 +134,8 @@ def likeliest(tasks: Sequence[Known]) -> Array:
 class GaussianProcessSearch(TransferSearch):
     """Expected improvement of the best mean so far, under a Gaussian process of its own trials.
 
-    Scores are normal quantiles of their ranks. Settings are the maximum a posteriori.
+    Scores are normal quantiles of their ranks. Settings are the maximum a posteriori. While all
+    scores are equal, trials are draws.
     """
 
     def __init__(self, problem: SearchProblem, *, initial: int = 5) -> None:
@@ -153,6 +154,8 @@ class GaussianProcessSearch(TransferSearch):
         return GaussianProcess(own.points, normal_scores(own.scores), self._settings[1])
 
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+        if len({*own.scores.tolist()}) < 2:  # a model of nothing would look at the corners first
+            return rng.random(len(candidates))
         model = self.model(own)
         return log_expected_improvement(*model.predict(candidates), model.best)
 
