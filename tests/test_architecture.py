@@ -94,7 +94,7 @@ PLANTED: list[tuple[Check, str, str, str]] = [
     (LAYERING, "backends.raw", "from fedhpo_gym.envs import x", "backends must not import envs"),
     (LAYERING, "backends.raw", "from fedhpo_gym.fl import x", "backends must not import fl"),
     (LAYERING, "envs.trial", "from fedhpo_gym.agents import x", "envs must not import agents"),
-    (LAYERING, "envs.trial", "from fedhpo_gym.stored import x", "envs must not import stored"),
+    (LAYERING, "envs.trial", "from fedhpo_gym.building import x", "envs must not import building"),
     (LAYERING, "wrappers.budget", "from fedhpo_gym.backends import x", "must not import backends"),
     (LAYERING, "agents.random", "from fedhpo_gym.backends import x", "must not import backends"),
     (LAYERING, "agents.random", "import fedhpo_gym", "agents must not import root"),

@@ -26,7 +26,7 @@ from fedhpo_gym.agents import agent_class, read_problem, run_episode
 from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, MODEL_SUFFICES, open_meta_data
 from fedhpo_gym.studies.run import agent_seed
 from fedhpo_gym.tasks.meta import META_SPACES
-from studies import study_parser
+from studies import positive, study_parser
 
 AGENTS = (
     *("random", "optuna-tpe", "bo-rf", "gp"),
@@ -53,7 +53,8 @@ def tasks_of(study: Study, mode: str, space: str) -> list[str]:
     """Return the meta-test tasks that a mode answers."""
     data = open_meta_data(space)
     found = [i for i in data.where("test") if mode == "discrete" or data.tau[i] >= MODEL_SUFFICES]
-    return [data.names[i] for i in found][: study.tasks]
+    some = found if study.tasks is None else found[:: max(len(found) // study.tasks, 1)]
+    return [data.names[i] for i in some][: study.tasks]
 
 
 def tune(study: Study, mode: str, space: str, task: str, agent: str) -> list[list[float]]:
@@ -100,10 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__)
     parser.add_argument("--mode", choices=MODES, help="only from pools, or only from surrogates")
     parser.add_argument("--agents", help="names, separated by commas (default: all)")
+    for name, of in (
+        ("trials", "after a design"),
+        ("designs", "of a task"),
+        ("tasks", "of a space"),
+    ):
+        parser.add_argument(f"--{name}", type=positive, help=of)
     options = parser.parse_args(arguments)
     study = Study()
     if options.quick:
         study = Study(("discrete",), ("LR",), ("random", "gp", "rgpe"), 8, designs=2, tasks=2)
+    asked = {n: v for n in ("trials", "designs", "tasks") if (v := getattr(options, n))}
+    study = replace(study, **asked)
     if options.mode:
         study = replace(study, modes=(options.mode,))
     if options.agents:

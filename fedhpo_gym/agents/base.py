@@ -42,7 +42,7 @@ class SearchProblem:
             out; the same for all agents of a study that shares its start.
         process: what a step is: a whole trial, or some rounds of one course.
         source_tasks: what is known of other problems of the same space, for agents that transfer.
-        candidates: returns the (c, n) actions that may be chosen now; None where any may.
+        candidates: returns the (c, n) actions that may be chosen now, or None where any may.
     """
 
     action_space: gym.Space[Any]
@@ -54,7 +54,7 @@ class SearchProblem:
     constrained: bool = False
     start: tuple[tuple[float, ...], ...] = ()
     source_tasks: tuple[SourceTask, ...] = field(default=(), repr=False, compare=False)
-    candidates: Callable[[], NDArray[np.float32]] | None = field(default=None, compare=False)
+    candidates: Callable[[], NDArray[np.float32] | None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         seed = as_integer(self.seed)

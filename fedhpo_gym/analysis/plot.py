@@ -18,14 +18,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
 STYLES = ("-", "--", "-.", ":")
 PAINTS = (*COLOURS[:4], "#56B4E9", "#E69F00", "#8C6BC8")
 """Colours of agents: readable on white and on black."""
-DASHES = (0, (5, 1, 1, 1, 1, 1))
+DASHES = ((0, (5, 1, 1, 1, 1, 1)), (0, (9, 3)), (0, (1, 3, 5, 3)))
 GREY = "#8A8A8A"
 ORDER = (
     "optuna-tpe", "hyperband", "cma-es", "bo-gp", "sobol", "bohb", "de",
     "asha", "dehb", "grid", "bo-rf", "latin-hypercube", "bo-kde", "tpe-md",
     "tpe-hb", "successive-halving", "priorband", "proxy", "policy", "nsga2", "motpe",
     "parego", "qlognehvi", "fedex", "fedtune", "fts", "flora", "fedpop",
-    "fedhyper", "schedule", "auto-fedrl", "dp-fts-de", "fedex-personalised",
+    "fedhyper", "schedule", "auto-fedrl", "dp-fts-de", "fedex-personalised", "gp", "rgpe",
+    "tst-r", "taf-r", "cts", "zero-shot", "bounding-box", "ablr", "fsbo", "pfn",
 )  # fmt: skip
 """Agents by their place among colours, then line styles."""
 SIZE, TALL = (4.9, 3.5), 4.6
@@ -99,7 +100,7 @@ def looks_of(agents: Iterable[str]) -> Looks:
     parentheses the next free one of the same name; others follow in the order of their names.
     """
     looks: dict[str, tuple[str, Any]] = {}
-    places = [(colour, style) for style in (*STYLES, DASHES) for colour in PAINTS]
+    places = [(colour, style) for style in (*STYLES, *DASHES) for colour in PAINTS]
     for agent in sorted(set(agents), key=lambda one: (one not in ORDER, one)):
         known = agent.split(" (")[0]
         if agent == "random":

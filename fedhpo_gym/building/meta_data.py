@@ -21,7 +21,7 @@ from fedhpo_gym.building.design import UNIT_NUMBERS, shared_axes, this_machine, 
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import read_npz, write_archive
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.core.errors import MissingDataError, require_known
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
@@ -229,8 +229,10 @@ def _entropy(shares: NDArray[np.float64]) -> float:
 
 
 @checked_types
-def compute_parts(folder: Path, spaces: Sequence[str] = META_SPACES) -> Mapping[str, list[Path]]:
+def compute_parts(folder: Path, spaces: Sequence[str]) -> Mapping[str, list[Path]]:
     """Compute what is not in a folder yet, a file per task; return all files by space, in order."""
+    for space in spaces:
+        require_known("search space", space, META_SPACES)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = [(space, meta) for space in spaces for meta in meta_tasks(space)]
     paths = {(s, m.name): folder / f"{s}-{m.name}.npz" for s, m in wanted}

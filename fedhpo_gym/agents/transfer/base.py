@@ -84,8 +84,9 @@ class TransferSearch(TrialSearch):
 
     def _drawn(self, rng: np.random.Generator, actions: Array, scores: Array) -> NDArray[Any]:
         """Return (c, n) actions to choose from."""
-        if self.problem.candidates is not None:
-            return self.problem.candidates()
+        pool = self.problem.candidates() if self.problem.candidates is not None else None
+        if pool is not None:
+            return pool
         width = self.action_space.shape[0]
         drawn = rng.random((DRAWN, width))
         parts = [drawn]

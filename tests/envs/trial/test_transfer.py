@@ -9,7 +9,7 @@ import pytest
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.studies.transfer import transfer_env
+from fedhpo_gym.envs.trial.transfer import transfer_env
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.meta import in_space
 from made_meta_data import ENV_VAR, write_made
