@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_integer, checked_types, explained_types, shown
+from fedhpo_gym.core.checks import as_integer, as_typed, checked_types, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import SourceTask
@@ -81,6 +81,7 @@ def read_problem(
         raise InvalidArgumentError(
             f"`env` must be an environment, as `gymnasium.make` returns it, got {shown(env)}."
         )
+    as_typed("transfers", transfers, bool)
     space = _attribute(env, "search_space", None)
     if not isinstance(space, SearchSpace):
         raise InvalidArgumentError(
