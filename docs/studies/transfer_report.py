@@ -28,25 +28,31 @@ def surveys_of(found: MethodRuns) -> NDArray[np.intp]:
     return np.unique(names, return_inverse=True)[1]
 
 
-def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, float, float]]:
-    """Return each method's mean regret as a share of the reference's, with a 95 % interval."""
-    groups = surveys_of(found)
+def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, ...]]:
+    """Return each method's mean regret as a share of the reference's, and how sure that is.
+
+    The four numbers after it are a 95 % interval, and the lowest and the highest share if a survey
+    is left out. Means are over search spaces, of means over their runs, in every resample, too.
+    """
+    groups, regret = surveys_of(found), found.regret[:, :, trial]
     size = int(groups.max()) + 1
-    regret = found.regret[:, :, trial]
-    # Sums by survey: resampling surveys is then a product.
-    sums = np.zeros((size, regret.shape[1]))
-    np.add.at(sums, groups, regret)
-    rng = stream(0, "transfer_report")
-    counts = rng.multinomial(size, np.full(size, 1.0 / size), size=RESAMPLES)
-    reference = found.methods.index(REFERENCE)
-    drawn = counts @ sums
-    share = drawn / np.maximum(drawn[:, [reference]], 1e-12)
-    whole = sums.sum(axis=0) / sums[:, reference].sum()
-    ends = np.quantile(share, (0.025, 0.975), axis=0)
-    return {
-        name: (float(whole[i]), float(ends[0, i]), float(ends[1, i]))
-        for i, name in enumerate(found.methods)
-    }
+    own = np.array([space for space, _, _ in found.runs])
+    counts = stream(0, "transfer_report").multinomial(size, np.full(size, 1 / size), RESAMPLES)
+    once = np.ones((1, size), int)  # all of them, then all but one
+    counts = np.concatenate([once, once - np.eye(size, dtype=int), counts])
+    means = []
+    for space in dict.fromkeys(own.tolist()):
+        # Sums and numbers by survey: a resample is then a product.
+        sums, runs = np.zeros((size, regret.shape[1])), np.zeros(size)
+        np.add.at(sums, groups[own == space], regret[own == space])
+        np.add.at(runs, groups[own == space], 1)
+        means.append(counts @ sums / np.maximum(counts @ runs, 1)[:, None])
+    mean = np.mean(means, axis=0)
+    share = mean / np.maximum(mean[:, [found.methods.index(REFERENCE)]], 1e-12)
+    without, drawn = share[1 : size + 1], share[size + 1 :]
+    ends = [*np.quantile(drawn, (0.025, 0.975), axis=0), without.min(axis=0), without.max(axis=0)]
+    columns = np.array([share[0], *ends])
+    return {name: tuple(columns[:, i].tolist()) for i, name in enumerate(found.methods)}
 
 
 def report(results: Mapping[str, Results], trials: int) -> str:
@@ -59,6 +65,7 @@ def report(results: Mapping[str, Results], trials: int) -> str:
         found = align_runs(of, trials)
         regret, ranks = (found.mean(v, "search spaces") for v in (found.regret, found.ranks))
         shares = {trial: ratios(found, trial) for trial in at} if REFERENCE in of else {}
+        middle = at[min(1, len(at) - 1)]
         heads = ["agent", *(f"regret @{t}" for t in at), *(f"rank @{t}" for t in at)]
         rows = []
         for i, name in enumerate(found.methods):
@@ -69,12 +76,17 @@ def report(results: Mapping[str, Results], trials: int) -> str:
         lines += [table(heads, rows)]
         if shares:
             words = [
-                [name, *("{:.2f} [{:.2f}, {:.2f}]".format(*shares[t][name]) for t in at)]
+                [
+                    name,
+                    *("{:.2f} [{:.2f}, {:.2f}]".format(*shares[t][name][:3]) for t in at),
+                    "{:.2f} to {:.2f}".format(*shares[middle][name][3:]),
+                ]
                 for name in found.methods
             ]
-            lines += [table([f"share of the regret of {REFERENCE}", *(f"@{t}" for t in at)], words)]
+            without = f"@{middle} without a survey"
+            heads = [f"share of the regret of {REFERENCE}", *(f"@{t}" for t in at), without]
+            lines += [table(heads, words)]
         spaces = dict.fromkeys(space for space, _, _ in found.runs)
-        middle = at[min(1, len(at) - 1)]
         own = np.array([space for space, _, _ in found.runs])
         rows = [
             [name, *(f"{found.regret[own == s, i, middle].mean():.4f}" for s in spaces)]

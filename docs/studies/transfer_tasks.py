@@ -32,10 +32,13 @@ def regrets(data: MetaData) -> NDArray[np.float64]:
     return np.asarray((best - scores) / (best - worst))
 
 
-def of_shared(data: MetaData, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (T, S) values of the configurations that all pools have, in one order."""
+def of_shared(
+    data: MetaData, values: NDArray[np.float64], *, others: bool = False
+) -> NDArray[np.float64]:
+    """Return (T, S) values of what all pools have, in one order; or of a task's own children."""
     size, back = int(data.card["shared"]), np.argsort(data.arrays["order"], axis=1)
-    return np.take_along_axis(values, back, axis=1)[:, :size]
+    found = np.take_along_axis(values, back, axis=1)
+    return found[:, size:] if others else found[:, :size]
 
 
 def left_by_random(own: NDArray[np.float64], trials: int) -> float:
@@ -84,12 +87,14 @@ def report(spaces: Sequence[str]) -> str:
         own, correlation, left = regrets(data), alike(data), one_for_all(data)
         random = np.array([left_by_random(one, DRAWN) for one in own])
         near = (own < NEAR).mean(axis=1)
+        added = np.array([left_by_random(one, DRAWN) for one in of_shared(data, own, others=True)])
         others = correlation[~np.eye(len(own), dtype=bool)]
         test = list(data.where("test"))
         rows.append(
             [
                 space,
-                *(f"{np.quantile(v, q):.3f}" for v in (random,) for q in (0.1, 0.5, 0.9)),
+                *(f"{np.quantile(random, q):.3f}" for q in (0.1, 0.5, 0.9)),
+                f"{random[test].mean():.3f}, {added[test].mean():.3f}",
                 f"{100 * np.median(near):.1f} %",
                 f"{np.median(others):.2f} ({np.quantile(others, 0.1):.2f})",
                 f"{np.median(left[test]):.2f} ({np.quantile(left[test], 0.9):.2f})",
@@ -100,6 +105,7 @@ def report(spaces: Sequence[str]) -> str:
                 space,
                 data.names[i],
                 f"{random[i]:.3f}",
+                f"{added[i]:.3f}",
                 f"{100 * near[i]:.0f} %",
                 f"{np.median(np.delete(correlation[i], i)):.2f}",
                 f"{left[i]:.3f}",
@@ -107,8 +113,17 @@ def report(spaces: Sequence[str]) -> str:
             for i in test
         ]
         optima += [[space, *row] for row in spread(data)]
-    heads = ["space", "hard: 10 %", "median", "90 %", "near", "alike (10 %)", "one for all (90 %)"]
-    names = ["space", "task", f"random @{DRAWN}", "near", "alike", "one for all"]
+    heads = [
+        "space",
+        "hard: 10 %",
+        "median",
+        "90 %",
+        "test: all, children",
+        "near",
+        "alike (10 %)",
+        "one for all (90 %)",
+    ]
+    names = ["space", "task", f"random @{DRAWN}", "children", "near", "alike", "one for all"]
     return "\n".join(
         [
             table(heads, rows),

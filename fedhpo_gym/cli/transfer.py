@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from tqdm import tqdm
 
-from fedhpo_gym.agents import agent_class, make_agent, run_episode
+from fedhpo_gym.agents import AGENTS, agent_class, make_agent, run_episode
 from fedhpo_gym.cli.console import Arg, OwnTables, say, say_table
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.stored.catalogue import writable_table_folder
@@ -51,24 +51,26 @@ def transfer(
     from fedhpo_gym.envs.trial.transfer import transfer_env
 
     if not agent_class(agent).transfers:
-        known = "`fedhpo-gym agents` says which do"
-        raise InvalidArgumentError(f"`--agent` must be one that transfers, got {agent!r}; {known}")
+        known = ", ".join(name for name, place in AGENTS.items() if ".transfer." in place)
+        raise InvalidArgumentError(
+            f"`--agent` must be one that transfers, got {agent!r}; all of {known} but gp do"
+        )
     env = transfer_env(get_task(resolve_id(problem)), space, trials, seed)
     say(f"{len(env.source_tasks)} other federations teach {agent} how to tune {problem}.")
-    rows, best = [], -math.inf
+    rows, best = [], math.inf
     known_best: dict[str, Any] = {}
     with tqdm(total=trials, unit="trial", disable=None) as bar:
         for number, step in enumerate(run_episode(env, make_agent(agent, env, seed), seed), 1):
             values = step.info["objectives"]
-            if values["explained"] > best:
-                best, known_best = values["explained"], dict(step.info["configuration"])
+            if values["val_loss"] < best and not step.info["diverged"]:
+                best, known_best = values["val_loss"], dict(step.info["configuration"])
                 test = step.info["test"]
                 rows.append(
                     (
                         str(number),
                         f"{values['val_loss']:.4f}",
                         f"{1.0 - values['val_error']:.3f}",
-                        f"{best:.3f}",
+                        f"{values['explained']:.3f}",
                         f"{test['accuracy']:.3f}",
                     )
                 )

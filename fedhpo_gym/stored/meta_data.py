@@ -52,8 +52,8 @@ class MetaData:
 
     def __init__(self, card: Path) -> None:
         name = card.name.partition(".")[0]
-        self._repair = f"run `fedhpo-gym meta-data {name.rpartition('-')[2]}`"
-        with reading_card(card, "meta-data", FORMAT, self._repair) as (content, arrays):
+        self._repair = f"fedhpo-gym meta-data {name.rpartition('-')[2]}"
+        with reading_card(card, "meta-data", FORMAT, f"run `{self._repair}`") as (content, arrays):
             self.card: Mapping[str, Any] = content
             self._arrays = arrays
             self.space = SearchSpace.from_dict(content["search_space"])
@@ -160,13 +160,13 @@ class MetaData:
         if not self._model:
             raise MissingDataError(
                 f"`continuous` must be False for {self.card['name']}, which has no surrogate here; "
-                f"fit one: {self._repair}"
+                f"fit one with `{self._repair}`"
             )
         arrays = self.arrays
         return MetaSurrogate({name: arrays[MODEL + name] for name in self._model})
 
     def model_range(self, task: int) -> tuple[float, float]:
-        """Return 0 and the highest score of a task that the surrogate was found to predict."""
+        """Return 0, and the highest score predicted of any stored configuration."""
         highest = self.card["model_highest"][task]
         return 0.0, float(highest)
 

@@ -144,6 +144,8 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         if name in kwargs or name in ("fidelity", "backend"):
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
+    if kind_of_id(env_id) == "pool":
+        kwargs = {"instances": "test", **kwargs}  # what agents are to be judged on
     with closing(make_environment(env_id, kwargs)) as env:
         if isinstance(env.action_space, gym.spaces.Discrete):
             kwargs["actions"] = "coordinates"  # which all agents act in

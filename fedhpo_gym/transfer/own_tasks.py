@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.checks import as_reals, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, known_spaces, open_meta_data
 from fedhpo_gym.transfer.source import SEEDS, Reals
 
@@ -52,19 +53,30 @@ class OwnTasks:
     def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
         """Return the five initial designs of a task."""
         data = open_meta_data(space)
-        designs = data.arrays["initial"][data.index(dataset)]
+        designs = data.arrays["initial"][data.index(dataset.removesuffix(LOWER))]
         return {seed: design.tolist() for seed, design in zip(SEEDS, designs, strict=True)}
 
     def surrogate(self, space: str, dataset: str) -> OwnSurrogate | None:
-        """Return what the surrogate of a space says of a task; None where it ranks it badly."""
+        """Return what the surrogate of a space says of a task; None where it ranks it badly.
+
+        It knows nothing of the lower client sample rate.
+        """
         data = open_meta_data(space)
+        if dataset.endswith(LOWER):
+            return None
         index = data.index(dataset)
         return OwnSurrogate(data, index) if data.tau[index] >= MODEL_SUFFICES else None
 
     def decode(self, space: str, x: ArrayLike) -> Mapping[str, Any]:
         """Return the configuration of an (F,) point."""
-        own = open_meta_data(space).space
-        return own.decode(own.from_features(np.atleast_2d(np.asarray(x, np.float64)))[0])
+        data = open_meta_data(space)
+        width, point = data.features.shape[2], as_reals("x", x).astype(np.float64)
+        if point.shape != (width,) or not (np.abs(point - 0.5) <= 0.5).all():
+            raise InvalidArgumentError(
+                f"`x` must be {width} numbers in [0, 1], got {shown(x)}; a category has one of "
+                "them for each of its values"
+            )
+        return data.space.decode(data.space.from_features(point[None])[0])
 
 
 class OwnSurrogate:
@@ -72,7 +84,7 @@ class OwnSurrogate:
 
     Attributes:
         y_min: the lowest response that counts, 0.
-        y_max: the highest that a search of the model found.
+        y_max: the highest that it predicts of any stored configuration.
     """
 
     def __init__(self, data: MetaData, task: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.core.checks import Range
 from fedhpo_gym.core.seeding import stream
 
 DRAWN, NEAR = 500, 5
@@ -43,7 +44,7 @@ class TransferSearch(TrialSearch):
     eager: ClassVar[bool] = False
     replays = False
 
-    def __init__(self, problem: SearchProblem, *, initial: int = 5) -> None:
+    def __init__(self, problem: SearchProblem, *, initial: Annotated[int, Range(1)] = 5) -> None:
         super().__init__(problem)
         self._initial = initial
 

@@ -18,6 +18,7 @@ class BoundingBoxSearch(GaussianProcessSearch):
     none inside, by how near they are.
     """
 
+    transfers = True
     eager = True
 
     @cached_property

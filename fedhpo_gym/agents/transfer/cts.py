@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
 from fedhpo_gym.agents.transfer.base import Known
+from fedhpo_gym.agents.transfer.gaussian_process import ndtri, rankdata
 from fedhpo_gym.agents.transfer.networks import nn, torch
 
 HIDDEN, LEAST = 50, 0.01

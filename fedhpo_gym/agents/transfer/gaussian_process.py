@@ -7,21 +7,23 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Final, TypeVar, cast
+from typing import Annotated, Any, Final, TypeVar, cast
 
 import numpy as np
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known, TransferSearch
+from fedhpo_gym.core.checks import Range
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
 with needing("an agent that transfers", "scipy", "agents", "scipy"):
     from scipy.linalg import cho_solve
     from scipy.optimize import minimize
-    from scipy.special import erfcx, ndtr, ndtri
-    from scipy.stats import rankdata
+    from scipy.special import erfcx, ndtr
+    from scipy.special import ndtri as ndtri
+    from scipy.stats import rankdata as rankdata
 
 ROOT_5: Final = math.sqrt(5.0)
 JITTER: Final = 1e-6
@@ -138,7 +140,9 @@ class GaussianProcessSearch(TransferSearch):
     scores are equal, trials are draws.
     """
 
-    def __init__(self, problem: SearchProblem, *, initial: int = 5) -> None:
+    transfers = False
+
+    def __init__(self, problem: SearchProblem, *, initial: Annotated[int, Range(1)] = 5) -> None:
         super().__init__(problem, initial=initial)
         self._settings: tuple[bytes, Array] = b"", np.empty(0)
         self._columns: dict[bytes, Array] = {}
@@ -188,6 +192,8 @@ def made_once(name: str, sources: Sequence[Known], make: Callable[[], Made]) -> 
 
 class EnsembleSearch(GaussianProcessSearch):
     """What methods share that learn from source tasks: a model of each; `gp` without any."""
+
+    transfers = True
 
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         if not self.sources:

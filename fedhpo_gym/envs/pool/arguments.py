@@ -9,8 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.envs.arguments import check_own, from_names, takes
 from fedhpo_gym.envs.pool.env import PoolEnv, PoolVectorEnv
-from fedhpo_gym.envs.pool.setup import PoolArguments, PoolSetup
-from fedhpo_gym.stored.meta_data import open_meta_data
+from fedhpo_gym.envs.pool.setup import PoolArguments, PoolSetup, open_setup
 
 
 @takes(PoolArguments)
@@ -34,7 +33,4 @@ def make_pool_vector_env(
 
 
 def _setup(arguments: dict[str, Any], *others: str) -> PoolSetup:
-    given = from_names(PoolArguments, arguments, others, "space")
-    data = open_meta_data(given.space)
-    data.require_installed()
-    return PoolSetup(data, given)
+    return open_setup(from_names(PoolArguments, arguments, others, "space"))

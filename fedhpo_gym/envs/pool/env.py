@@ -95,8 +95,12 @@ class PoolEnv(DrawnEnv):
 
     @property
     def source_tasks(self) -> tuple[SourceTask, ...]:
-        """What agents may learn from before they begin (`PoolSetup.source_tasks`)."""
-        return self.setup.source_tasks
+        """What agents may learn from: meta-train, less what shares data with the episode's task.
+
+        Before a reset, no task of any instance, nor what shares data with one, is among them.
+        """
+        every = range(len(self.setup.tasks))
+        return self.setup.source_tasks([int(self._process.task[0])] if self._ready else every)
 
     @property
     def instances(self) -> tuple[str, ...]:

@@ -36,10 +36,9 @@ class PoolProcess:
         self.scores, self.best = np.zeros(number), np.zeros(number)
         self.best_trial = np.zeros(number, np.int64)
         self._last = np.zeros((number, setup.features.shape[-1]), np.float32)
+        # No views of the frame are kept: in a copy they would be of other numbers.
+        self._slices = layout.columns
         self._columns = {name: own.start for name, own in layout.columns.items()}
-        views = layout.views(frame)
-        self._pool, self._mask = views.get("pool"), views.get("mask")
-        self._facts = views["task"]
         self._time = setup.data.objectives.index("time_s")
         # The surrogate knows no costs; those of a configuration do not depend on its values.
         self._surrogate = setup.data.surrogate if setup.arguments.continuous else None
@@ -56,10 +55,11 @@ class PoolProcess:
         self.elapsed_s[where] = self.best[where] = 0.0
         self._frame[where] = 0.0
         self._frame[where, self._columns["remaining_budget"]] = 1.0
-        self._facts[where] = self.setup.facts[chosen]
-        if self._pool is not None and self._mask is not None:
-            self._pool[where] = self.setup.features[chosen].reshape(len(chosen), -1)
-            self._mask[where] = 1.0
+        self._frame[where, self._slices["task"]] = self.setup.facts[chosen]
+        if "pool" in self._slices:
+            pools = self.setup.features[chosen].reshape(len(chosen), -1)
+            self._frame[where, self._slices["pool"]] = pools
+            self._frame[where, self._slices["mask"]] = 1.0
 
     def step(self, actions: NDArray[Any]) -> Numbers:
         """Take one action per episode; return the (N,) gains of the normalised incumbents."""
@@ -96,11 +96,11 @@ class PoolProcess:
 
     def untried(self, index: int) -> NDArray[np.bool_]:
         """Return the (P,) places of the pool of an episode that were not tried."""
-        if self._mask is None:
+        if "mask" not in self._slices:
             raise InvalidArgumentError(
                 "`action_masks` must be asked where actions are of a pool, got continuous=True"
             )
-        return np.asarray(self._mask[index] > 0)
+        return np.asarray(self._frame[index, self._slices["mask"]] > 0)
 
     def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
         """Return the nearest untried place of each episode; of all, where none is left."""

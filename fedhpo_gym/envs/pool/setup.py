@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +16,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import OBJECTIVES, Objective
 from fedhpo_gym.space import Value
-from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, score_of
+from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, open_meta_data, score_of
 from fedhpo_gym.tasks.meta import META_SPLITS
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
@@ -77,8 +77,6 @@ class PoolSetup:
 
     def __init__(self, data: MetaData, arguments: PoolArguments) -> None:
         self.arguments, self.data = arguments, data
-        self.tasks = self._tasks(arguments.instances)
-        self.names = tuple(data.names[task] for task in self.tasks)
         trials, most = as_integer(arguments.trials), data.features.shape[1]
         if trials is None or not 1 <= trials <= most:
             raise InvalidArgumentError(
@@ -108,6 +106,15 @@ class PoolSetup:
                 f"{shown(arguments.objectives)}"
             )
         round_, rate = (known[name].index(self.fidelity[name]) for name in FIDELITIES)
+        solvable = np.ptp(data.scores[:, :, rate, round_], axis=1) > 0
+        self.tasks = tuple(task for task in self._tasks(arguments.instances) if solvable[task])
+        if not self.tasks:
+            raise InvalidArgumentError(
+                f"`instances` must leave a task in which some configuration is better than label "
+                f"frequencies at {self.fidelity}, got {shown(arguments.instances)}; with "
+                f"continuous=True, only those whose surrogate has a tau of {MODEL_SUFFICES} or more"
+            )
+        self.names = tuple(data.names[task] for task in self.tasks)
         self.values: Numbers = data.values[list(self.tasks), :, rate, round_]
         self.entropy = data.label_entropy[list(self.tasks)]
         known_scores = self.scores_of(self.values, np.arange(len(self.tasks))[:, None])
@@ -119,22 +126,13 @@ class PoolSetup:
         self.facts = data.arrays["features"][list(self.tasks)].astype(np.float32)
 
     def _tasks(self, wanted: str | Sequence[str]) -> tuple[int, ...]:
-        data = self.data
-        if isinstance(wanted, str) and wanted in META_SPLITS:
-            found = data.where(wanted)
-        else:
-            names = [wanted] if isinstance(wanted, str) else wanted
-            for name in names:
-                require_known("instance", name, (*META_SPLITS, *data.names))
-            found = tuple(map(data.index, names))
-        if self.arguments.continuous:
-            found = tuple(task for task in found if data.tau[task] >= MODEL_SUFFICES)
-        if not found:
-            raise InvalidArgumentError(
-                f"`instances` must leave a task, got {shown(wanted)}; with continuous=True, only "
-                f"those whose surrogate has a tau of {MODEL_SUFFICES} or more"
-            )
-        return found
+        data, found = self.data, dict[int, None]()
+        for name in [wanted] if isinstance(wanted, str) else wanted:
+            require_known("instance", name, (*META_SPLITS, *data.names))
+            own = data.where(name) if name in META_SPLITS else (data.index(name),)
+            found |= dict.fromkeys(own)
+        suffices = not self.arguments.continuous
+        return tuple(task for task in found if suffices or data.tau[task] >= MODEL_SUFFICES)
 
     def _objective(self, name: str) -> Objective:
         require_known("objective", name, self.data.objectives)
@@ -197,8 +195,22 @@ class PoolSetup:
         low, high = np.array([one.score_bounds for one in self.objectives], np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
 
-    @cached_property
-    def source_tasks(self) -> tuple[SourceTask, ...]:
-        """What agents may learn from: the meta-train tasks, less the surveys of these tasks."""
-        surveys = {self.data.surveys[task] for task in self.tasks}
+    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+        """Return what agents may learn from: meta-train, less the surveys of some of `tasks`."""
+        surveys = {self.data.surveys[self.tasks[one]] for one in own}
         return self.data.source_tasks("train", surveys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what opens it again: its arguments, not its data."""
+        return open_setup, (self.arguments,)
+
+
+def open_setup(arguments: PoolArguments) -> PoolSetup:
+    """Open the meta-data set that arguments name.
+
+    Raises:
+        MissingDataError: it is not on this machine.
+    """
+    data = open_meta_data(arguments.space)
+    data.require_installed()
+    return PoolSetup(data, arguments)

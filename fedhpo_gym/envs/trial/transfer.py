@@ -58,7 +58,7 @@ def transfer_env(
     entropy = own.label_entropy
 
     def explained(evaluation: Evaluation) -> float:
-        return 1.0 - evaluation.mean("val", "loss") / entropy
+        return max(1.0 - evaluation.mean("val", "loss") / entropy, 0.0)
 
     score = Objective.of(explained, name="explained", unit="1", minimize=False, bounds=(0.0, 1.0))
     setup = TrialSetup.of(
