@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.transfer import HPOBHandler
 from made_meta_data import ENV_VAR, OWN, SHARED, write_made
@@ -80,6 +80,14 @@ def test_more_training_tasks_are_those_of_the_lower_rate() -> None:
     assert (lower < own).any()
     everything = HPOBHandler(mode="v2")
     assert len(everything.get_datasets("LR")) == 6
+    run = HPOBHandler(mode="v1").evaluate
+    assert len(run(LastOfPending(), "LR", "MplsStops@lower-rate", "test0", n_trials=3)) == 4
+
+
+@pytest.mark.parametrize("point", [np.zeros(14), np.zeros((0, 15)), np.full(15, 7.0)])
+def test_a_point_of_another_shape_is_refused(point: np.ndarray) -> None:
+    with pytest.raises(InvalidArgumentError, match="`x` must be 15 numbers"):
+        HPOBHandler().decode("LR", point)
 
 
 def test_what_has_no_surrogate_says_so() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,9 +82,31 @@ def test_instances_are_a_split_or_tasks_by_name() -> None:
         assert names == tuple(data.names[i] for i in data.where(split))
     assert _make(instances="Tuna").instances == ("Tuna",)
     assert _make(instances=["Tuna", "MplsStops"]).instances == ("Tuna", "MplsStops")
-    env = _make(instances="Tuna")
-    assert {one.name for one in env.source_tasks} == {data.names[i] for i in data.where("train")}
-    assert "MplsStops" not in {one.name for one in _make(instances="MplsStops").source_tasks}
+    assert _make(instances=["test", "Tuna"]).instances == _make(instances="test").instances
+
+
+def test_what_shares_data_with_the_task_of_an_episode_is_no_source() -> None:
+    data = open_meta_data("LR")
+    train = {data.names[i] for i in data.where("train")}
+    assert {one.name for one in _make(instances="Tuna").source_tasks} == train
+    env = _make(instances="train")
+    assert env.source_tasks == ()
+    for seed in range(4):
+        task = env.reset(seed=seed)[1]["task"]
+        assert {one.name for one in env.source_tasks} == train - {task}
+
+
+def test_a_copy_made_in_mid_episode_goes_on_alike() -> None:
+    env = _make(instances="test", actions="coordinates")
+    env.reset(seed=1)
+    env.step(np.zeros(12))
+    for again in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        own = [copy.deepcopy(env).step(np.zeros(12))[4]["place"]]
+        assert [again.step(np.zeros(12))[4]["place"]] == own
+        seen, _ = again.reset(seed=2)
+        expected, _ = copy.deepcopy(env).reset(seed=2)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(seen[name], value, err_msg=name)
 
 
 def test_a_return_is_one_minus_the_normalised_regret() -> None:
@@ -181,7 +205,7 @@ def test_agents_for_coordinates_run_an_episode() -> None:
         ({"objectives": ["speed"]}, UnknownNameError, "objective"),
         ({"objectives": []}, InvalidArgumentError, "different names"),
         ({"trial": 5}, InvalidArgumentError, "trial"),
-        ({"continuous": True}, InvalidArgumentError, "tau"),
+        ({"continuous": True}, InvalidArgumentError, "tau of 0.6"),
     ],
 )
 def test_bad_arguments_are_named(

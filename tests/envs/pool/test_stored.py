@@ -1,0 +1,45 @@
+"""The ids of FedHPO-B on the numbers that travel in the second distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.core.archive import second_folder
+from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, open_meta_data
+from fedhpo_gym.tasks.meta import META_IDS, META_SPACES, meta_tasks
+
+pytestmark = pytest.mark.skipif(second_folder() is None, reason="fedhpo-gym-data is not here")
+
+
+@pytest.mark.parametrize("space", META_SPACES)
+def test_stored_are_the_tasks_of_the_catalogue(space: str) -> None:
+    data, tasks = open_meta_data(space), meta_tasks(space)
+    assert data.names == tuple(one.name for one in tasks)
+    assert data.splits == tuple(one.split for one in tasks)
+    assert data.surveys == tuple(one.survey for one in tasks)
+    assert data.space == tasks[0].task.space
+    assert data.rounds == tasks[0].task.evaluated_rounds
+    assert data.label_entropy.tolist() == [one.task.label_entropy for one in tasks]
+    assert min(data.tau) >= MODEL_SUFFICES
+    assert (data.scores[:, :, -1, -1].max(axis=1) > 0.03).all()
+
+
+@pytest.mark.parametrize("env_id", META_IDS)
+def test_an_agent_tunes_from_the_surrogate(env_id: str) -> None:
+    pytest.importorskip("scipy")
+    env = gym.make(env_id, instances="test", continuous=True, trials=7, disable_env_checker=True)
+    steps = list(run_episode(env, make_agent("gp", env, 0), seed=0))
+    assert len({step.action.tobytes() for step in steps}) == 7
+    assert "place" not in steps[0].info
+    vector: Any = gym.make_vec(env_id, 2, instances="test", continuous=True, trials=7)
+    vector.reset(seed=[0, 1])
+    for step in steps:
+        _, rewards, _, _, info = vector.step(np.stack([step.action, step.action]))
+        assert rewards[0] == step.reward
+        assert info["score"][0] == step.info["score"]
