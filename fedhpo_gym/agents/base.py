@@ -285,6 +285,8 @@ class Agent(ABC):
             if self.per_client
             else (f"({number},)", "without per_client")
         )
+        if isinstance(space, gym.spaces.Discrete):
+            how = "with actions='coordinates'"
         raise InvalidArgumentError(
             f"`action_space` must be a bounded Box of shape {shape} for {type(self).__name__}, got "
             f"{space}; make the environment {how}, and without wrappers that replace its actions."

@@ -256,7 +256,7 @@ def regret(
     if trained:
         say(
             f"left out: {counted(trained, 'run')} of courses that were trained; what those can "
-            "reach, nobody knows"
+            "reach, nobody knows. Nor are runs of FedHPO-B judged here: every seed is another task"
         )
     if out is not None:
         write_text(out, table.getvalue())

@@ -184,6 +184,8 @@ def test_a_vector_reward_is_the_scores_of_the_objectives() -> None:
 
 
 def test_agents_for_coordinates_run_an_episode() -> None:
+    with pytest.raises(InvalidArgumentError, match="actions='coordinates'"):
+        make_agent("random", _make(), 0)
     env = gym.make(ID, disable_env_checker=True, actions="coordinates", trials=6)
     steps = list(run_episode(env, make_agent("random", env, 0), seed=0))
     assert len(steps) == 6
