@@ -42,23 +42,21 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
 
 
 def _register_problem(key: str, round_preprocessing: str) -> None:
-    rounds = {"preprocessing": round_preprocessing}
+    _register_twins(f"FedHPO-{key}", ENTRY_POINT, VECTOR_ENTRY_POINT, {"task": key})
+    if not key.startswith(TRIALS_ONLY):
+        rounds = {"task": key, "preprocessing": round_preprocessing}
+        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, rounds)
+
+
+def _register_twins(name: str, entry_point: str, vector: str, kwargs: dict[str, Any]) -> None:
+    """Register an id, and its twin with vector rewards."""
     for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
         _register(
-            f"{prefix}FedHPO-{key}",
-            ENTRY_POINT,
-            vector_entry_point=VECTOR_ENTRY_POINT,
+            f"{prefix}{name}",
+            entry_point,
+            vector_entry_point=vector,
             disable_env_checker=bool(extra),
-            kwargs={"task": key, **extra},
-        )
-        if key.startswith(TRIALS_ONLY):
-            continue
-        _register(
-            f"{prefix}FedHPO-DAC-{key}",
-            ROUND_ENTRY_POINT,
-            vector_entry_point=ROUND_VECTOR_ENTRY_POINT,
-            disable_env_checker=bool(extra),
-            kwargs={"task": key, **rounds, **extra},
+            kwargs={**kwargs, **extra},
         )
 
 
@@ -163,13 +161,6 @@ for _key in TRAINED:
     _register_problem(_key, "standardized")
 del _key
 for _id, _space in META_IDS.items():
-    for _prefix, _extra in (("", {}), ("MO-", {"vector_reward": True})):
-        _register(
-            f"{_prefix}{_id}",
-            POOL_ENTRY_POINT,
-            vector_entry_point=POOL_VECTOR_ENTRY_POINT,
-            disable_env_checker=bool(_extra),
-            kwargs={"space": _space, **_extra},
-        )
+    _register_twins(_id, POOL_ENTRY_POINT, POOL_VECTOR_ENTRY_POINT, {"space": _space})
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

@@ -200,3 +200,16 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
         for process in started:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def only_made_meta_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the miniature be all results of FedHPO-B that are here."""
+    from made_meta_data import write_made  # not for those that need none of it
+
+    folder = tmp_path_factory.mktemp("meta") / "tables"
+    write_made(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDHPO_GYM_TABLES", str(folder))
+        patch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", folder)
+        yield

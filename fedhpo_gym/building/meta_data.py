@@ -8,7 +8,8 @@ A tenth of the pool is trained under three seeds, the rest under the first.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.backends.training import engine_version, make_batch, make_course, task_federation
-from fedhpo_gym.building.design import UNIT_NUMBERS, shared_axes, this_machine, versions
+from fedhpo_gym.backends import make_backend
+from fedhpo_gym.backends.training import engine_version, task_federation
+from fedhpo_gym.building.design import shared_axes, this_machine, versions
+from fedhpo_gym.building.meta_surrogate import fit
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import read_npz, write_archive
 from fedhpo_gym.core.checks import checked_types
@@ -27,21 +30,23 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.catalogue import SOURCES
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.evaluation.records import Evaluations, Fidelity, evaluation_of
+from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import NO_PRIVACY, Spending, values_of
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.meta_data import (
+    COSTS,
     DESIGN_SIZE,
     DESIGNS,
     FORMAT,
     MODEL,
     SUFFIX,
+    costs_of,
     encoded,
     score_of,
     stem,
 )
 from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
-from fedhpo_gym.tasks import Task, decisive_names, work_of
+from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.meta import META_SPACES, RATES, MetaTask, meta_tasks
 
 SHARED: Final = 171
@@ -56,7 +61,6 @@ MEASURED: Final = (
     *("val_loss", "test_loss", "val_error", "test_error", "fairness_p10", "fairness_std"),
 )
 """Objectives that are read off models; costs follow."""
-COSTS: Final = ("time_s", "upload_bytes", "download_bytes")
 
 Configuration = dict[str, Value]
 
@@ -135,58 +139,18 @@ def _configurations(task: Task, rows: NDArray[np.float64]) -> list[Configuration
 
 
 def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.float32]:
-    """Return (P, A, R, `MEASURED`) values of configurations, each trained alone."""
-    rates = task.fidelity_space["client_sample_rate"].grid
-    asked = [(place, rate) for place in range(len(pool)) for rate in range(len(rates))]
-    axes = shared_axes(task)
-    asked.sort(key=lambda one: [str(pool[one[0]].get(name)) for name in axes])
-    rounds = task.evaluated_rounds
-    found = np.empty((len(pool), len(rates), len(rounds), len(MEASURED)), np.float32)
-    objectives = [task.objectives[name] for name in MEASURED]
-    samples = task_federation(task, seed).num_samples[None]
-    spent = Spending(NO_PRIVACY, dict)
-    for part in _parts(task, pool, asked):
-        courses = [make_course(task, pool[place], float(rates[rate]), seed) for place, rate in part]
-        curves = make_batch(task, courses).advance(task.max_round, evaluated=rounds)
-        for course, (place, rate) in enumerate(part):
-            own = slice(course, course + 1)
-            known = curves.metrics[own], curves.rounds, curves.diverged_at[own], samples, (seed,)
-            answers = [evaluation_of(*known, Fidelity(r, float(rates[rate]))) for r in rounds]
-            found[place, rate] = values_of(objectives, Evaluations.stack(answers), spent)
-    return np.maximum(found, 0.0)  # a mean of ones may be rounded above 1, and an error below 0
-
-
-def _parts(
-    task: Task, pool: Sequence[Configuration], asked: Sequence[tuple[int, int]]
-) -> Iterator[list[tuple[int, int]]]:
-    """Yield courses that fit into memory together."""
-    part: list[tuple[int, int]] = []
-    used = 0
-    for one in asked:
-        size = task.parameters_of(pool[one[0]])
-        if part and used + size > UNIT_NUMBERS:
-            yield part
-            part, used = [], 0
-        part.append(one)
-        used += size
-    yield part
-
-
-def _costs(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
-    """Return (P, A, R, `COSTS`) of whole trials, by the clock of the task."""
+    """Return (P, A, R, `MEASURED`) values of configurations under a seed."""
     rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
-    names = decisive_names(task)
-    keys = [tuple(one.get(name) for name in names) for one in pool]
-    known = {
-        key: [
-            [getattr(task.system.cost(work_of(task, one, r, float(rate))), name) for name in COSTS]
-            for rate in rates
-            for r in rounds
-        ]
-        for key, one in dict(zip(keys, pool, strict=True)).items()
-    }
-    found = np.array([known[key] for key in keys])
-    return found.reshape(len(pool), len(rates), len(rounds), len(COSTS))
+    axes = shared_axes(task)  # what agrees in these comes together, and trains together
+    order = sorted(range(len(pool)), key=lambda i: [str(pool[i].get(name)) for name in axes])
+    asked = product(order, rates, rounds)
+    queries = [(pool[i], Fidelity(r, float(rate))) for i, rate, r in asked]
+    answers = make_backend("raw", task, seed=seed).evaluate_many(queries)
+    objectives = [task.objectives[name] for name in MEASURED]
+    values = values_of(objectives, answers, Spending(NO_PRIVACY, dict))
+    found = np.empty((len(pool), len(rates), len(rounds), len(MEASURED)), np.float32)
+    found[order] = values.reshape(found.shape)
+    return np.maximum(found, 0.0)  # a mean of ones may be rounded above 1, and an error below 0
 
 
 FEATURES: Final = (
@@ -273,7 +237,7 @@ def write_meta_data(
         "shared": shared,
         "costs": np.stack(
             [
-                _costs(one.task, [*known, *_configurations(one.task, own)])
+                costs_of(one.task, [*known, *_configurations(one.task, own)])
                 for one, own in zip(tasks, arrays["own"], strict=True)
             ]
         ),
@@ -311,8 +275,6 @@ def _surrogate(
     space: SearchSpace, entropy: Sequence[float], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays of a model of all tasks, and what the card says of it."""
-    from fedhpo_gym.building.meta_surrogate import fit  # needs torch
-
     own, shared = arrays["own"], arrays["shared"]
     rows = np.concatenate([shared, own.reshape(-1, own.shape[2])])
     features = space.features(encoded(space, rows))

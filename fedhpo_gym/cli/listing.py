@@ -68,8 +68,8 @@ def _notes(registered: Container[str]) -> Iterator[str]:
         )
     if all(name in registered for name in META_IDS):
         yield (
-            f"{', '.join(META_IDS)}: many federations each, of which an episode is one, and what "
-            "agents that transfer may learn from; see docs/fedhpo_b.md."
+            f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, and what agents "
+            "that transfer may learn from; see docs/fedhpo_b.md."
         )
     if any(task.round_id in registered for task in TASKS.values()):
         yield (

@@ -84,7 +84,7 @@ def _print_meta_data(space: str) -> int:
     """Print what tasks a search space of FedHPO-B has."""
     data = open_meta_data(space)
     say_prose(
-        f"{len(data.names)} federations, each with {data.card['pool']} configurations of "
+        f"{len(data.names)} tasks, each with {data.card['pool']} configurations of "
         f"{len(data.space)} hyperparameters after {', '.join(map(str, data.rounds))} rounds at the "
         f"client sample rates {', '.join(map(str, data.rates))}. tau: how well the surrogate of "
         "continuous=True ranks configurations that it has not seen."

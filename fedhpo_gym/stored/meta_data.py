@@ -10,7 +10,7 @@ initial designs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -25,12 +25,14 @@ from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.catalogue import File, find
 from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
-from fedhpo_gym.tasks import decisive_names, work_of
+from fedhpo_gym.tasks import Task, decisive_names, work_of
 from fedhpo_gym.tasks.meta import META_SPACES, META_SPLITS, meta_tasks
 
 FORMAT: Final = 1
 SUFFIX: Final = ".meta"
 LOSS: Final = "val_loss"
+COSTS: Final = ("time_s", "upload_bytes", "download_bytes")
+"""What a trial costs, the last of its values."""
 DESIGNS, DESIGN_SIZE = 5, 5
 """Initial designs of a task, and trials of each."""
 MODEL: Final = "model_"
@@ -182,24 +184,13 @@ class MetaData:
         """Return the (n, Q + 3) values that the surrogate and the clock say of (n, d) actions."""
         found = np.empty((len(tasks), len(self.objectives)))
         found[:, :-3] = self.surrogate.predict(tasks, features)
+        space = self.card["name"].rpartition("-")[2]
+        known = {one.name: one.task for one in meta_tasks(space)}
         for task in np.unique(tasks).tolist():
             (rows,) = np.nonzero(tasks == task)
-            columns = self.space.decode_columns(actions[rows])
-            found[rows, -3:] = self._costs(task, columns)
+            asked = self.space.configurations_of(self.space.decode_columns(actions[rows]))
+            found[rows, -3:] = costs_of(known[self.names[task]], asked)[:, -1, -1]
         return found
-
-    def _costs(self, task: int, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-        """Return the (n, 3) costs of configurations at full fidelity."""
-        space = self.card["name"].rpartition("-")[2]
-        of = next(one.task for one in meta_tasks(space) if one.name == self.names[task])
-        names = decisive_names(of)
-        rows = list(zip(*(columns[name].tolist() for name in names), strict=True))
-        known = {}
-        for row in set(rows):
-            chosen = dict(zip(names, row, strict=True))
-            cost = of.system.cost(work_of(of, chosen, self.rounds[-1], self.rates[-1]))
-            known[row] = [getattr(cost, name) for name in self.objectives[-3:]]
-        return np.array([known[row] for row in rows])
 
     def source_tasks(
         self, split: str = "train", without: Collection[str] = ()
@@ -220,6 +211,23 @@ class MetaData:
 def score_of(losses: NDArray[np.float64], entropy: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return max(0, 1 - loss / entropy) of losses, elementwise."""
     return np.maximum(1.0 - np.minimum(losses / entropy, 1.0), 0.0)
+
+
+def costs_of(task: Task, pool: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+    """Return (P, A, R, `COSTS`) of whole trials, by the clock of a task."""
+    rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
+    names = decisive_names(task)
+    keys = [tuple(one.get(name) for name in names) for one in pool]
+    known = {
+        key: [
+            [getattr(task.system.cost(work_of(task, one, r, float(rate))), name) for name in COSTS]
+            for rate in rates
+            for r in rounds
+        ]
+        for key, one in dict(zip(keys, pool, strict=True)).items()
+    }
+    found = np.array([known[key] for key in keys])
+    return found.reshape(len(pool), len(rates), len(rounds), len(COSTS))
 
 
 def encoded(space: SearchSpace, rows: NDArray[np.float64]) -> NDArray[np.float32]:

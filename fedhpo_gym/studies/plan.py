@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-import gymnasium as gym
-
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
@@ -145,10 +143,8 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
     if kind_of_id(env_id) == "pool":
-        kwargs = {"instances": "test", **kwargs}  # what agents are to be judged on
-    with closing(make_environment(env_id, kwargs)) as env:
-        if isinstance(env.action_space, gym.spaces.Discrete):
-            kwargs["actions"] = "coordinates"  # which all agents act in
+        # What agents are to be judged on, and what all of them act in.
+        kwargs = {"instances": "test", "actions": "coordinates", **kwargs}
     with closing(make_environment(env_id, kwargs)) as env:
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)

@@ -74,7 +74,7 @@ def test_children_are_new_and_near_the_best(space: str) -> None:
 def test_costs_are_those_of_the_clock() -> None:
     task = meta_tasks("Joint")[0].task
     pool = meta_data.shared_configurations(meta_data.pool_space(task))[:20]
-    found = meta_data._costs(task, pool)
+    found = meta_data.costs_of(task, pool)
     for place, one in enumerate(pool):
         cost = task.system.cost(work_of(task, one, 3, 0.2))
         assert found[place, 0, 2].tolist() == [cost.time_s, cost.upload_bytes, cost.download_bytes]

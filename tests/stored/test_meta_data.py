@@ -10,7 +10,7 @@ import pytest
 from fedhpo_gym.building import meta_data
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, UnknownNameError
 from fedhpo_gym.stored.meta_data import LOSS, MetaData, open_meta_data, score_of
-from made_meta_data import ENV_VAR, NAMES, OWN, SHARED, made_tasks, write_made
+from made_meta_data import NAMES, OWN, SHARED, made_tasks, write_made
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_equal_parts_give_equal_files(card: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENV_VAR, str(tmp_path))
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path))
     path = write_made(tmp_path / "made")
     path.rename(tmp_path / path.name)
     assert open_meta_data("LR").names

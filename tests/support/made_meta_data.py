@@ -9,7 +9,6 @@ from unittest import mock
 import numpy as np
 
 from fedhpo_gym.building import meta_data
-from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks.meta import MetaTask, meta_tasks
 
 NAMES = ("CreditG-5-label", "Car-5-label", "MplsStops", "Digits-5-label", "Wine-5-label", "Tuna")
@@ -55,6 +54,3 @@ def _part(meta: MetaTask, number: int) -> dict[str, np.ndarray]:
         "repeats": np.stack([again, again]),
         "features": np.arange(len(meta_data.FEATURES)) + float(number),
     }
-
-
-__all__ = ["ENV_VAR", "NAMES", "OWN", "SHARED", "made_tasks", "write_made"]

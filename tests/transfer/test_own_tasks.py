@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +10,12 @@ import pytest
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.transfer import HPOBHandler
-from made_meta_data import ENV_VAR, OWN, SHARED, write_made
+from made_meta_data import OWN, SHARED
 
 POOL = SHARED + OWN
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("meta") / "tables"
-    write_made(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(ENV_VAR, str(folder))
-        patch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", folder)  # nothing else is here
-        yield folder
+pytestmark = pytest.mark.usefixtures("only_made_meta_data")
 
 
 class LastOfPending:

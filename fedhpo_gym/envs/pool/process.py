@@ -40,7 +40,6 @@ class PoolProcess:
         self._slices = layout.columns
         self._columns = {name: own.start for name, own in layout.columns.items()}
         self._time = setup.data.objectives.index("time_s")
-        # The surrogate knows no costs; those of a configuration do not depend on its values.
         self._surrogate = setup.data.surrogate if setup.arguments.continuous else None
 
     def draws(self) -> EpisodeDraws:

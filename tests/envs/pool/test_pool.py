@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -17,19 +16,13 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.stored.meta_data import open_meta_data
-from made_meta_data import ENV_VAR, OWN, SHARED, write_made
+from made_meta_data import OWN, SHARED
 
 ID = "FedHPO-B-LR-v1"
 POOL = SHARED + OWN
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.mktemp("meta") / "tables"
-    write_made(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(ENV_VAR, str(folder))
-        yield
+pytestmark = pytest.mark.usefixtures("only_made_meta_data")
 
 
 def _make(env_id: str = ID, **arguments: Any) -> Any:

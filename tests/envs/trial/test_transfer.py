@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -12,19 +10,12 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.trial.transfer import transfer_env
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.meta import in_space
-from made_meta_data import ENV_VAR, write_made
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.mktemp("meta") / "tables"
-    write_made(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(ENV_VAR, str(folder))
-        yield
+pytestmark = pytest.mark.usefixtures("only_made_meta_data")
 
 
 def test_a_trial_really_trains_and_scores_explained_entropy() -> None:
