@@ -84,6 +84,8 @@ def _trees(learner: Mapping[str, Any]) -> Trees:
         count += len(parts[-1][0])
     left, right, feature, value, missing_left = map(np.concatenate, zip(*parts, strict=True))
     base = np.float32(settings["base_score"].strip("[]"))
+    if not np.isfinite(base):
+        raise ValueError(f"its base_score is {base}")
     return Trees(left, right, feature, value, missing_left, np.array(roots), base, features)
 
 

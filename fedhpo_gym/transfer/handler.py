@@ -43,12 +43,13 @@ def open_source(root_dir: str | Path | MetaSource, surrogates_dir: Path) -> Meta
 class HPOBHandler:
     """Tasks of a meta-data set, and runs of methods on them.
 
-    Of HPO-B's oddities, three are mended unless `mended` is false. `evaluate` ends where all rows
+    Of HPO-B's oddities, four are mended unless `mended` is false. `evaluate` ends where all rows
     are observed, and a task whose responses are all the same is solved from the start; HPO-B
     divides by zero there, and asks on. `evaluate_continuous` takes initial responses from the
-    surrogate, where HPO-B takes them from the table; and its last value is of the last trial,
-    where HPO-B repeats the one before. Nothing is printed, data are read when they are asked for,
-    and `surrogates_dir` needs no slash at its end: that changes no number.
+    surrogate, where HPO-B takes them from the table; and its last value is of the last trial, where
+    HPO-B repeats the one before; and points outside [0, 1] are moved to its ends. Nothing is
+    printed, data are read when they are asked for, and `surrogates_dir` needs no slash at its end:
+    that changes no number.
 
     Args:
         root_dir: a folder with HPO-B's files, "FedHPO-B", or a source of one's own.
@@ -244,6 +245,7 @@ class HPOBHandler:
             scaled = np.clip(self.normalize(y, *ends), 0.0, 1.0)
             history.append(float(scaled.max()))
             new = _points(suggest(x, scaled), x.shape[1])
+            new = np.clip(new, 0.0, 1.0) if self._mended else new
             x, y = np.vstack([x, new]), np.vstack([y, surrogate(new).reshape(-1, 1)])
         final = float(np.clip(self.normalize(y, *ends), 0.0, 1.0).max())
         history.append(final if self._mended else history[-1])
@@ -290,9 +292,12 @@ def _place(value: object, count: int) -> int:
 def _points(value: Any, width: int) -> NDArray[np.float64]:
     """Return one or more points as rows."""
     try:
-        return np.asarray(value, np.float64).reshape(-1, width)
+        points = np.asarray(value, np.float64).reshape(-1, width)
     except (TypeError, ValueError):
+        points = np.empty((0, width))
+    if not len(points) or np.isnan(points).any():
         raise InvalidArgumentError(
             f"`observe_and_suggest` must return {width} numbers, or rows of as many, got "
             f"{shown(value)}"
-        ) from None
+        )
+    return points

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_reals
+from fedhpo_gym.core.checks import as_integer, as_reals
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.core.files import load_json, require_bytes
 from fedhpo_gym.transfer.boosted_trees import BoostedTrees
@@ -38,7 +38,7 @@ LOG_SHIFT: Final = 1e-4
 NO_VALUE: Final = "INVALID"
 """HPO-B's category of a hyperparameter that was not set."""
 _QUOTE, _OPEN, _CLOSE = b'"{}'
-_CHUNK, _ENTRY, _LONGEST_NAME = 1 << 24, 512, 200
+_CHUNK, _ENTRY, _LONGEST_NAME = 1 << 24, 128, 200
 
 Places = dict[str, dict[str, tuple[int, int]]]
 """Where the text of each data set begins and ends in an archive, by search space."""
@@ -96,7 +96,7 @@ class HPOBFiles:
         path = self._folder / INITIAL
         with reading(path):
             known = self._text(path).get(space, {}).get(dataset, {})
-            return {seed: np.array(rows, np.int64).tolist() for seed, rows in known.items()}
+            return {seed: [_row(row) for row in rows] for seed, rows in known.items()}
 
     def surrogate(self, space: str, dataset: str) -> BoostedTrees | None:
         """Return the model of a task, or None where its file or its statistics are missing."""
@@ -108,7 +108,10 @@ class HPOBFiles:
             ends = self._text(statistics).get(name)
             if ends is None:
                 return None
-            return BoostedTrees(path, float(ends["y_min"]), float(ends["y_max"]))
+            low, high = float(ends["y_min"]), float(ends["y_max"])
+            if not -inf < low <= high < inf:
+                raise ValueError(f"y_min {low} and y_max {high} of {name} are no range")
+            return BoostedTrees(path, low, high)
 
     def decode(self, space: str, x: ArrayLike) -> dict[str, float | str | None]:
         """Return what an (F,) configuration in [0, 1] means, in natural units, by name.
@@ -156,6 +159,13 @@ class HPOBFiles:
         return self._texts[path]
 
 
+def _row(value: object) -> int:
+    row = as_integer(value)
+    if row is None or row < 0:
+        raise ValueError(f"{value!r:.80} is no row")
+    return row
+
+
 def _places(path: Path) -> Places:
     """Return where the data sets of an archive lie, from its quotes and braces alone."""
     content = np.memmap(path, np.uint8, "r")
@@ -167,14 +177,14 @@ def _places(path: Path) -> Places:
             quote = place
         elif mark == _QUOTE:
             names[depth] = _name(content[quote + 1 : place])
-            quote = -1
+            quote, entries = -1, entries + 1
+            require_bytes(_ENTRY * entries, f"the names in {path}")
         elif quote >= 0:
             continue
         elif mark == _OPEN:
-            depth, begin, entries = depth + 1, place, entries + 1
+            depth, begin = depth + 1, place
             if depth > 3:
                 raise ValueError("it is nested deeper than its data sets")
-            require_bytes(_ENTRY * entries, f"the names in {path}")
             if depth == 2:
                 found[names[1]] = {}
         else:

@@ -188,3 +188,28 @@ def test_published_ranges_are_decoded(shared_datasets: Path) -> None:
                 expected["batch-size"] = 0.0
             got = {name: found[name] for name in expected}
             assert got == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows"),
+    [
+        ({"y_min": float("nan"), "y_max": 1.0}, [1, 2]),
+        ({"y_min": 0.9, "y_max": 0.2}, [1, 2]),
+        ({"y_min": 0.0, "y_max": 1.0}, [1.5, 2]),
+        ({"y_min": 0.0, "y_max": 1.0}, [True, 2]),
+    ],
+)
+def test_statistics_and_rows_that_are_none_are_damage(
+    tmp_path: Path, ends: dict[str, float], rows: list[Any]
+) -> None:
+    (tmp_path / "bo-initializations.json").write_text(json.dumps({"10": {"4": {"test0": rows}}}))
+    (tmp_path / "summary-stats.json").write_text(json.dumps({"surrogate-10-4": ends}))
+    (tmp_path / "surrogate-10-4.json").write_text("{}")
+    source = HPOBFiles(tmp_path, tmp_path)
+
+    def both() -> None:
+        source.surrogate("10", "4")
+        source.initial("10", "4")
+
+    with pytest.raises(DamagedDataError):
+        both()
