@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -43,3 +44,24 @@ def test_an_agent_tunes_from_the_surrogate(env_id: str) -> None:
         _, rewards, _, _, info = vector.step(np.stack([step.action, step.action]))
         assert rewards[0] == step.reward
         assert info["score"][0] == step.info["score"]
+
+
+ACTIONS = """
+import gymnasium as gym, fedhpo_gym
+from fedhpo_gym.agents import make_agent, run_episode
+for name in ("rgpe", "cts", "ablr", "fsbo"):
+    env = gym.make("FedHPO-B-Private-v1", instances="Tuna", actions="coordinates", trials=8)
+    env.reset(seed=0)
+    print(name, [s.info["place"] for s in run_episode(env, make_agent(name, env, 3), seed=0)])
+"""
+
+
+@pytest.mark.slow
+def test_what_sources_taught_is_the_same_in_another_process(
+    run_python: Callable[[str], str],
+) -> None:
+    for library in ("torch", "sklearn", "scipy"):
+        pytest.importorskip(library)
+    first, second = (run_python(ACTIONS) for _ in range(2))
+    assert first == second
+    assert len({line.partition(" ")[2] for line in first.splitlines()}) == 4
