@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -145,6 +146,54 @@ def test_similarity_is_epanechnikov_of_misranked_pairs() -> None:
     means, scores = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [2.0, 1.0, 3.0]]), np.arange(3.0)
     expected = 0.75 * np.maximum(1.0 - (np.array([0.0, 1.0, 1.0 / 3.0]) / 0.9) ** 2, 0.0)
     np.testing.assert_allclose(tst_r.similarities(means, scores, 0.9), expected)
+
+
+def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = made("rgpe")
+    assert isinstance(agent, process.EnsembleSearch)
+    points = np.random.default_rng(0).random((9, 4))
+    means = np.array([model.mean(points) for model in agent.models])
+    deviations = np.array([model.deviation(points) for model in agent.models])
+    # Tolerance: a product of other shape may round otherwise.
+    close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+    close(agent.means(points[:3], np.array([1, 3])), means[[1, 3], :3])
+    close(agent.deviations(points[2:5], np.array([0])), deviations[:1, 2:5])
+    close(agent.means(points), means)
+    close(agent.deviations(points), deviations)
+    monkeypatch.setattr(process, "REMEMBERED", 3)
+    close(agent.means(points[::-1]), means[:, ::-1])
+
+    own, weights = Known(points[:5], np.arange(5.0)), np.array([0.5, 0.0, 0.3, 0.0, 0.2])
+    model = agent.model(own)
+    mean = weights @ np.vstack([means, model.mean(points)])
+    variance = weights**2 @ np.vstack([deviations, model.deviation(points)]) ** 2
+    expected = process.log_expected_improvement(mean, np.sqrt(variance), float(mean[:5].max()))
+    close(agent.mixed(weights, own, points), expected)
+
+
+def test_the_transfer_acquisition_is_its_formula() -> None:
+    agent, points = made("taf-r"), np.random.default_rng(0).random((9, 4))
+    assert isinstance(agent, process.EnsembleSearch)
+    own = Known(points[:5], bowl(points[:5], 0.68))
+    model = agent.model(own)
+    gain = process.log_expected_improvement(*model.predict(points), model.best)
+    total = tst_r.TOP * np.exp(gain)
+    weights = tst_r.similarities(np.array([m.mean(own.points) for m in agent.models]), own.scores)
+    assert (weights > 0).any()
+    for source_model, similar in zip(agent.models, weights, strict=True):
+        best = source_model.mean(own.points).max()
+        total += similar * np.maximum(source_model.mean(points) - best, 0.0)
+    found = agent.prefer(own, points, RNG)
+    np.testing.assert_allclose(found, total / (tst_r.TOP + weights.sum()), rtol=1e-9)
+
+
+def test_a_portfolio_begins_with_the_best_on_average() -> None:
+    agent, points = made("zero-shot"), np.random.default_rng(0).random((50, 4))
+    assert isinstance(agent, process.EnsembleSearch)
+    none = Known(np.empty((0, 4)), np.empty(0))
+    found = agent.prefer(none, points, RNG)
+    means = np.array([model.mean(points) for model in agent.models])
+    assert found.argmax() == means.sum(axis=0).argmax()
 
 
 def test_the_portfolio_is_greedy() -> None:

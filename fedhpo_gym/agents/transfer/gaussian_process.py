@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array
@@ -34,7 +35,7 @@ MOST, BEST, FEW = 256, 30, 60
 ALWAYS, SELDOM = 30, 5
 """Trials up to which settings are chosen anew at each, and how often they are after that."""
 REMEMBERED: Final = 5000
-"""Points whose predictions are kept at most."""
+"""Answers about points that are kept at most."""
 
 Made = TypeVar("Made")
 
@@ -80,16 +81,24 @@ class GaussianProcess:
         r = ROOT_5 * np.sqrt(np.maximum(squares, 0.0))
         return np.asarray(self.scale * (1.0 + r + r**2 / 3.0) * np.exp(-r))
 
-    def predict(self, points: Array) -> tuple[Array, Array]:
-        """Return (c,) means and deviations of the function, without noise."""
+    def mean(self, points: Array) -> Array:
+        """Return (c,) means of the function."""
+        return np.asarray(self.covariance(points, self.points) @ self._weights)
+
+    def deviation(self, points: Array) -> Array:
+        """Return (c,) deviations of the function, without noise."""
         cross = self.covariance(points, self.points)
         left = self.scale - ((cross @ self._inverse) * cross).sum(axis=1)
-        return cross @ self._weights, np.sqrt(np.maximum(left, 1e-10))
+        return np.asarray(np.sqrt(np.maximum(left, 1e-10)))
+
+    def predict(self, points: Array) -> tuple[Array, Array]:
+        """Return (c,) means and deviations of the function, without noise."""
+        return self.mean(points), self.deviation(points)
 
     @property
     def best(self) -> float:
         """The highest mean among its points: what is to be improved, noise aside."""
-        return float(self.predict(self.points)[0].max())
+        return float(self.mean(self.points).max())
 
     def leave_one_out(self) -> tuple[Array, Array]:
         """Return (n,) means and deviations of every target, given the others."""
@@ -145,7 +154,7 @@ class GaussianProcessSearch(TransferSearch):
     def __init__(self, problem: SearchProblem, *, initial: Annotated[int, Range(1)] = 5) -> None:
         super().__init__(problem, initial=initial)
         self._settings: tuple[bytes, Array] = b"", np.empty(0)
-        self._columns: dict[bytes, Array] = {}
+        self._answers: dict[tuple[str, bytes], Array] = {}
 
     def model(self, own: Known) -> GaussianProcess:
         """Return the model of its own trials; beyond some, settings are chosen seldom."""
@@ -220,24 +229,39 @@ class EnsembleSearch(GaussianProcessSearch):
             return super().model(own)
         return GaussianProcess(own.points, normal_scores(own.scores), self.models[0].settings)
 
-    def predicted(self, points: Array) -> tuple[Array, Array]:
-        """Return (sources, n) means and deviations, remembering those of the last call."""
-        keys = [point.tobytes() for point in points]
-        new = [i for i, key in enumerate(keys) if key not in self._columns]
-        if new:
-            found = np.array([model.predict(points[new]) for model in self.models])
-            for i, column in zip(new, np.moveaxis(found, 2, 0), strict=True):
-                self._columns[keys[i]] = column
-        columns = np.array([self._columns[key] for key in keys])
-        if len(self._columns) > REMEMBERED:
-            self._columns.clear()
-        return columns[:, 0].T, columns[:, 1].T
+    def means(self, points: Array, used: NDArray[np.intp] | slice = slice(None)) -> Array:
+        """Return (u, n) means of the models that are used."""
+        return self._remembered(GaussianProcess.mean, points, used)
+
+    def deviations(self, points: Array, used: NDArray[np.intp] | slice = slice(None)) -> Array:
+        """Return (u, n) deviations of the models that are used."""
+        return self._remembered(GaussianProcess.deviation, points, used)
+
+    def _remembered(
+        self,
+        ask: Callable[[GaussianProcess, Array], Array],
+        points: Array,
+        used: NDArray[np.intp] | slice,
+    ) -> Array:
+        """Return (u, n) answers of models, computing those that it was not asked for before."""
+        if len(self._answers) > REMEMBERED:
+            self._answers.clear()
+        keys = [(ask.__name__, point.tobytes()) for point in points]
+        unknown = np.full(len(self.models), np.nan)
+        answers = np.stack([self._answers.get(key, unknown) for key in keys], axis=1)
+        for place in np.arange(len(self.models))[used].tolist():
+            new = np.isnan(answers[place])
+            if new.any():
+                answers[place, new] = ask(self.models[place], points[new])
+        self._answers.update(zip(keys, answers.T, strict=True))
+        return answers[used]
 
     def mixed(self, weights: Array, own: Known, candidates: Array) -> Array:
         """Return log EI of an ensemble; of the (m,) weights, the last is its own model's."""
-        model = self.model(own)
-        pairs = zip(self.predicted(candidates), model.predict(candidates), strict=True)
-        means, deviations = map(np.vstack, pairs)
-        known = np.vstack([self.predicted(own.points)[0], model.predict(own.points)[0]])
+        model, used = self.model(own), np.flatnonzero(weights[:-1])
+        weights = weights[[*used, -1]]
+        means = np.vstack([self.means(candidates, used), model.mean(candidates)])
+        deviations = np.vstack([self.deviations(candidates, used), model.deviation(candidates)])
+        known = np.vstack([self.means(own.points, used), model.mean(own.points)])
         spread = np.sqrt(weights**2 @ deviations**2)
         return log_expected_improvement(weights @ means, spread, float((weights @ known).max()))

@@ -46,7 +46,7 @@ class RankingEnsemble(process.EnsembleSearch):
 
     def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         model = self.model(own)
-        mean, deviation = self.predicted(own.points)
+        mean, deviation = self.means(own.points), self.deviations(own.points)
         noise = rng.standard_normal((len(mean) + 1, DRAWS, len(own.scores)))
         drawn = mean[:, None] + deviation[:, None] * noise[:-1]
         around, spread = model.leave_one_out()

@@ -14,9 +14,11 @@ class TransferAcquisition(EnsembleSearch):
     """TAF-R: its own expected improvement, and how much sources would improve, by similarity."""
 
     def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        known = self.predicted(own.points)[0]
+        known = self.means(own.points)
         weights = similarities(known, own.scores)
-        gains = np.maximum(self.predicted(candidates)[0] - known.max(axis=1)[:, None], 0.0)
+        used = np.flatnonzero(weights)
+        best = known[used].max(axis=1, keepdims=True)
+        gains = np.maximum(self.means(candidates, used) - best, 0.0)
         model = self.model(own)
         gain = np.exp(log_expected_improvement(*model.predict(candidates), model.best))
-        return np.asarray((TOP * gain + weights @ gains) / (TOP + weights.sum()))
+        return np.asarray((TOP * gain + weights[used] @ gains) / (TOP + weights.sum()))

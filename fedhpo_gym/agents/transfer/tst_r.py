@@ -30,5 +30,5 @@ class TwoStageSearch(EnsembleSearch):
     """
 
     def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        similar = similarities(self.predicted(own.points)[0], own.scores)
+        similar = similarities(self.means(own.points), own.scores)
         return self.mixed(np.append(similar, TOP) / (similar.sum() + TOP), own, candidates)

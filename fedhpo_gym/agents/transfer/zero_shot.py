@@ -27,7 +27,7 @@ class ZeroShotSearch(EnsembleSearch):
     eager = True
 
     def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
-        table = self.predicted(candidates)[0]
-        tried = self.predicted(own.points)[0] if len(own.points) else table.min(1, keepdims=True)
+        table = self.means(candidates)
+        tried = self.means(own.points) if len(own.points) else table.min(1, keepdims=True)
         gains = portfolio_gains(table, tried.max(axis=1))
         return np.asarray(gains + 1e-6 * table.mean(axis=0))
