@@ -166,9 +166,14 @@ def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.Monk
     own, weights = Known(points[:5], np.arange(5.0)), np.array([0.5, 0.0, 0.3, 0.0, 0.2])
     model = agent.model(own)
     mean = weights @ np.vstack([means, model.mean(points)])
+    expected = process.log_expected_improvement(mean, np.ones(9), float(mean[:5].max()))
+    close(agent.improvement(weights, own, points, np.ones(9)), expected)
+
     variance = weights**2 @ np.vstack([deviations, model.deviation(points)]) ** 2
-    expected = process.log_expected_improvement(mean, np.sqrt(variance), float(mean[:5].max()))
-    close(agent.mixed(weights, own, points), expected)
+    monkeypatch.setattr(rgpe, "weights_of", lambda losses: weights)
+    best = float(mean[:5].max())
+    expected = process.log_expected_improvement(mean, np.sqrt(variance), best)
+    close(agent.prefer(own, points, RNG), expected)
 
 
 def test_the_transfer_acquisition_is_its_formula() -> None:

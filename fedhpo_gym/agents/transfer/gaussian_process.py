@@ -256,12 +256,10 @@ class EnsembleSearch(GaussianProcessSearch):
         self._answers.update(zip(keys, answers.T, strict=True))
         return answers[used]
 
-    def mixed(self, weights: Array, own: Known, candidates: Array) -> Array:
-        """Return log EI of an ensemble; of the (m,) weights, the last is its own model's."""
+    def improvement(self, weights: Array, own: Known, candidates: Array, deviation: Array) -> Array:
+        """Return log EI of a weighted mean; of the (m,) weights, the last is its own model's."""
         model, used = self.model(own), np.flatnonzero(weights[:-1])
-        weights = weights[[*used, -1]]
-        means = np.vstack([self.means(candidates, used), model.mean(candidates)])
-        deviations = np.vstack([self.deviations(candidates, used), model.deviation(candidates)])
-        known = np.vstack([self.means(own.points, used), model.mean(own.points)])
-        spread = np.sqrt(weights**2 @ deviations**2)
-        return log_expected_improvement(weights @ means, spread, float((weights @ known).max()))
+        kept = weights[[*used, -1]]
+        mean = kept @ np.vstack([self.means(candidates, used), model.mean(candidates)])
+        known = kept @ np.vstack([self.means(own.points, used), model.mean(own.points)])
+        return log_expected_improvement(mean, deviation, float(known.max()))

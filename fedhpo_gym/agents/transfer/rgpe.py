@@ -54,4 +54,8 @@ class RankingEnsemble(process.EnsembleSearch):
             ranking_losses(drawn, own.scores, drawn),
             ranking_losses(around + spread * noise[-1], own.scores, model.targets)[None],
         ]
-        return self.mixed(weights_of(np.concatenate(losses)), own, candidates)
+        weights = weights_of(np.concatenate(losses))
+        used = np.flatnonzero(weights[:-1])
+        parts = [self.deviations(candidates, used), model.deviation(candidates)[None]]
+        spread = np.sqrt(weights[[*used, -1]] ** 2 @ np.concatenate(parts) ** 2)
+        return self.improvement(weights, own, candidates, spread)
