@@ -6,7 +6,7 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
     """
     kind = "a FedHPO-DAC-* id, whose clients can act as agents"
     why = "in a trial environment one action is for the whole federation"
-    _require_kind(as_typed("env_id", env_id, str), ROUND_ENTRY_POINT, kind, why)
+    _require_kind(as_typed("env_id", env_id, str), (ROUND_ENTRY_POINT,), kind, why)
     with needing("making clients agents", "PettingZoo", "marl", "pettingzoo"):
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
@@ -142,16 +142,17 @@ def truth(env_id: str, **arguments: Any) -> Any:
         MissingDataError: no numbers of the id are stored here.
     """
     why = "courses of round environments are trained: nobody knows what they can reach"
-    _require_kind(as_typed("env_id", env_id, str), ENTRY_POINT, "a FedHPO-* id of trials", why)
+    known = ENTRY_POINT, POOL_ENTRY_POINT
+    _require_kind(as_typed("env_id", env_id, str), known, "a FedHPO-* id of trials", why)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     return env.unwrapped.truth  # type: ignore[attr-defined]
 
 
-def _require_kind(env_id: str, entry_point: str, kind: str, why: str) -> None:
+def _require_kind(env_id: str, entry_points: Sequence[str], kind: str, why: str) -> None:
     """Refuse ids of other kinds; one that nobody registered is left to `gymnasium.make`."""
     name = env_id.rpartition(":")[2]
     known = [spec for key, spec in gym.registry.items() if name in (key, key.rpartition("-v")[0])]
-    if known and all(spec.entry_point != entry_point for spec in known):
+    if known and all(spec.entry_point not in entry_points for spec in known):
         raise InvalidArgumentError(f"`env_id` must be {kind}, got {env_id!r}; {why}")
 
 

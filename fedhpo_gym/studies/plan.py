@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -83,13 +83,26 @@ def make_plans(request: Request) -> list[Plan]:
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
         _check_trials(request, agent, env_id)
+    apart = {env_id: _by_task(env_id, request) for env_id, _ in pairs}
     return [
         Plan(env_id, kwargs, agent, seed, request.workers, key, request.shared_start)
         for env_id, agent in pairs
-        for kwargs in [environment_arguments(env_id, request, agent)]
+        for one in apart[env_id]
+        for kwargs in [environment_arguments(env_id, one, agent)]
         for key in [_key(env_id, kwargs, request)]
         for seed in range(request.seeds)
     ]
+
+
+def _by_task(env_id: str, request: Request) -> list[Request]:
+    """Return what is asked of an id: of FedHPO-B, each task is a problem of its own."""
+    if kind_of_id(env_id) != "pool":
+        return [request]
+    # Agents are judged on meta-test, and all of them act in coordinates.
+    given = {"instances": "test", "actions": "coordinates", **request.arguments}
+    with closing(make_environment(env_id, given)) as env:
+        tasks: Sequence[str] = env.get_wrapper_attr("instances")
+    return [replace(request, arguments={**given, "instances": task}) for task in tasks]
 
 
 def _key(env_id: str, kwargs: Mapping[str, Any], request: Request) -> str | None:
@@ -142,9 +155,6 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         if name in kwargs or name in ("fidelity", "backend"):
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
-    if kind_of_id(env_id) == "pool":
-        # What agents are to be judged on, and what all of them act in.
-        kwargs = {"instances": "test", "actions": "coordinates", **kwargs}
     with closing(make_environment(env_id, kwargs)) as env:
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)

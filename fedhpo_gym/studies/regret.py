@@ -15,7 +15,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.records.runs import COSTS, ScoredTrials, level_of
-from fedhpo_gym.studies.environments import remake_environment
+from fedhpo_gym.studies.environments import kind_of_id, remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
 
@@ -97,7 +97,8 @@ def _volume_regret_of(header: Header) -> Callable[[ScoredTrials], NDArray[np.flo
 
 def known_of(header: Header) -> ReferenceValues | None:
     """Return what stored numbers know of the problem of a run, for a report."""
-    if not from_stored_numbers(header) or header.kwargs.get("instances") is not None:
+    drawn = header.kwargs.get("instances") is not None and kind_of_id(header.id) != "pool"
+    if not from_stored_numbers(header) or drawn:
         return None
     try:
         truth, budget_s = _asked(header, header.spec, ("full_truth", "budget_s"))

@@ -126,7 +126,7 @@ def present_fingerprint(header: Header) -> str:
 
 def from_stored_numbers(header: Header) -> bool:
     """Return whether a run's answers were looked up, not trained."""
-    trials = str(header.spec.get("entry_point")).endswith(":make_trial_env")
+    trials = str(header.spec.get("entry_point")).endswith((":make_trial_env", ":make_pool_env"))
     return trials and header.kwargs.get("backend") in _LOOKED_UP
 
 

@@ -170,7 +170,7 @@ def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.Monk
     close(agent.improvement(weights, own, points, np.ones(9)), expected)
 
     variance = weights**2 @ np.vstack([deviations, model.deviation(points)]) ** 2
-    monkeypatch.setattr(rgpe, "weights_of", lambda losses: weights)
+    monkeypatch.setattr(rgpe, "weights_of", lambda _: weights)
     best = float(mean[:5].max())
     expected = process.log_expected_improvement(mean, np.sqrt(variance), best)
     close(agent.prefer(own, points, RNG), expected)

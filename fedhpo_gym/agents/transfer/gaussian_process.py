@@ -28,8 +28,9 @@ with needing("an agent that transfers", "scipy", "agents", "scipy"):
 
 ROOT_5: Final = math.sqrt(5.0)
 JITTER: Final = 1e-6
-LENGTH, SPREAD, NOISE = -0.5, 1.0, -4.0
-"""Logarithms of lengths are around `LENGTH` + log(features) / 2, that of noise around `NOISE`."""
+LENGTH, SPREAD, NOISE = -1.5, 1.0, -4.0
+"""Logarithms of lengths are around `LENGTH` + log(features) / 2, that of noise around `NOISE`;
+chosen on meta-validation tasks of FedHPO-B."""
 MOST, BEST, FEW = 256, 30, 60
 """Points of a source task in its model, how many are its best, and points that settings are of."""
 ALWAYS, SELDOM = 30, 5
@@ -184,17 +185,21 @@ def sample_of(known: Known, most: int = MOST, best: int = BEST) -> Known:
     return Known(known.points[chosen], normal_scores(known.scores)[chosen])
 
 
+KEPT: Final = 32
+"""What was learned of sets of source tasks that a process keeps, at most."""
 _MADE: dict[tuple[str, str], Any] = {}
 
 
 def made_once(name: str, sources: Sequence[Known], make: Callable[[], Made]) -> Made:
-    """Return what is made of source tasks, once per process for all tasks of equal content."""
+    """Return what is made of source tasks, once for all tasks of equal content."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(repr(source.points.shape).encode("ascii"))
         digest.update(source.points.tobytes() + source.scores.tobytes())
     key = name, digest.hexdigest()
     if key not in _MADE:
+        if len(_MADE) >= KEPT:
+            _MADE.pop(next(iter(_MADE)))
         _MADE[key] = make()
     return cast("Made", _MADE[key])
 

@@ -13,6 +13,7 @@ from fedhpo_gym.core.checks import as_integer, as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.pool.process import NOWHERE, PoolProcess
 from fedhpo_gym.envs.pool.setup import PoolSetup
+from fedhpo_gym.envs.pool.truth import PoolTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -68,9 +69,11 @@ class PoolEnv(DrawnEnv):
         step_kind: "trial".
         fidelity_space: what a trial may choose of its fidelity: nothing.
         reward_space: bounds of the reward vector.
+        budget_s: simulated seconds of an episode: as many as its trials take.
     """
 
     step_kind = "trial"
+    budget_s = None
     fidelity_space = SearchSpace(())
 
     def __init__(self, setup: PoolSetup, *, render_mode: str | None = None) -> None:
@@ -121,6 +124,13 @@ class PoolEnv(DrawnEnv):
     def reward_dim(self) -> int:
         """Number of objectives: MO-Gymnasium's name."""
         return len(self.setup.objectives)
+
+    @property
+    def truth(self) -> PoolTruth:
+        """What can be reached, where `instances` are one task."""
+        return truth_of(self.setup)
+
+    full_truth = truth
 
     def candidates(self) -> NDArray[np.float32] | None:
         """Return the (c, d) coordinates of configurations that were not tried; None for any."""

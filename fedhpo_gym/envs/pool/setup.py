@@ -153,11 +153,13 @@ class PoolSetup:
 
     def vector_of(self, values: Numbers) -> Numbers:
         """Return the (N, M) scores of the objectives, higher is better, of (N, Q) values."""
-        columns = [self.data.objectives.index(one.name) for one in self.objectives]
-        return np.stack(
-            [-one.errors(values[:, i]) for one, i in zip(self.objectives, columns, strict=True)],
-            axis=1,
-        )
+        pairs = zip(self.objectives, self.columns, strict=True)
+        return np.stack([-one.errors(values[:, column]) for one, column in pairs], axis=1)
+
+    @property
+    def columns(self) -> list[int]:
+        """Where among the Q values those of the M objectives are."""
+        return [self.data.objectives.index(one.name) for one in self.objectives]
 
     @property
     def by_index(self) -> bool:
