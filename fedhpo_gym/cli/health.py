@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any
@@ -37,6 +38,7 @@ from fedhpo_gym.stored.health import (
     Difficulty,
     agree,
     difficulty_from,
+    difficulty_in_pool,
     difficulty_of,
     health_cards,
     health_of,
@@ -45,8 +47,10 @@ from fedhpo_gym.stored.health import (
     write_health,
 )
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of, validation_losses
+from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.tasks import Task, get_task, task_of
+from fedhpo_gym.tasks.meta import meta_space
 
 
 def health(
@@ -103,6 +107,11 @@ def chosen(ids: Sequence[str]) -> list[Path]:
     found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]
     picked = []
     for word in ids:
+        if meta_space(word):
+            raise InvalidArgumentError(
+                f"`ID` must be one of a table or a surrogate, got {word!r}: the cards of FedHPO-B "
+                f"say no such figures; see `fedhpo-gym difficulty {word}`"
+            )
         cards = [card for card, keys in found if get_task(word).key in keys]
         if not cards:
             raise InvalidArgumentError(
@@ -142,7 +151,8 @@ COLUMNS = {
         "as a share of (guess - best)"
         for k in TRIALS
     },
-    "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual",
+    "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual, "
+    "or nobody trained it",
     "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth; "
     "what a seed does to all configurations alike is none",
     "seeds gained": "what tuning gains over the usual, in the same errors",
@@ -183,7 +193,11 @@ def difficulty(
         tasks = [asked_task(Variant(word, algorithm, settings=settings)) for word in ids]
         rows = [list(_trained(task, train)) for task in tasks]
     else:
-        rows = [list(_cells(open_card(card))) for card in chosen(ids)]
+        pools = {word: space for word in ids if (space := meta_space(word))}
+        others = [word for word in ids if word not in pools]
+        cards = chosen(others) if others or not ids else []
+        rows = [list(_cells(open_card(card))) for card in cards]
+        rows += [list(cells) for word, space in pools.items() for cells in _of_pools(word, space)]
     say(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
         words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
@@ -201,6 +215,14 @@ def _cells(stored: StoredNumbers) -> Iterator[str]:
     yield f"{variant_of(stored)}, {'table' if isinstance(stored, Table) else 'surrogate'}"
     yield str(len(stored.space))
     yield from _figures(difficulty_of(stored))
+
+
+def _of_pools(word: str, space: str) -> Iterator[Iterator[str]]:
+    """Yield the cells of each meta-test task of a space of FedHPO-B."""
+    data = open_meta_data(space)
+    for task in data.where("test"):
+        named = (word, f"instances={data.names[task]!r}, pool", str(len(data.space)))
+        yield chain(named, _figures(difficulty_in_pool(data, task)))
 
 
 def _trained(task: Task, number: int) -> Iterator[str]:
@@ -228,7 +250,8 @@ def _figures(found: Difficulty) -> Iterator[str]:
         yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
     yield percent(found.near)
     yield percent(found.useless)
-    yield "–" if math.isnan(found.left[25]) else "yes" if found.is_contest else "no"
+    is_known = not math.isnan(found.left[25] + found.usual)
+    yield ("yes" if found.is_contest else "no") if is_known else "–"
 
 
 def _share(value: float) -> str:

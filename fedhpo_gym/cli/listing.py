@@ -12,18 +12,24 @@ from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.backends import BACKENDS, COURSES
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli.console import Word, say, say_prose, say_table
-from fedhpo_gym.core.errors import FedHPOError, MissingDependencyError, unknown_name
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    MissingDataError,
+    MissingDependencyError,
+    unknown_name,
+)
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
+from fedhpo_gym.stored.meta_data import MetaData, known_spaces, open_meta_data
 from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
-from fedhpo_gym.tasks.meta import META_IDS
+from fedhpo_gym.tasks.meta import META_IDS, meta_space
 
 VARIANT_HEADS = ("id", "backends", "arguments")
 HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
@@ -33,7 +39,9 @@ def list_ids(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it, or of its suite."""
     registered, surrogates = set(known_ids()), list_surrogates()
     tables = [name for name in list_tables() if is_here(name)]
-    rows = [_row(one.id, tables, surrogates) for one in TASKS.values() if one.id in registered]
+    pools = [name for name, space in META_IDS.items() if space in known_spaces()]
+    shown = [name for name in (*(one.id for one in TASKS.values()), *pools) if name in registered]
+    rows = [_row(name, tables, surrogates) for name in shown]
     if word is not None:
         ids = suite(word) if word in SUITES else [n for n in sorted(registered) if word in n]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
@@ -87,11 +95,24 @@ def _notes(registered: Container[str]) -> Iterator[str]:
 
 
 def _row(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:
+    if (space := meta_space(env_id)) is not None:
+        return _pool_row(env_id, open_meta_data(space))
     task, taken = get_task(env_id), backends_of(env_id)
     found = [name for name in backends(task, tables, surrogates) if name in taken]
     names = ", ".join(found) or f"none yet: `{_what_helps(task, taken)}`"
     budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
     return env_id, str(task.num_clients), str(len(task.space)), grid, budget, names
+
+
+def _pool_row(env_id: str, data: MetaData) -> tuple[str, ...]:
+    clients = [int(task["clients"]) for task in data.card["tasks"]]
+    found = f"{len(data.names)} tasks: pool, surrogate"
+    try:
+        data.require_installed()
+    except MissingDataError:
+        found = "none yet: `pip install ./data`"
+    pool = str(data.card["pool"])
+    return env_id, f"{min(clients)}-{max(clients)}", str(len(data.space)), pool, "50 trials", found
 
 
 def backends_of(env_id: str) -> Collection[str]:

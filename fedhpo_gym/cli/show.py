@@ -39,10 +39,9 @@ from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE
 from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
-from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.tasks.meta import META_IDS
+from fedhpo_gym.tasks.meta import meta_space
 
 LIMITS = "limits"
 """Entry of what is known: what limits of objectives leave."""
@@ -66,8 +65,7 @@ def main(
         return 0
     if variant.id in SUITES:
         raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
-    known = resolve_id(variant.id, [variant.id]) if "FedHPO-B-" in variant.id else variant.id
-    if (space := META_IDS.get(known.removeprefix("MO-"))) is not None:
+    if (space := meta_space(variant.id)) is not None:
         return _print_meta_data(space)
     task = asked_task(variant)
     if backend is not None and backend not in BACKENDS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -34,6 +34,7 @@ from fedhpo_gym.stored.lattice import (
     landscape_of,
     losses_at,
 )
+from fedhpo_gym.stored.meta_data import LOSS, MetaData
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import Task, task_of
 
@@ -467,8 +468,8 @@ class Difficulty:
 
     @property
     def gain(self) -> float:
-        """Standard errors of seeds that tuning gains over the usual configuration."""
-        return (self.usual - self.best) / self.seed
+        """Standard errors of seeds that tuning gains over the usual configuration; NaN of none."""
+        return (self.usual - self.best) / self.seed if self.seed > 0 else math.nan
 
     def scaled(self, trials: int) -> tuple[float, float, float]:
         """Return what is left, over guess - best, over usual - best, and in errors of seeds."""
@@ -495,6 +496,16 @@ def difficulty_of(stored: StoredNumbers) -> Difficulty:
         float(stored.fidelity_space["client_sample_rate"].high),
     )
     return difficulty_from(losses_at(stored, columns, fidelity), _guess(stored, task))
+
+
+def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
+    """Return how hard a task of FedHPO-B is, of whose pool every tenth has several seeds."""
+    loss = data.objectives.index(LOSS)
+    own = data.values[task, :, -1, -1, [loss]].T
+    found = difficulty_from(np.append(own, [[math.nan]], axis=0), float(data.label_entropy[task]))
+    seeds = data.arrays["values"][None, task, ::10], data.arrays["repeats"][task]
+    again = np.concatenate(seeds)[:, :, -1, -1, loss].T.astype(np.float64)
+    return replace(found, seed=seed_error(again))
 
 
 def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:

@@ -28,6 +28,14 @@ META_SPACES: Final = ("LR", "Joint", "Private")
 """Logistic regression; models and optimizers in five rounds; the same in ten, and private."""
 META_IDS: Mapping[str, str] = MappingProxyType({f"FedHPO-B-{s}-v1": s for s in META_SPACES})
 """Environment ids -> their search spaces."""
+
+
+def meta_space(env_id: str) -> str | None:
+    """Return the search space of an id of FedHPO-B, version optional; None of any other id."""
+    name = env_id.removeprefix("MO-")
+    return META_IDS.get(name) or META_IDS.get(f"{name}-v1")
+
+
 LR_ROUNDS = (1, 2, 3, 4)
 RATES = (0.2, 1.0)
 DEALT: Mapping[str, tuple[int, ...]] = MappingProxyType(

@@ -53,7 +53,11 @@ class PoolTruth(Truth):
         return self.regret(self._values_of(np.asarray(actions, np.float32))[:, 0])
 
     def query(self, index: int) -> CheckedQuery:
-        configuration = self.search_space.decode(self._asked[range(len(self.values))[index]])
+        setup, place = self._setup, range(len(self.values))[index]
+        if setup.arguments.continuous:
+            configuration = self.search_space.decode(self._asked[place])
+        else:
+            configuration = setup.data.configuration(setup.tasks[0], place)
         return configuration, Fidelity(**self.fidelity)  # type: ignore[arg-type]
 
     def under(self, constraints: Any) -> NoReturn:
