@@ -93,5 +93,5 @@ def test_commands_know_the_ids(capsys: pytest.CaptureFixture[str]) -> None:
     scale = (data.label_entropy[data.index(task())] - loss.min()) * 0.05
     near = float(np.mean(loss <= loss.min() + scale))
     assert rows[0].split(" | ")[10] == f"{100 * near:.0f} %"
-    assert main(["health", ID]) == 1
+    assert main(["health", ID]) == 2
     assert f"fedhpo-gym difficulty {ID}" in capsys.readouterr().err
