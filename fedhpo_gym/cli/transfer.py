@@ -56,7 +56,11 @@ def transfer(
             f"`--agent` must be one that transfers, got {agent!r}; all of {known} but gp do"
         )
     env = transfer_env(get_task(resolve_id(problem)), space, trials, seed)
-    say(f"{len(env.source_tasks)} other federations teach {agent} how to tune {problem}.")
+    setup = env.get_wrapper_attr("setup")
+    say(
+        f"{len(env.source_tasks)} other federations teach {agent} how to tune {problem}: "
+        f"{setup.task.num_clients} clients, {setup.fixed['round']} rounds a trial."
+    )
     rows, best = [], math.inf
     known_best: dict[str, Any] = {}
     with tqdm(total=trials, unit="trial", disable=None) as bar:
@@ -68,6 +72,7 @@ def transfer(
                 rows.append(
                     (
                         str(number),
+                        f"{step.info['elapsed_s']:,.0f}",
                         f"{values['val_loss']:.4f}",
                         f"{1.0 - values['val_error']:.3f}",
                         f"{values['explained']:.3f}",
@@ -77,7 +82,14 @@ def transfer(
             bar.update()
     env.close()
     say(f"{trials} trials; those that were better than all before:")
-    heads = ("trial", "validation loss", "accuracy", "entropy explained", "test accuracy")
+    heads = (
+        "trial",
+        "simulated s",
+        "validation loss",
+        "accuracy",
+        "entropy explained",
+        "test accuracy",
+    )
     say_table(heads, rows)
     say("The best configuration:")
     for name, value in known_best.items():
