@@ -68,7 +68,6 @@ class Raw(Backend):
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         """Return the answers to B queries; queries that are asked together train together."""
-        del reads
         parts = self._portions(self.queries(columns))
         return Evaluations.stack([answer for part in parts for answer in self._answers(part)])
 

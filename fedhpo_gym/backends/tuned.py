@@ -46,7 +46,6 @@ class TunedNumbers(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the fingerprints of its parts."""
         words = "\n".join(f"{value!r} {one.fingerprint}" for value, one in self._parts.items())
         return f"{self.name}-tuned-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
@@ -55,7 +54,6 @@ class TunedNumbers(Backend):
         return self._first.num_samples
 
     def why_refused(self, objective: str) -> str:
-        """Return why one of its parts refuses an objective; "" where all answer it."""
         return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:

@@ -90,7 +90,6 @@ class Design(ABC, Generic[U]):
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
         """Return the rounds after which courses of a unit are evaluated; they train to the last."""
-        del name
         return self.task.evaluated_rounds
 
     def read(self, parts: Path, name: str, courses: int) -> dict[str, NDArray[Any]]:
@@ -359,7 +358,6 @@ class GridDesign(Design[GridUnit]):
         ]
 
     def positions(self, unit: GridUnit) -> tuple[int, ...]:
-        """Return the place of the unit among all."""
         return (self.units().index(unit),)
 
     def missing(self, parts: Path) -> list[GridUnit]:

@@ -154,11 +154,9 @@ class SampleDesign(Design[SampleUnit]):
         return unit.points
 
     def is_stored(self, unit: SampleUnit, parts: Path) -> bool:
-        """Return whether every point of the unit is in a file, whatever units they belong to."""
         return self._done(parts).issuperset(unit.points)
 
     def missing(self, parts: Path) -> list[SampleUnit]:
-        """Return units of the points that are in no file yet."""
         return self._units(self._done(parts))
 
     def _done(self, parts: Path) -> set[int]:
@@ -208,7 +206,6 @@ class SampleDesign(Design[SampleUnit]):
         return max(min(UNIT_NUMBERS // size, MAX_BLOCKS * self._per_block), 1)
 
     def consolidate(self, parts: Path, folder: Path) -> Path:
-        """Write the sample of all finished points."""
         finished = self.finished(parts)
         if not finished:
             raise MissingDataError(

@@ -104,11 +104,9 @@ class GraphSetSource(Source):
 
     @property
     def origin(self) -> str:
-        """The address of the first file."""
         return self.files[0].url
 
     def read(self) -> GraphSet:
-        """Return the set; what was read once is kept as arrays in the user's cache."""
         paths = [file.local(self.repair) for file in self.files]
         arrays = cache.derived(
             f"{self.name}-{LAYOUT}", paths, lambda: self.parse(paths), self.repair
@@ -385,7 +383,6 @@ class GraphSetsSource(Source):
 
     @property
     def origin(self) -> str:
-        """The names of the sets."""
         return ", ".join(source.name for source in self.sources)
 
     def read(self) -> GraphSets:

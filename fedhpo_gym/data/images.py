@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,7 @@ class FemnistSource(Source):
     file: str  # arrays `x` (n, 28, 28), `y`, `writer`, `is_test`; writers are complete
     sha256: str  # checksum of `file`
 
-    @property
-    def origin(self) -> str:
-        """LEAF's repository, whose script makes the data."""
-        return "https://github.com/TalwalkarLab/leaf/tree/master/data/femnist"
+    origin: ClassVar[str] = "https://github.com/TalwalkarLab/leaf/tree/master/data/femnist"
 
     def read(self) -> Dataset:
         """Return (n, 28, 28) uint8 images, white = 255; labels are digits, A-Z, a-z."""
@@ -141,7 +138,6 @@ class CifarSource(Source):
 
     @property
     def origin(self) -> str:
-        """The publisher's page."""
         return self.url
 
     def read(self) -> Dataset:

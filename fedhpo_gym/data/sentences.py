@@ -45,7 +45,6 @@ class SentenceSource(Source):
 
     @property
     def origin(self) -> str:
-        """The publisher's archive."""
         return self.url
 
     def read(self) -> Dataset:

@@ -46,7 +46,6 @@ class ShakespeareSource(Source):
 
     @property
     def origin(self) -> str:
-        """The repository of the editions."""
         return self.url
 
     def read(self) -> Dataset:

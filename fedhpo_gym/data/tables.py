@@ -32,12 +32,10 @@ class TableSource(Source):
 
     @property
     def origin(self) -> str:
-        """The OpenML task or the scikit-learn loader."""
         return self.sklearn or f"OpenML task {self.openml_task}"
 
     @property
     def offline(self) -> bool:
-        """Whether it ships with scikit-learn."""
         return self.sklearn is not None
 
     @property

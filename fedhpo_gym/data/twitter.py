@@ -46,7 +46,6 @@ class TwitterSource(Source):
 
     @property
     def origin(self) -> str:
-        """The publisher's archive."""
         return self.url
 
     def read(self) -> Dataset:

@@ -36,7 +36,6 @@ class OneSecondEach:
     server_s = 0.0
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
-        del seed, number, client, start_s
         return 1.0, True
 
 
@@ -222,18 +221,15 @@ class AsynchronousGroup(Group):
         return Names(self._trainer.federation.seed, self._numbers, items.drawers)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
-        """Refuse: who trains in a round is known when it is over."""
         raise InvalidArgumentError(
             "`sampled` must not be asked of asynchronous courses, whose clients begin when others "
             f"are done, got {ahead} rounds ahead; use a synchronous algorithm"
         )
 
     def get(self, row: int) -> CourseState:
-        """Return a copy of the state of one course, with what is in flight."""
         return replace(super().get(row), in_flight=self._flights[row])
 
     def put(self, row: int, state: CourseState) -> None:
-        """Set the state of one course, with what is in flight."""
         super().put(row, state)
         if isinstance(state.in_flight, InFlight):
             self._flights[row] = state.in_flight

@@ -65,17 +65,14 @@ class OwnMatrix(Matrix):
         self._rounded = values.to(dtype)
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        del sizes
         return rows @ self._rounded.t()
 
     def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        del sizes
         return rows @ self._rounded
 
     def step(
         self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
     ) -> None:
-        del sizes
         subtract_product(self._values, left, right, decay[0])
 
 

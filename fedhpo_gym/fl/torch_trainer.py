@@ -75,7 +75,6 @@ class TorchTrainer(Trainer):
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
     def array(self, values: Any) -> Tensor:
-        """Put values on the device, in single precision."""
         if isinstance(values, Tensor):
             return values
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
@@ -220,7 +219,6 @@ class TorchTrainer(Trainer):
         shared: Mapping[str, Any] | None = None,
         shift: Parameters | None = None,
     ) -> None:
-        """Let all items take their steps together."""
         self._local.run(local, items, settings, names, pull, anchor, shared, shift)
 
     def updates(self, local: Parameters, received: Parameters) -> Parameters:
@@ -342,14 +340,12 @@ class TorchTrainers(Trainers):
     def trainer(
         self, federation: Federation, architecture: Iterable[tuple[str, float]]
     ) -> TorchTrainer:
-        """Return what trains courses of one federation and model shape."""
         prepared = TorchFederation(
             federation, self._model, architecture, self._device, self._precision
         )
         return TorchTrainer(prepared, self._algorithm, self._device, self._buffers)
 
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
-        """Take one group after the other."""
         with one_thread():
             for group in groups:
                 work(group)

@@ -127,7 +127,6 @@ class Trainer(ABC):
 
     def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
         """Return items that fit into memory together."""
-        del roster
         return list(split_items(items, self.row_bytes, records.MAX_LOCAL_BYTES))
 
     @property
@@ -137,7 +136,6 @@ class Trainer(ABC):
 
     def shared(self, items: Items, start: Values) -> Mapping[str, Any]:
         """Return what items of one course have instead of parameters of their own, by name."""
-        del items, start
         return {}
 
     @abstractmethod
@@ -179,7 +177,6 @@ class Trainer(ABC):
         self, result: LocalResult, start: Values
     ) -> Iterator[tuple[Items, Values, Values]]:
         """Yield items with all parameters that they received, and that they made of them."""
-        del start
         yield result.items, result.received, result.local
 
     @abstractmethod

@@ -55,7 +55,6 @@ class RecordedModel(System):
         del derived  # it stays read
 
     def _cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs."""
         columns, means = self._table
         asked = tuple(_amount(work, name) for name in columns)
         if asked not in means:

@@ -100,7 +100,6 @@ class FederatedScope(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of data, task, FederatedScope and torch."""
         known = self._peer.versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         own = json.dumps(self._own_data, sort_keys=True)
@@ -129,8 +128,6 @@ class FederatedScope(Backend):
         return self._lease.peer()
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries; courses train one after the other."""
-        del reads
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
 
     def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:

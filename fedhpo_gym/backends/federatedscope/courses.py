@@ -147,7 +147,6 @@ class FederatedScopeCourses(Courses):
 
     @property
     def most_samples(self) -> NDArray[np.int64]:
-        """(clients,) the most training samples a client has on any instance; makes them all."""
         each = [self._samples(index) for index in range(len(self._instances))]
         most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
         return most
@@ -166,7 +165,6 @@ class FederatedScopeCourses(Courses):
             self._courses[position] = _Course(index, self._start)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
-        """Return (positions, clients, splits, metrics) of courses at round 0."""
         found = []
         for position in positions:
             one = self._courses[position]

@@ -68,7 +68,6 @@ class CompiledTrainer(Trainer):
         return Rows(*flat_rows([rows for own in self.federation.clients for rows in own]))
 
     def array(self, values: NDArray[Any]) -> Numbers:
-        """Round to single precision."""
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
             return np.asarray(values, dtype=np.float32)
 
@@ -98,7 +97,6 @@ class CompiledTrainer(Trainer):
         return values[:, self._kept_columns]
 
     def kept_views(self, values: Numbers) -> Parameters:
-        """Return views by a layout of their own."""
         return dict(self._kept_layout.views(values))
 
     def with_kept(self, values: Numbers, kept: Numbers) -> Numbers:
@@ -145,7 +143,6 @@ class CompiledTrainer(Trainer):
     def receive(
         self, start: Numbers, items: Items, purpose: str, without: Collection[str] = ()
     ) -> Numbers:
-        del purpose, without
         return start[items.course]
 
     def run(
@@ -159,8 +156,6 @@ class CompiledTrainer(Trainer):
         shared: Mapping[str, Any] | None = None,
         shift: Parameters | None = None,
     ) -> None:
-        """Train client after client, in one call."""
-        del shared
         rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
         chosen = Settings(
             settings.rate[rows],
@@ -226,7 +221,6 @@ class CompiledTrainer(Trainer):
     def compare(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> tuple[Numbers, Numbers]:
-        """Compare in double precision; items of a course stand side by side."""
         found = np.empty((len(local), 2), dtype=np.float32)
         training.compare(items.course, received, local, mean, records.MAX_NORM, found)
         return found[:, 0], found[:, 1]
@@ -271,7 +265,6 @@ class CompiledTrainers(Trainers):
     def trainer(
         self, federation: Federation, architecture: Iterable[tuple[str, float]]
     ) -> CompiledTrainer:
-        """Return what trains courses of one federation and model shape."""
         shape = dict(architecture)
         return CompiledTrainer(
             federation, self._model.for_federation(federation, **shape), self._algorithm
@@ -282,7 +275,6 @@ class CompiledTrainers(Trainers):
         return max(-(-courses // threads()), 1)
 
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
-        """Spread the groups over threads."""
 
         @np.errstate(over="ignore", invalid="ignore")  # such a course stops
         def quiet(group: Any) -> None:

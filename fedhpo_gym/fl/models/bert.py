@@ -91,7 +91,6 @@ class BertTiny(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> BertTiny:
-        """Create the model that fits a federation's data."""
         if shape["pretrained"] not in (0, 1):
             raise InvalidArgumentError(f"`pretrained` must be 0 or 1, got {shape['pretrained']!r}")
         weights = None

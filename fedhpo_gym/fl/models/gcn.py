@@ -68,7 +68,6 @@ class GCN(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> GCN:
-        """Create the model that fits a federation's data."""
         del shape
         if not isinstance(federation, GraphFederation):
             raise InvalidArgumentError(

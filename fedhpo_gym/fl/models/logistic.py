@@ -67,7 +67,6 @@ class LogisticRegression(CompiledModel):
     def memory(self, rows: int) -> int:
         from fedhpo_gym.fl.compiled.arithmetic import BLOCK
 
-        del rows
         return BLOCK * (self.num_classes + padded(self.num_inputs + 1))
 
 
@@ -87,7 +86,6 @@ class LeafLogisticRegression(LogisticRegression):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
-        """Create the model that fits a federation's data."""
         del shape
         if isinstance(federation.features, SparseRows):
             raise InvalidArgumentError(
