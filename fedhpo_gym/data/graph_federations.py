@@ -143,11 +143,6 @@ class HeteroFederation(Federation):
         return np.cumsum([0, *(len(own.labels) for own in self.sets)])
 
     @property
-    def classes(self) -> tuple[int, ...]:
-        """Number of classes of each client."""
-        return tuple(own.num_classes for own in self.sets)
-
-    @property
     def num_features(self) -> tuple[int, ...]:
         """Width of a node's features of each client."""
         return tuple(own.node_features.num_columns for own in self.sets)

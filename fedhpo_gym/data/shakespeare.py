@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import reading
-from fedhpo_gym.data.leaf import LeafData, UserSamples, find_in, read_file
+from fedhpo_gym.data.leaf import find_in, read_file
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -135,19 +135,6 @@ def _xml_files(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
                 handle = archive.extractfile(member) if member.name.endswith(".xml") else None
                 if handle is not None:
                     yield member.name, handle.read()
-
-
-def to_leaf(texts: Mapping[tuple[str, str], str], stride: int = 1) -> LeafData:
-    """Return texts of roles that have samples as LEAF data; the hierarchy is the play."""
-    users, plays = {}, {}
-    for (play, role), text in texts.items():
-        starts = range(0, len(text) - LENGTH, stride)
-        if starts:
-            user = f"{play} / {role}"
-            x = tuple(text[start : start + LENGTH] for start in starts)
-            users[user] = UserSamples(x, tuple(text[start + LENGTH] for start in starts))
-            plays[user] = play
-    return LeafData(users, plays)
 
 
 def _arrays(samples: Iterable[Samples]) -> dict[str, NDArray[Any]]:

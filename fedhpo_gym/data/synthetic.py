@@ -38,12 +38,12 @@ def generate(
     The generator is seeded twice with the same seed, for the task sizes and for everything else, as
     LEAF's code does; where code and Appendix A of the paper differ, this follows the code.
     """
-    sizes = _task_sizes(np.random.RandomState(seed), num_tasks)
+    drawn = np.random.RandomState(seed).lognormal(3.0, 2.0, num_tasks).astype(np.int64)
+    sizes = np.minimum(drawn + 5, MAX_TASK_SAMPLES)
     rng = np.random.RandomState(seed)
     clusters = len(prob_clusters)
     q = rng.normal(0.0, 1.0, (num_dim + 1, num_classes, clusters))
-    centres = [rng.normal(rng.normal(0.0, 1.0), 1.0, clusters) for _ in range(clusters)]
-    means = np.array(centres)
+    means = np.array([rng.normal(rng.normal(), 1.0, clusters) for _ in range(clusters)])
     scale = np.sqrt(np.arange(1.0, num_dim + 1) ** -1.2)
     x, y = [], []
     for size in sizes:
@@ -58,11 +58,6 @@ def generate(
         x.append(features)
         y.append(noisy.argmax(axis=1).astype(np.int64))
     return SyntheticDraw(x, y, q, means)
-
-
-def _task_sizes(rng: np.random.RandomState, num_tasks: int) -> NDArray[np.int64]:
-    drawn = rng.lognormal(3.0, 2.0, num_tasks).astype(np.int64) + 5
-    return np.minimum(drawn, MAX_TASK_SAMPLES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,9 +142,7 @@ def split_words(text: str) -> list[str]:
 
 def make_vocabulary(texts: Sequence[str], max_words: int) -> tuple[str, ...]:
     """Return the most frequent words, the most frequent first, ties in alphabetical order."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(split_words(text))
+    counts = Counter(word for text in texts for word in split_words(text))
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(word for word, _ in ranked[:max_words])
 
