@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
-from fedhpo_gym.algorithms.base import Array, fit
+from fedhpo_gym.algorithms.base import fit
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course, JobClock, Needs
@@ -169,16 +169,16 @@ class AsynchronousGroup(Group):
             replace(flight, models=own) for flight, own in zip(self._flights, models, strict=True)
         ]
 
-    def _model(self, row: int, job: Job) -> LocalModel:
-        return self._flights[row].models[job.number]
-
     def _mean(self, arrived: Sequence[tuple[int, Job]]) -> Values:
         """Return the mean of discounted updates, and the next values of running statistics."""
         trainer, buffers = self._trainer, self._trainer.model.buffers
         total = trainer.zeros(len(self.positions))
         current, means = trainer.views(self._parameters), trainer.views(total)
-        for (row, job), weight in zip(arrived, self._discounts(arrived), strict=True):
-            received, local = (trainer.views(one) for one in self._model(row, job))
+        ages = np.array([float(self._finished[row] - job.version) for row, job in arrived])
+        context = self._context(self._items(arrived))
+        discounts = self._algorithm.discount(trainer.array(ages), context)
+        for (row, job), weight in zip(arrived, discounts, strict=True):
+            received, local = map(trainer.views, self._flights[row].models[job.number])
             share = weight / self._reports[row]
             for name, value in local.items():
                 follows = self._algorithm.from_current or name in buffers
@@ -189,17 +189,11 @@ class AsynchronousGroup(Group):
             means[name][:] = current[name] + fit(rate, means[name]) * means[name]
         return total
 
-    def _discounts(self, arrived: Sequence[tuple[int, Job]]) -> Array:
-        """Return (reports,): how much each counts, by how old it is."""
-        ages = np.array([float(self._finished[row] - job.version) for row, job in arrived])
-        context = self._context(self._items(arrived))
-        return self._algorithm.discount(self._trainer.array(ages), context)
-
     def _report(
         self, arrived: Sequence[tuple[int, Job]], feedback: Feedback, index: int, metrics: bool
     ) -> None:
         """Note reports when they arrive."""
-        models = [self._model(row, job) for row, job in arrived]
+        models = [self._flights[row].models[job.number] for row, job in arrived]
         received, local = map(self._trainer.concatenated, zip(*models, strict=True))
         result = LocalResult(self._items(arrived), received, local, {})
         mean = self._trainer.no_updates(len(self.positions))

@@ -73,17 +73,14 @@ class Needs(NamedTuple):
 
 def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
     """Return what decides which courses train beside a course."""
+    given = dict(course.configuration)
+    for name in architecture:
+        if name not in given:
+            raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
     return Needs(
         course.seed,
-        tuple((name, _required(course, name)) for name in architecture),
+        tuple((name, given[name]) for name in architecture),
         course.value("batch_size", FULL_BATCH),
         course.value("step_size", 1),
         Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),
     )
-
-
-def _required(course: Course, name: str) -> float:
-    if name not in course.configuration:
-        given = dict(course.configuration)
-        raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
-    return course.configuration[name]

@@ -114,17 +114,20 @@ class Evaluator:
         predicted = torch.eq(logits, top, out=torch.empty_like(logits))
         predicted_count = self._count_all(predicted)
         if not torch.equal(predicted_count.sum(0), self._size.expand_as(predicted_count[0])):
-            predicted = _first_of_ties(predicted)
+            predicted = predicted * (predicted.cumsum(0) == 1)  # the first of ties, as argmax
             predicted_count = self._count_all(predicted)
         hits = torch.stack(
             [self._count(predicted[label, :, span], span) for label, span in enumerate(self._spans)]
         )
         loss = self._model.losses(logits, top, own)
+        # Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's.
+        total = self._true + predicted_count
+        f1 = sum_classes(2 * hits / total.clamp(min=1)) / (total > 0).sum(0).clamp(min=1)
         return torch.stack(
             [
                 self._add_up(loss) / self._size.clamp(min=1),
                 hits.sum(0) / self._size.clamp(min=1),
-                _macro_f1(hits, self._true, predicted_count),
+                f1,
             ]
         )
 
@@ -146,18 +149,6 @@ class Evaluator:
             sums = values.new_zeros((len(values), self._num_groups))
             return sums.index_add_(1, self._group[span], values)
         return values @ self._member[:, span].t()
-
-
-def _first_of_ties(predicted: Tensor) -> Tensor:
-    """Keep the first of several tied classes, as argmax does."""
-    return predicted * (predicted.cumsum(0) == 1)
-
-
-def _macro_f1(hits: Tensor, true: Tensor, predicted: Tensor) -> Tensor:
-    """Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's."""
-    total = true + predicted
-    f1 = 2 * hits / total.clamp(min=1)
-    return sum_classes(f1) / (total > 0).sum(0).clamp(min=1)
 
 
 MAX_LAID_OUT = 2**26
@@ -323,16 +314,13 @@ class Draws:
         distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
         drawn = np.empty((len(distinct), *shape), dtype=np.float32)
         for row, index in zip(drawn, distinct.tolist(), strict=True):
-            self._of(index).random(dtype=np.float32, out=row)
+            if index not in self._streams:
+                keys = self._names.distinct[0][index]
+                self._streams[index] = stream(self._names.seed, "local training", *keys)
+            self._streams[index].random(dtype=np.float32, out=row)
         if not np.array_equal(where, np.arange(len(distinct))):
             drawn = drawn[where]
         return torch.from_numpy(drawn)
-
-    def _of(self, index: int) -> np.random.Generator:
-        if index not in self._streams:
-            keys = self._names.distinct[0][index]
-            self._streams[index] = stream(self._names.seed, "local training", *keys)
-        return self._streams[index]
 
 
 class LocalTraining:

@@ -84,13 +84,11 @@ class SharedMatrix(Matrix):
     ) -> None:
         """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
-        bounds = np.cumsum([0, *(_up(rank, TILE) for rank in ranks)])
-        self._first: list[int] = bounds[:-1].tolist()
+        self._bounds = list(itertools.accumulate((_up(r, TILE) for r in ranks), initial=0))
         self._filled = [0] * len(ranks)
-        total = _up(int(bounds[-1]), SUM_TILE)
+        total = _up(self._bounds[-1], SUM_TILE)
         self._left = buffers.take(f"left {name}", (total, start.shape[0]), self._rounded)
         self._right = buffers.take(f"right {name}", (total, start.shape[1]), self._rounded)
-        self._padding = slice(int(bounds[-1]), total)
         self._coefficients = torch.ones(total, device=start.device)
         self._scale = np.ones(len(ranks), dtype=np.float32)
         self._last: tuple[NDArray[np.float32], Tensor] | None = None
@@ -128,7 +126,7 @@ class SharedMatrix(Matrix):
             used = self._used(client)
             if decay[client] != 1.0:
                 self._coefficients[used] *= decay[client]
-            first = self._first[client] + self._filled[client]
+            first = self._bounds[client] + self._filled[client]
             self._filled[client] += end - start
             grown = self._used(client)
             for mine, rows in ((self._left, left), (self._right, right)):
@@ -149,7 +147,7 @@ class SharedMatrix(Matrix):
             self._last = np.ones_like(self._scale), zeros
             self._moved = np.zeros_like(self._scale), zeros.clone()
         for client, share in enumerate(momentum.cpu().numpy()):
-            first = self._first[client]
+            first = self._bounds[client]
             rows = slice(first, first + self._filled[client])
             with np.errstate(over="ignore", invalid="ignore"):
                 self._scale[client] += share * self._moved[0][client]
@@ -165,9 +163,12 @@ class SharedMatrix(Matrix):
         with np.errstate(over="ignore", invalid="ignore"):
             total.add_(self._start, alpha=float((self._scale * weights).sum()))
         for client, weight in enumerate(weights.tolist()):
-            self._coefficients[self._used(client)] *= weight
-            self._clear(slice(self._used(client).stop, self._end(client)))
-        self._clear(self._padding)
+            used = self._used(client)
+            self._coefficients[used] *= weight
+            for mine in (self._left, self._right):
+                mine[used.stop : self._bounds[client + 1]] = 0.0
+        for mine in (self._left, self._right):
+            mine[self._bounds[-1] :] = 0.0
         left = self._left.mul_(self._coefficients[:, None])
         subtract_product(total, left, self._right, 1.0)
 
@@ -183,16 +184,8 @@ class SharedMatrix(Matrix):
 
     def _used(self, client: int) -> slice:
         """Rows of a client that are filled, up to the end of a tile."""
-        first = self._first[client]
+        first = self._bounds[client]
         return slice(first, first + _up(self._filled[client], TILE))
-
-    def _end(self, client: int) -> int:
-        following = self._first[client + 1 :]
-        return following[0] if following else self._padding.start
-
-    def _clear(self, rows: slice) -> None:
-        self._left[rows] = 0.0
-        self._right[rows] = 0.0
 
 
 def subtract_product(values: Tensor, left: Tensor, right: Tensor, decay: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -284,7 +283,7 @@ class TorchTrainer(Trainer):
             if name in mean:
                 update, of_all = value - received[name], mean[name][:, where]
                 pairs = (update, update), (update, of_all), (of_all, of_all)
-                found.append([_inner(a, b) for a, b in pairs])
+                found.append([sum_classes(a * b).reshape(len(items), -1).sum(1) for a, b in pairs])
         square, inner, mean_square = (
             sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)
         )
@@ -306,11 +305,6 @@ class TorchTrainer(Trainer):
             found.append((chosen, self.measure(self.take(values, chosen), one)[:, 0]))
         order, metrics = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return metrics[np.argsort(order)]
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """Return the (items,) inner products of parameters (own, items, ..)."""
-    return sum_classes(a * b).reshape(a.shape[1], -1).sum(1)
 
 
 def _finite(value: Tensor) -> Bools:
@@ -373,15 +367,6 @@ PIECE = 2**16
 """Numbers that are weighted and added at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Order:
-    """Items in the order of their clients."""
-
-    index: Tensor  # (items,) which item comes next
-    course: Tensor  # (items,) its course
-    weight: Tensor  # (items,) its weight
-
-
 class Averaging:
     """Adds clients to the averages of their courses, always in the order of the clients."""
 
@@ -389,36 +374,30 @@ class Averaging:
         """Average on a device; `together` as in `Model`: by one sum per course and parameter."""
         self._together = together
         self._device = device
-        self._known: WeakKeyDictionary[Items, _Order] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Items, list[Tensor]] = WeakKeyDictionary()
 
     def add(self, average: Parameters, local: Parameters, items: Items) -> None:
         """Add weighted (own, items, ..) parameters to (own, courses, ..) averages."""
         if self._together:
             _add_together(average, local, items)
-        elif any(value.numel() // value.shape[1] >= MIN_ALONE for value in average.values()):
-            _add_alone(average, local, self._order(items))
-        else:
-            _add_gathered(average, local, self._order(items))
+            return
+        index, course, weight = self._order(items)
+        if any(value.numel() // value.shape[1] >= MIN_ALONE for value in average.values()):
+            for item, own, one in zip(index.tolist(), course.tolist(), weight, strict=True):
+                for name, value in average.items():
+                    _add_weighted(value[:, own], local[name][:, item], one)
+            return
+        for name, value in average.items():
+            part = local[name].index_select(1, index)
+            value.index_add_(1, course, part.mul_(fit(weight, part)))
 
-    def _order(self, items: Items) -> _Order:
+    def _order(self, items: Items) -> list[Tensor]:
+        """Return (items,) which comes next in the order of clients, its course, and its weight."""
         if items not in self._known:
             index = np.argsort(items.client, kind="stable")
             found = index, items.course[index], items.weight[index]
-            self._known[items] = _Order(*(torch.from_numpy(x).to(self._device) for x in found))
+            self._known[items] = [torch.from_numpy(x).to(self._device) for x in found]
         return self._known[items]
-
-
-def _add_gathered(average: Parameters, local: Parameters, order: _Order) -> None:
-    for name, value in average.items():
-        part = local[name].index_select(1, order.index)
-        value.index_add_(1, order.course, part.mul_(fit(order.weight, part)))
-
-
-def _add_alone(average: Parameters, local: Parameters, order: _Order) -> None:
-    places = zip(order.index.tolist(), order.course.tolist(), order.weight, strict=True)
-    for item, course, weight in places:
-        for name, value in average.items():
-            _add_weighted(value[:, course], local[name][:, item], weight)
 
 
 def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:
