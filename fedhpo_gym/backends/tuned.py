@@ -97,7 +97,8 @@ def open_tuned(
     values = stored_values(name, task, has_one)
     parts = {value: open_one(at_value(task, value)) for value in values}
     first = next(iter(parts.values()), None)
-    if first is None or len(parts) < FEWEST or not all(_alike(first, p) for p in parts.values()):
+    answered = [(one.space, one.fidelity_space, one.seeds) for one in parts.values()]
+    if first is None or len(parts) < FEWEST or answered != answered[:1] * len(parts):
         raise MissingDataError(
             f"`tune` needs stored numbers of at least {FEWEST} values of one setting, with the "
             f"same fidelities; backend={name!r} has {values} of "
@@ -106,11 +107,6 @@ def open_tuned(
         )
     kind = TunedTables if isinstance(first, StoredBackend) else TunedNumbers
     return kind(name, task, parts)
-
-
-def _alike(one: Backend, other: Backend) -> bool:
-    mine, theirs = ((b.space, b.fidelity_space, b.seeds) for b in (one, other))
-    return mine == theirs
 
 
 def stored_values(name: str, task: Task, has_one: Callable[[Task], bool]) -> list[float]:

@@ -61,6 +61,12 @@ class _CachedCourse:
     course: RemoteCourse | None
     rounds: int
 
+    def end(self) -> None:
+        """Let the course go; what was heard of it stays."""
+        if self.course is not None:
+            self.course.drop()
+            self.course = None
+
 
 class FederatedScope(Backend):
     """Trains courses with FederatedScope, in an interpreter of its own, on our very federation.
@@ -118,9 +124,7 @@ class FederatedScope(Backend):
     def close(self) -> None:
         """Give the process back; it ends with the last environment that uses it."""
         for kept in self._kept.values():
-            if kept.course is not None:
-                kept.course.drop()
-                kept.course = None
+            kept.end()
         self._lease.close()
 
     @property
@@ -145,7 +149,8 @@ class FederatedScope(Backend):
         """Return what is known of a course once it has taken the rounds asked for."""
         key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
         kept = self._kept.get(key)
-        if kept is None or (kept.rounds < fidelity.round and not _goes_on(kept)):
+        stands = kept is not None and kept.course is not None and kept.course.alive
+        if kept is None or not (kept.rounds >= fidelity.round or kept.curve.diverged_at or stands):
             kept = self._kept[key] = self._new(configuration, fidelity, seed)
         self._kept.move_to_end(key)
         if kept.rounds < fidelity.round and not kept.curve.diverged_at:
@@ -168,15 +173,12 @@ class FederatedScope(Backend):
                 if "trained" in message:
                     bar.update(whole(message, "trained") - bar.n)
 
-            for stop in self._stops(kept.rounds, rounds):
+            # It stands still on its way, so that one that diverges ends there.
+            for stop in [r for r in self.task.evaluated_rounds if kept.rounds < r <= rounds]:
                 course.advance(stop, hear, deadline)
                 kept.rounds = stop
                 if kept.curve.diverged_at:  # what follows counts for nothing
                     break
-
-    def _stops(self, done: int, rounds: int) -> list[int]:
-        """Return where a course stands still on its way, so that one that diverges ends there."""
-        return [r for r in self.task.evaluated_rounds if done < r <= rounds]
 
     def _new(
         self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
@@ -200,9 +202,7 @@ class FederatedScope(Backend):
         self, kept: _CachedCourse, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
     ) -> None:
         """End a course that diverged; its last finite model may be the one that it began with."""
-        if kept.course is not None:
-            kept.course.drop()
-            kept.course = None
+        kept.end()
         if kept.curve.rounds:
             return
         fresh = self._new(configuration, fidelity, seed)
@@ -221,19 +221,12 @@ class FederatedScope(Backend):
         most = max(1, min(MAX_LIVE, MAX_NUMBERS // size))
         live = [kept for kept in self._kept.values() if kept.course is not None]
         for kept in live[: max(len(live) - most, 0)]:
-            assert kept.course is not None  # noqa: S101 - it was looked for
-            kept.course.drop()
-            kept.course = None
+            kept.end()
         numbers = sum(sum(m.size for m in kept.curve.metrics) for kept in self._kept.values())
         while numbers > MAX_CURVES and len(self._kept) > len(self.seeds):
             _, kept = self._kept.popitem(last=False)
             numbers -= sum(m.size for m in kept.curve.metrics)
-            if kept.course is not None:
-                kept.course.drop()
-
-
-def _goes_on(kept: _CachedCourse) -> bool:
-    return bool(kept.curve.diverged_at) or (kept.course is not None and kept.course.alive)
+            kept.end()
 
 
 def described(peer: Peer) -> dict[str, object]:

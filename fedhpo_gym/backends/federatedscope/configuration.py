@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,42 +27,34 @@ CLIPPED_NORM = 5.0
 """Where gradients of the convolutional network are cut, as in the benchmark's scripts."""
 
 # Our name of what local training reads -> FederatedScope's key, by layout.
-LOCAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        CURRENT: {
-            "learning_rate": "train.optimizer.lr",
-            "weight_decay": "train.optimizer.weight_decay",
-            "step_size": "train.local_update_steps",
-            "batch_size": "dataloader.batch_size",
-            "dropout": "model.dropout",
-        },
-        FIRST: {
-            "learning_rate": "optimizer.lr",
-            "weight_decay": "optimizer.weight_decay",
-            "step_size": "federate.local_update_steps",
-            "batch_size": "data.batch_size",
-            "dropout": "model.dropout",
-        },
-    }
-)
-UNIT: Mapping[str, str] = MappingProxyType(
-    {CURRENT: "train.batch_or_epoch", FIRST: "federate.batch_or_epoch"}
-)
-CLIP: Mapping[str, str] = MappingProxyType(
-    {CURRENT: "grad.grad_clip", FIRST: "optimizer.grad_clip"}
-)
-SERVER: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        CURRENT: {
-            "server_learning_rate": "fedopt.optimizer.lr",
-            "server_momentum": "fedopt.optimizer.momentum",
-        },
-        FIRST: {
-            "server_learning_rate": "fedopt.lr_server",
-            "server_momentum": "fedopt.momentum_server",
-        },
-    }
-)
+LOCAL: Mapping[str, Mapping[str, str]] = {
+    CURRENT: {
+        "learning_rate": "train.optimizer.lr",
+        "weight_decay": "train.optimizer.weight_decay",
+        "step_size": "train.local_update_steps",
+        "batch_size": "dataloader.batch_size",
+        "dropout": "model.dropout",
+    },
+    FIRST: {
+        "learning_rate": "optimizer.lr",
+        "weight_decay": "optimizer.weight_decay",
+        "step_size": "federate.local_update_steps",
+        "batch_size": "data.batch_size",
+        "dropout": "model.dropout",
+    },
+}
+UNIT: Mapping[str, str] = {CURRENT: "train.batch_or_epoch", FIRST: "federate.batch_or_epoch"}
+CLIP: Mapping[str, str] = {CURRENT: "grad.grad_clip", FIRST: "optimizer.grad_clip"}
+SERVER: Mapping[str, Mapping[str, str]] = {
+    CURRENT: {
+        "server_learning_rate": "fedopt.optimizer.lr",
+        "server_momentum": "fedopt.optimizer.momentum",
+    },
+    FIRST: {
+        "server_learning_rate": "fedopt.lr_server",
+        "server_momentum": "fedopt.momentum_server",
+    },
+}
 
 
 def require_supported(task: Task) -> None:
@@ -276,21 +267,19 @@ def client_updates(
 
 def cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
     """Return the clients, from 0 on, that will train in each of some rounds."""
+    known = range(1, num_clients + 1)
     each: list[Any] = said if isinstance(said, list) else [None]
-    if len(each) != rounds or not all(_is_cohort(one, num_clients) for one in each):
+    if len(each) != rounds or not all(
+        isinstance(one, list)
+        and all(type(number) is int and number in known for number in one)
+        and 0 < len(one) == len({*one})
+        for one in each
+    ):
         raise unreadable(
             "cohorts",
             f"must be {rounds} lists of clients from 1 to {num_clients}, got {shown(said)}",
         )
     return [[number - 1 for number in one] for one in each]
-
-
-def _is_cohort(said: Any, num_clients: int) -> bool:
-    known = range(1, num_clients + 1)
-    ints = isinstance(said, list) and all(
-        type(number) is int and number in known for number in said
-    )
-    return ints and 0 < len(said) == len({*said})
 
 
 def bounded_norm(said: Mapping[str, Any]) -> float:

@@ -32,7 +32,11 @@ from fedhpo_gym.backends.federatedscope.configuration import (
 )
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
-from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
+from fedhpo_gym.backends.federatedscope.remote_course import (
+    CourseRequest,
+    RemoteCourse,
+    hear_nothing,
+)
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value
@@ -272,7 +276,7 @@ class FederatedScopeCourses(Courses):
             )
             one.remote = RemoteCourse(self._peer, request, self._limit_s)
         for step in one.state.steps[one.done :]:
-            self._take(one.remote, step, one.remote.rounds, _nothing)
+            self._take(one.remote, step, one.remote.rounds, hear_nothing)
             one.done += 1
         return one.remote
 
@@ -307,10 +311,6 @@ class FederatedScopeCourses(Courses):
 def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return what all clients share of a configuration; `name@i` is that of client i alone."""
     return {name: value for name, value in values.items() if "@" not in name}
-
-
-def _nothing(_message: Message) -> None:
-    """Hear nothing: what is trained again was heard before."""
 
 
 class CourseListener:

@@ -78,7 +78,7 @@ class RemoteCourse:
         self.rounds = 0
         self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
-        peer.ask(request.message(self._number, peer), limit_s, _nothing)
+        peer.ask(request.message(self._number, peer), limit_s, hear_nothing)
 
     @property
     def alive(self) -> bool:
@@ -96,25 +96,25 @@ class RemoteCourse:
 
     def evaluate(self) -> object:
         """Return what the model is like now, client by client."""
-        return self._ask(_nothing, "evaluate")
+        return self._ask("evaluate")
 
     def configure(self, changes: Mapping[str, Any]) -> None:
         """Change hyperparameters from the next round on."""
-        self._ask(_nothing, "configure", **changes)
+        self._ask("configure", **changes)
 
     def cohorts(self, rounds: int) -> object:
         """Return who will train in each of the next rounds."""
-        return self._ask(_nothing, "cohorts", rounds=rounds)
+        return self._ask("cohorts", rounds=rounds)
 
     def drop(self) -> None:
         """End it, if its process still runs."""
         if self.alive:
             with suppress(FedHPOError):
-                self._ask(_nothing, "drop")
+                self._ask("drop")
 
-    def _ask(self, hear: Hear, what: str, **words: Any) -> Any:
+    def _ask(self, what: str, **words: Any) -> Any:
         request = {"do": what, "course": self._number, **words}
-        return self._peer.ask(request, self._limit_s, hear)
+        return self._peer.ask(request, self._limit_s, hear_nothing)
 
 
 class _Due:
@@ -177,8 +177,8 @@ class Curve:
         return np.stack([self.metrics[i] for i in index.tolist()])
 
 
-def _nothing(_message: Message) -> None:
-    """Hear nothing."""
+def hear_nothing(_message: Message) -> None:
+    """Hear nothing, as of what is trained again and was heard before."""
 
 
 def hand_over(task: Task, seed: int, folder: Path) -> Path:
