@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -57,7 +57,10 @@ def fit_process(
     targets = rows.coefficients.astype(np.float64)
     inputs = rows.inputs.astype(np.float64)
     few = np.sort(order[:LIKELY_ROWS])
-    seen = seen_columns(rows.names, products=products)
+    replaced = COUNTS if products else ()
+    seen = np.array(
+        [products if is_product(n) else n not in replaced for n in rows.names], np.bool_
+    )
     most = np.full(len(seen), STRETCHES[1])
     if seeds_alike:
         most[-rows.seeds :] = ALIKE
@@ -75,13 +78,6 @@ def fit_process(
             "weights": weights.astype(np.float32),
         }
     )
-
-
-def seen_columns(names: Sequence[str], *, products: bool) -> NDArray[np.bool_]:
-    """Return which columns a process sees."""
-    replaced = COUNTS if products else ()
-    shown = (products if is_product(name) else name not in replaced for name in names)
-    return np.array([*shown], dtype=np.bool_)
 
 
 def likely_kernel(
@@ -278,25 +274,23 @@ def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
     ten: the trees are independent and a split does not depend on what is below it.
     """
-    ensemble = _ensemble(
-        "RandomForestRegressor", n_estimators=max(FOREST_TREES), max_depth=max(FOREST_DEPTHS)
-    ).fit(rows.inputs, rows.coefficients)
+    settings = {"n_estimators": max(FOREST_TREES), "max_depth": max(FOREST_DEPTHS)}
+    ensemble = _fitter("ensemble", "RandomForestRegressor", **settings)
+    ensemble.fit(rows.inputs, rows.coefficients)
     return {
-        forest_variant(count, depth): forest_of(ensemble, count, depth)
+        f"n_estimators={count}, max_depth={depth}": forest_of(ensemble, count, depth)
         for count in FOREST_TREES
         for depth in FOREST_DEPTHS
     }
 
 
 def _extra_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(
-        rows.inputs, rows.coefficients
-    )
-    return {"": forest_of(ensemble)}
+    ensemble = _fitter("ensemble", "ExtraTreesRegressor", n_estimators=10, max_depth=20)
+    return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients))}
 
 
 def _compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _ensemble("RandomForestRegressor", **COMPACT)
+    ensemble = _fitter("ensemble", "RandomForestRegressor", **COMPACT)
     return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
 
 
@@ -393,11 +387,6 @@ CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
 )
 
 
-def forest_variant(count: int, depth: int) -> str:
-    """Return how the card calls one setting of the random forest."""
-    return f"n_estimators={count}, max_depth={depth}"
-
-
 def forest_of(
     ensemble: Any,
     count: int | None = None,
@@ -428,10 +417,6 @@ def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
         "right": number[right[order]],
         "value": tree.value[order, :, 0],
     }
-
-
-def _ensemble(name: str, **settings: Any) -> Any:
-    return _fitter("ensemble", name, n_jobs=1, **settings)
 
 
 def _fitter(module: str, name: str, **settings: Any) -> Any:

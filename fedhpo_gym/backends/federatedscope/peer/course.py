@@ -133,9 +133,6 @@ class Course:
         client = hooked_client(workers.get_client_cls(config), self)
         runner = _runner(data, server, client, config)
         self._monitors = known[before:]
-        if self._request.get("initial"):
-            arrays = self._federations.use(self._request["data"])
-            put_initial(runner, arrays, self._request["initial"])
         if self._request["lone_rows"]:
             leave_out_lone_rows(runner)
         return runner
@@ -379,14 +376,6 @@ def _norms(torch: Any, model: Any, training: bool) -> None:
     for part in model.modules():
         if isinstance(part, torch.nn.BatchNorm1d):
             part.train(training)
-
-
-def put_initial(runner: Any, data: Any, names: dict[str, str]) -> None:
-    """Start from weights that were handed over: names of parameters -> names of arrays."""
-    torch = importlib.import_module("torch")
-    parameters = runner.server.model.state_dict()
-    for name, array in names.items():
-        parameters[name].copy_(torch.from_numpy(data[array]))
 
 
 _OPTIMIZERS = ("train.optimizer", "fedopt.optimizer")
