@@ -15,14 +15,11 @@ FULL_BATCH = 2**31 - 1
 
 
 class JobClock(Protocol):
-    """How long clients take to receive the model, train it and report, each on its own.
-
-    Attributes:
-        server_s: seconds of an aggregation.
-    """
+    """How long clients take to receive the model, train it and report, each on its own."""
 
     @property
-    def server_s(self) -> float: ...
+    def server_s(self) -> float:
+        """Seconds of an aggregation."""
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
         """Return the seconds until a client's job is done, and whether its report arrives."""

@@ -16,12 +16,7 @@ from fedhpo_gym.fl.trainer import LocalResult, Rows, Trainer, Values
 
 
 class Group:
-    """Courses of one federation and model shape, which train as one.
-
-    Attributes:
-        positions: (courses,) where they stand in the batch.
-        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
-    """
+    """Courses of one federation and model shape, which train as one."""
 
     # (courses,) simulated seconds of the last round where training itself decides them.
     seconds: NDArray[np.float64] | None = None
@@ -35,13 +30,14 @@ class Group:
         algorithm: Algorithm,
         horizon: int,
     ) -> None:
-        self.positions = np.array(positions)
+        self.positions = np.array(positions)  # (courses,) where they stand in the batch
         self._trainer = trainer
         self._algorithm = algorithm
         self._horizon = horizon
         self._clients = trainer.federation.num_clients
         number = len(courses)
         self._finished = np.zeros(number, dtype=np.int64)
+        # (courses,) round in which a course left the finite numbers; 0 if none.
         self.diverged_at = np.zeros(number, dtype=np.int64)
         self._parameters = trainer.initial(number)
         everybody = np.repeat(np.arange(number), self._clients)

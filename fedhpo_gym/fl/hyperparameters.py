@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
 
 class Hyperparameters:
-    """What the courses of a group are configured to do.
-
-    Attributes:
-        stopped: (courses,) which courses take steps of length zero.
-        momentum: (rows,) shares of a step that the next one takes again; None where there is none.
-    """
+    """What the courses of a group are configured to do."""
 
     rate: Array  # (rows,) learning rates
     decay: Array  # (rows,) factors of the parameters in a step
+    momentum: Array | None  # (rows,) shares of a step that the next one takes again
+    stopped: NDArray[np.bool_]  # (courses,) which courses take steps of length zero
 
     def __init__(
         self, courses: Sequence[Course], trainer: Trainer, algorithm: Algorithm, horizon: int

@@ -271,12 +271,7 @@ class StepSettings:
 
 
 class Plan:
-    """How items of one width train.
-
-    Attributes:
-        span: where they stand among all items.
-        steps: what they read.
-    """
+    """How items of one width train, which stand at `span` among all items."""
 
     def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
         self.span, self.steps = span, steps

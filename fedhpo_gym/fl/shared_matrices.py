@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -41,22 +41,7 @@ def worth_sharing(rank: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.b
     return np.asarray(rank * sum(shape) <= shape[0] * shape[1])
 
 
-class Matrix(Protocol):
-    """An (out, in) matrix per client; rows of clients are concatenated, `sizes` rows of each."""
-
-    def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return (n, out): each client's (n, in) rows times its transposed matrix."""
-
-    def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return (n, in): each client's (n, out) rows times its matrix."""
-
-    def step(
-        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
-    ) -> None:
-        """Replace each client's matrix M by decay M - left^T right; (n, out) and (n, in)."""
-
-
-class OwnMatrix(Matrix):
+class OwnMatrix:
     """The matrix of one client, updated in place."""
 
     def __init__(self, values: Tensor, dtype: torch.dtype) -> None:
@@ -76,8 +61,11 @@ class OwnMatrix(Matrix):
         subtract_product(self._values, left, right, decay[0])
 
 
-class SharedMatrix(Matrix):
-    """The matrices of clients of one course in one round; clients that still train come first."""
+class SharedMatrix:
+    """The (out, in) matrices of clients of one course in one round, those that still train first.
+
+    Rows of clients are concatenated, `sizes` rows of each.
+    """
 
     def __init__(
         self, start: Tensor, dtype: torch.dtype, ranks: Sequence[int], buffers: Workspace, name: str
@@ -95,11 +83,13 @@ class SharedMatrix(Matrix):
         self._moved: tuple[NDArray[np.float32], Tensor] | None = None
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return (n, out): each client's (n, in) rows times its transposed matrix."""
         return self._correct(
             _padded(rows) @ self._rounded.t(), rows, self._right, self._left, sizes
         )
 
     def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return (n, in): each client's (n, out) rows times its matrix."""
         return self._correct(_padded(rows) @ self._rounded, rows, self._left, self._right, sizes)
 
     def _correct(
@@ -119,6 +109,7 @@ class SharedMatrix(Matrix):
     def step(
         self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
     ) -> None:
+        """Replace each client's matrix M by decay M - left^T right; (n, out) and (n, in)."""
         ends = list(itertools.accumulate(sizes, initial=0))
         with np.errstate(over="ignore", invalid="ignore"):
             self._scale[: len(sizes)] *= np.asarray(decay, dtype=np.float32)
@@ -186,6 +177,9 @@ class SharedMatrix(Matrix):
         """Rows of a client that are filled, up to the end of a tile."""
         first = self._bounds[client]
         return slice(first, first + _up(self._filled[client], TILE))
+
+
+Matrix = OwnMatrix | SharedMatrix
 
 
 def subtract_product(values: Tensor, left: Tensor, right: Tensor, decay: float) -> None:
@@ -267,20 +261,7 @@ def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False)
             yield items.take(own[start : start + max(count, 1)])
 
 
-class Matrices(Protocol):
-    """An (out, in) matrix for each of some clients, those that still train."""
-
-    def times(self, rows: Tensor) -> Tensor:
-        """Return (clients, n, out): (clients, n, in) rows times the transposed matrices."""
-
-    def back(self, rows: Tensor) -> Tensor:
-        """Return (clients, n, in): (clients, n, out) rows times the matrices."""
-
-    def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
-        """Replace each matrix M by decay M - left^T right; decay is (clients, 1, 1)."""
-
-
-class OwnMatrices(Matrices):
+class OwnMatrices:
     """Matrices that are written for every client and updated in place."""
 
     def __init__(self, values: Tensor, dtype: torch.dtype) -> None:
@@ -298,7 +279,7 @@ class OwnMatrices(Matrices):
         self._values.mul_(decay).sub_(left.mT @ right)
 
 
-class SharedMatrices(Matrices):
+class SharedMatrices:
     """The matrices of clients of one course in one round; clients that still train come first."""
 
     def __init__(self, start: Tensor, dtype: torch.dtype, clients: int, rows: int) -> None:
@@ -313,9 +294,11 @@ class SharedMatrices(Matrices):
         self._moved: tuple[Tensor, Tensor] | None = None
 
     def times(self, rows: Tensor) -> Tensor:
+        """Return (clients, n, out): (clients, n, in) rows times the transposed matrices."""
         return self._correct(rows @ self._rounded.t(), rows, self._right, self._left)
 
     def back(self, rows: Tensor) -> Tensor:
+        """Return (clients, n, in): (clients, n, out) rows times the matrices."""
         return self._correct(rows @ self._rounded, rows, self._left, self._right)
 
     def _correct(self, product: Tensor, rows: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
@@ -329,6 +312,7 @@ class SharedMatrices(Matrices):
         return product.baddbmm_(weights, outer[used], alpha=-1.0)
 
     def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
+        """Replace each matrix M by decay M - left^T right; decay is (clients, 1, 1)."""
         clients, more, _ = left.shape
         self._scale[:clients] *= decay[:, 0, 0]
         self._coefficients[:clients, : self._filled] *= decay[:, 0]
@@ -368,3 +352,6 @@ class SharedMatrices(Matrices):
         left = self._left[index] * self._coefficients[index].unsqueeze(-1)
         product = left.to(self._left.dtype).mT @ self._right[index]
         return self._start * self._scale[index, None, None] - product
+
+
+Matrices = OwnMatrices | SharedMatrices

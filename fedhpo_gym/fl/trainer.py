@@ -33,17 +33,12 @@ class LocalResult(NamedTuple):
 
 
 class Trainer(ABC):
-    """Trains courses of one federation and model shape, and does arithmetic on their parameters.
+    """Trains courses of one federation and model shape, and does arithmetic on their parameters."""
 
-    Attributes:
-        federation: the data.
-        model: the model that fits them.
-        personal: names of the parameters that stay with the clients.
-        kept: names of the parameters of which every client keeps its own.
-        untrained: names of the parameters that the server's optimiser does not update.
-        equally: whether everybody counts alike in averages; if False, by samples.
-    """
-
+    personal: frozenset[str]  # names of the parameters that stay with the clients
+    kept: frozenset[str]  # of which every client keeps its own
+    untrained: frozenset[str]  # that the server's optimiser does not update
+    equally: bool  # whether everybody counts alike in averages; if False, by samples
     min_rows: int = 1  # rows of the smallest minibatch; smaller ones are left out
     longest_first: ClassVar[bool]  # whether items stand by width, then local steps
 

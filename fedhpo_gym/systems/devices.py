@@ -40,21 +40,13 @@ FLASH_KB_PER_S: Final[Floats] = np.loadtxt(
 
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """Devices, as arrays of one entry each.
+    """Devices, as arrays of one entry each."""
 
-    Attributes:
-        compute: how many times as long as the reference device each computes.
-        upload: mean speed from the device, in bytes/s.
-        download: mean speed to it, in bytes/s.
-        upload_variation: standard deviation of a transfer's speed, as a share of the mean.
-        download_variation: likewise.
-    """
-
-    compute: Floats
-    upload: Floats
-    download: Floats
-    upload_variation: Floats
-    download_variation: Floats
+    compute: Floats  # how many times as long as the reference device each computes
+    upload: Floats  # mean speed from the device, in bytes/s
+    download: Floats  # mean speed to it, in bytes/s
+    upload_variation: Floats  # standard deviation of a transfer's speed, as a share of the mean
+    download_variation: Floats  # likewise
 
     def __post_init__(self) -> None:
         for name, values in vars(self).items():
@@ -134,19 +126,12 @@ _PORTION = 65_536  # clients drawn at a time: 75 MB
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """Intervals in which clients are available; those of a client repeat with its period.
+    """Intervals in which clients are available; those of a client repeat with its period."""
 
-    Attributes:
-        period_s: (clients,) seconds after which a client's intervals repeat.
-        client: (intervals,) whose interval it is, in ascending order.
-        start_s: (intervals,) its beginning, ascending for each client, in [0, period].
-        end_s: (intervals,) its end, likewise; a client is still available then.
-    """
-
-    period_s: Floats
-    client: NDArray[np.intp]
-    start_s: Floats
-    end_s: Floats
+    period_s: Floats  # (clients,) seconds after which a client's intervals repeat
+    client: NDArray[np.intp]  # (intervals,) whose interval it is, in ascending order
+    start_s: Floats  # (intervals,) its beginning, ascending for each client, in [0, period]
+    end_s: Floats  # (intervals,) its end, likewise; a client is still available then
 
     @classmethod
     def of_intervals(cls, clients: Sequence[tuple[float, Floats]]) -> Availability:

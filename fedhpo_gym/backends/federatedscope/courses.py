@@ -314,17 +314,7 @@ def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 class CourseListener:
-    """What is said of a course while it takes some rounds, as arrays of a `Report`.
-
-    Attributes:
-        before_first: rounds that the course had finished before.
-        metrics: (clients, splits, metrics) after the last round; None until they are said.
-        sampled: (rounds, clients).
-        update_norm: (rounds, clients).
-        alignment: (rounds, clients).
-        before: (rounds, clients, splits, metrics).
-        after: (rounds, clients, splits, metrics).
-    """
+    """What is said of a course while it takes some rounds, as arrays of a `Report`."""
 
     ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
 
@@ -333,8 +323,8 @@ class CourseListener:
     ) -> None:
         """Know nothing yet, with `num_samples` (clients, splits)."""
         splits = (len(SPLITS), len(METRICS))
-        self.before_first = 0
-        self.metrics: Metrics | None = None
+        self.before_first = 0  # rounds that the course had finished before
+        self.metrics: Metrics | None = None  # after the last round, once they are said
         self.sampled = np.zeros((rounds, clients), dtype=np.bool_)
         self.update_norm = np.zeros((rounds, clients), dtype=np.float32)
         self.alignment = np.zeros((rounds, clients), dtype=np.float32)

@@ -257,11 +257,7 @@ OWNED = "owned"
 
 
 class WorkingFolder:
-    """A new temporary folder.
-
-    Attributes:
-        path: where it is.
-    """
+    """A new temporary folder."""
 
     def __init__(self) -> None:
         remove_abandoned()

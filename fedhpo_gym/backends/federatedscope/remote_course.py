@@ -68,14 +68,10 @@ class CourseRequest:
 
 
 class RemoteCourse:
-    """A course that stands still in FederatedScope's process between its rounds.
-
-    Attributes:
-        rounds: how many it has finished.
-    """
+    """A course that stands still in FederatedScope's process between its rounds."""
 
     def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
-        self.rounds = 0
+        self.rounds = 0  # that it has finished
         self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
         peer.ask(request.message(self._number, peer), limit_s, hear_nothing)
@@ -141,19 +137,13 @@ class _Due:
 
 
 class Curve:
-    """The learning curve of a course, as it is heard.
-
-    Attributes:
-        rounds: rounds after which the model was evaluated.
-        metrics: (clients, splits, metrics) of each.
-        diverged_at: the round in which it left the finite numbers; 0 for never.
-    """
+    """The learning curve of a course, as it is heard."""
 
     def __init__(self, num_samples: NDArray[np.integer]) -> None:
         """Know nothing yet; `num_samples` is (clients, splits)."""
-        self.rounds: list[int] = []
-        self.metrics: list[Metrics] = []
-        self.diverged_at = 0
+        self.rounds: list[int] = []  # after which the model was evaluated
+        self.metrics: list[Metrics] = []  # (clients, splits, metrics) of each
+        self.diverged_at = 0  # the round in which it left the finite numbers; 0 for never
         self._samples = num_samples
 
     def hear(self, message: Message) -> None:

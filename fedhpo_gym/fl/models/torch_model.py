@@ -110,13 +110,7 @@ def sum_classes(values: Tensor) -> Tensor:
 
 
 class TorchFederation:
-    """A federation on a device, as a model of some architecture and precision reads it.
-
-    Attributes:
-        federation: the data.
-        model: the model that fits them.
-        inputs: all rows.
-    """
+    """A federation on a device, as a model of some architecture and precision reads it."""
 
     def __init__(
         self,
