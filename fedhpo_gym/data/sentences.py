@@ -20,7 +20,7 @@ from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.bert import tokenize, vocabulary_file
 from fedhpo_gym.data.cache import again, fetched, reading
-from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, Source, make_dataset
+from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, PublishedSource, make_dataset
 
 Folder = Path | zipfile.Path
 Sentence = tuple[str, int]
@@ -32,20 +32,15 @@ LABELS = ("0", "1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceSource(Source):
+class SentenceSource(PublishedSource):
     """Labelled sentences with the publisher's training and development sets."""
 
-    url: str  # the publisher's archive
     inside: str  # folder of the files in the archive
     folder: str  # folder of the same files in the data folder, looked for first
-    sha256: str | None = None  # its checksum, or None where none is known
+    sha256: str | None = None  # checksum of the archive, or None where none is known
     max_len: int = 64  # number of tokens per sentence
     # samples in each file; files not named may have any number.
     sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def origin(self) -> str:
-        return self.url
 
     def read(self) -> Dataset:
         """Return (n, max_len) int32 tokens of sentences with a public label."""

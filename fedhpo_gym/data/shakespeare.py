@@ -18,7 +18,7 @@ from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import reading
 from fedhpo_gym.data.leaf import find_in, read_file
-from fedhpo_gym.data.records import Dataset, Source, make_dataset
+from fedhpo_gym.data.records import Dataset, PublishedSource, make_dataset
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80  # characters of an input, as in LEAF
@@ -31,7 +31,7 @@ Samples = tuple[str, NDArray[np.int16], NDArray[np.int16]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShakespeareSource(Source):
+class ShakespeareSource(PublishedSource):
     """Sequences of 80 characters and the one that follows; users are roles of plays.
 
     The data folder's `shakespeare/` is searched for LEAF's output, then for plays in XML: the
@@ -39,14 +39,9 @@ class ShakespeareSource(Source):
     is another edition than LEAF's, so numbers of users and samples differ.
     """
 
-    url: str  # repository of the XML editions
-    file: str  # archive of them
+    file: str  # archive of the editions in the repository `url`
     sha256: str  # checksum of `file`
     stride: int = 20  # characters between the starts of sequences; LEAF uses 1
-
-    @property
-    def origin(self) -> str:
-        return self.url
 
     def read(self) -> Dataset:
         """Return (n, 80) int16 codes of characters, positions in `LETTERS`."""

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.data.graph_federations import GraphFederation, HeteroFederation
-from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size
+from fedhpo_gym.fl.models.bert import WORDS, BertTiny
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.models.cnn_step import EPSILON, MAX_NORM, PADDING
 from fedhpo_gym.fl.models.torch_model import TorchModel
-from fedhpo_gym.fl.self_check import BERT_SIZE, Case
+from fedhpo_gym.fl.self_check import Case
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Values = Mapping[str, Tensor]
@@ -106,7 +106,8 @@ def _graphs(case: Case, p: Values, client: int, rows: NDArray[np.int64]) -> Tens
 
 def _transformer(case: Case, p: Values, _: int, rows: NDArray[np.int64]) -> Tensor:
     tokens = torch.from_numpy(np.asarray(case.federation.features[rows]))
-    model = BertTiny(case.federation.num_classes, torch.device("cpu"), size=Size(**BERT_SIZE))
+    kind = cast("type[BertTiny]", case.model)
+    model = kind(case.federation.num_classes, torch.device("cpu"))
     return model._forward(dict(p), p[WORDS][tokens.long()], tokens, lambda x: x)
 
 

@@ -46,17 +46,15 @@ Message = dict[str, Any]
 class Peer:
     """A process with FederatedScope in a group of its own; whatever goes wrong ends the group.
 
-    Attributes:
-        installation: what runs.
-        folder: working folder; deleted when the process is closed, kept when something failed.
-            Where this process is killed, the next one that starts FederatedScope deletes it.
-        versions: of FederatedScope, its layout of keys, Python, torch and numpy.
+    Its folder is deleted when the process is closed, and kept when something failed. Where this
+    process is killed, the next one that starts FederatedScope deletes it.
     """
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
         self._working = WorkingFolder()
         self.folder = self._working.path
+        # Of FederatedScope, its layout of keys, Python, torch and numpy.
         self.versions: dict[str, str] = {}
         self._owner = os.getpid()
         self._pending = bytearray()

@@ -51,7 +51,8 @@ class LogisticRegression(CompiledModel):
         width = padded(self.num_inputs + 1)
         known = (labels, width, self.num_classes, self.num_classes * width, self.min_rows)
         if isinstance(features, SparseRows):
-            order = np.lexsort((features.indices, _row_of(features)))
+            row = np.repeat(np.arange(len(features)), np.diff(features.indptr))
+            order = np.lexsort((features.indices, row))
             return logistic.Sparse(
                 features.indices[order].astype(np.int64),
                 features.values[order].astype(np.float32),
@@ -68,10 +69,6 @@ class LogisticRegression(CompiledModel):
         from fedhpo_gym.fl.compiled.arithmetic import BLOCK
 
         return BLOCK * (self.num_classes + padded(self.num_inputs + 1))
-
-
-def _row_of(features: SparseRows) -> NDArray[np.int64]:
-    return np.repeat(np.arange(len(features)), np.diff(features.indptr))
 
 
 class LeafLogisticRegression(LogisticRegression):
