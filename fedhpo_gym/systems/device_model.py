@@ -171,11 +171,9 @@ class DeviceModel(System):
     @cached_property
     def measured(self) -> Devices | None:
         """The devices that were measured; None where all are drawn."""
-        if self.devices == "fedscale":
-            return traces.read_fedscale_devices(self.devices_path)
-        if self.devices == "flash":
-            return traces.read_flash_speeds(self.devices_path)
-        return None
+        known = {"fedscale": traces.read_fedscale_devices, "flash": traces.read_flash_speeds}
+        read = known.get(self.devices)
+        return None if read is None else read(self.devices_path)
 
     @cached_property
     def trace(self) -> Availability | None:

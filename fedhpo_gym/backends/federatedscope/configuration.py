@@ -219,13 +219,8 @@ MAX_NORM = 1e30
 
 def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
     """Return (clients, splits, metrics) said after a round, 0 without samples."""
-    known = _mapping("clients", clients)
-    number = len(num_samples)
-    if set(known) != {str(client) for client in range(1, number + 1)}:
-        raise unreadable("clients", f"must be 1 to {number}, got {shown(sorted(known)[:10])}")
-    found = np.zeros((number, len(SPLITS), len(METRICS)), dtype=np.float32)
-    for client in range(number):
-        said = _mapping(f"client {client + 1}", known[str(client + 1)])
+    found = np.zeros((len(num_samples), len(SPLITS), len(METRICS)), dtype=np.float32)
+    for client, said in enumerate(_by_client(clients, len(num_samples))):
         for at, split in enumerate(SPLITS):
             if num_samples[client, at]:
                 values = [bounded_value(said, f"{split}_{NAMES[m]}", *BOUNDS[m]) for m in METRICS]
@@ -244,14 +239,17 @@ def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[
 
 def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
     """Return (clients, splits) numbers of samples that FederatedScope counts."""
-    known = _mapping("clients", clients)
-    if set(known) != {str(client) for client in range(1, num_clients + 1)}:
-        raise unreadable("clients", f"must be 1 to {num_clients}, got {len(known)} of them")
-    counts = [
-        [_count(_mapping("client", known[str(i)]), f"{s}_total") for s in SPLITS]
-        for i in range(1, num_clients + 1)
-    ]
+    known = _by_client(clients, num_clients)
+    counts = [[_count(said, f"{split}_total") for split in SPLITS] for said in known]
     return np.array(counts, dtype=np.int64)
+
+
+def _by_client(clients: object, number: int) -> list[Mapping[str, Any]]:
+    """Return what is said of each client, in their order."""
+    known = _mapping("clients", clients)
+    if set(known) != {str(client) for client in range(1, number + 1)}:
+        raise unreadable("clients", f"must be 1 to {number}, got {shown(sorted(known)[:10])}")
+    return [_mapping(f"client {i}", known[str(i)]) for i in range(1, number + 1)]
 
 
 def client_updates(

@@ -85,9 +85,24 @@ class RemoteCourse:
         """Train until so many rounds are finished."""
         request = {"do": "advance", "course": self._number, "rounds": rounds}
         left = self._limit_s if deadline is None else deadline - time.monotonic()
-        due = _Due(self.rounds, rounds, self._evaluated)
-        self._peer.ask(request, left, lambda message: hear(due.take(message)))
-        due.require_all()
+        stops = {rounds} if self._evaluated is None else {*self._evaluated}
+        due: deque[tuple[str, int]] = deque()  # every round, then the metrics where it stops
+        for number in range(self.rounds + 1, rounds + 1):
+            due.append(("trained", number))
+            if number in stops:
+                due.append(("round", number))
+
+        def take(message: Message) -> None:
+            what, number = due.popleft() if due else ("done", 0)
+            if configuration.whole(message, what) != number:
+                found = shown(message[what])
+                raise configuration.unreadable(what, f"must be {number}, got {found}")
+            hear(message)
+
+        self._peer.ask(request, left, take)
+        if due:
+            what, number = due[0]
+            raise configuration.unreadable(what, f"must be {number}, got the end of the answer")
         self.rounds = rounds
 
     def evaluate(self) -> object:
@@ -111,29 +126,6 @@ class RemoteCourse:
     def _ask(self, what: str, **words: Any) -> Any:
         request = {"do": what, "course": self._number, **words}
         return self._peer.ask(request, self._limit_s, hear_nothing)
-
-
-class _Due:
-    """What must be said while a course advances: every round, then the metrics where it stops."""
-
-    def __init__(self, done: int, rounds: int, evaluated: Sequence[int] | None) -> None:
-        stops = {rounds} if evaluated is None else {*evaluated}
-        ahead = range(done + 1, rounds + 1)
-        both = ([("trained", r), ("round", r)] if r in stops else [("trained", r)] for r in ahead)
-        self._due = deque(one for each in both for one in each)
-
-    def take(self, message: Message) -> Message:
-        """Return a message that is due."""
-        what, number = self._due.popleft() if self._due else ("done", 0)
-        if configuration.whole(message, what) != number:
-            raise configuration.unreadable(what, f"must be {number}, got {shown(message[what])}")
-        return message
-
-    def require_all(self) -> None:
-        """Check that nothing is due any more."""
-        if self._due:
-            what, number = self._due[0]
-            raise configuration.unreadable(what, f"must be {number}, got the end of the answer")
 
 
 class Curve:

@@ -148,10 +148,8 @@ class Course:
 
     def wants(self, finished: int) -> bool:
         """Return whether the model is evaluated after so many rounds; called after every round."""
-        if self._updates is not None:
-            self._say(course=self.number, trained=finished, clients=self._updates.take())
-        else:
-            self._say(course=self.number, trained=finished)
+        heard = {} if self._updates is None else {"clients": self._updates.take()}
+        self._say(course=self.number, trained=finished, **heard)
         if self._evaluated is None:
             return finished == self._target
         return finished in self._evaluated
