@@ -96,10 +96,7 @@ def make_course(
     seed: int,
     num_samples: NDArray[np.int64] | None = None,
 ) -> Course:
-    """Return the course of a configuration, with what the task fixes.
-
-    Shapes: `num_samples` (clients,).
-    """
+    """Return the course of a configuration, with what the task fixes; `num_samples` (clients,)."""
     clock = job_clock(task, configuration, client_sample_rate, num_samples)
     settings = {**task.all_settings, **task.space.numbers(configuration)}
     return Course(settings, client_sample_rate, seed, clock)

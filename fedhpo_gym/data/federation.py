@@ -252,8 +252,6 @@ def lda_partition(
     their fair share get none of the class; the whole draw repeats until every client holds at least
     `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the original
     tables.
-
-    Shapes: `labels` (n,).
     """
     if not alpha > 0:
         raise InvalidArgumentError(f"alpha must be positive, got {alpha!r}")

@@ -152,7 +152,10 @@ class TUSource(GraphSetSource):
     """
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
-        edges, graph, labels, kinds = (read_integers(read_plain(path)) for path in paths)
+        edges, graph, labels, kinds = (
+            np.loadtxt(io.BytesIO(read_plain(path)), np.int64, delimiter=",", ndmin=2)
+            for path in paths
+        )
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
         if len(kinds) != len(graph):
             raise self.damaged(f"{len(graph)} nodes have a graph but {len(kinds)} have a label")
@@ -170,13 +173,6 @@ class TUSource(GraphSetSource):
             edges=edges.T - 1,
             labels=np.unique(labels, return_inverse=True)[1].ravel(),
         )
-
-
-def read_integers(content: bytes) -> NDArray[np.int64]:
-    """Return the (lines, columns) integers of a text, separated by commas."""
-    text = content.decode("ascii")
-    rows = [[int(cell) for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
 
 
 def _listed(name: str, rows: int, classes: int, folder: str, *blobs: str) -> TUSource:

@@ -151,13 +151,11 @@ def read_columns(path: Path) -> list[Column]:
 
 
 def encode_columns(columns: list[Column]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Label-encode nominal columns, without any scaling.
+    """Label-encode nominal columns, without any scaling: (n, d) features and (n,) labels.
 
     A nominal feature becomes the position of its category in the declared order, as the arrays of
     the OpenML client that the original tables were computed on; classes are numbered in the sorted
     order of their names.
-
-    Shapes: returns (n, d).
     """
     features = np.stack([_codes(column) for column in columns[:-1]], axis=1)
     target = columns[-1]

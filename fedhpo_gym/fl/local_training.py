@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
@@ -31,54 +30,42 @@ MAX_MEMBERSHIP = 2**24
 federation that needs more is summed row by row."""
 
 
-@dataclass(frozen=True, eq=False)
-class SplitRows:
-    """The rows of some clients of a federation, sorted by label; a group is a client's split."""
-
-    index: NDArray[np.int64]  # (n,) rows
-    group: NDArray[np.int64]  # (n,) group of each row
-    bounds: NDArray[np.int64]  # (classes + 1,) where the rows of each label begin, then the end
-    true: NDArray[np.float32]  # (classes, groups) float32, rows of each label
-
-
-def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> SplitRows:
-    """Sort the rows of some clients; of all by default."""
-    chosen = range(federation.num_clients) if clients is None else clients
-    groups = [rows for client in chosen for rows in federation.clients[client]]
-    rows = np.concatenate(groups)
-    group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    order = np.argsort(federation.labels[rows], kind="stable")
-    rows, group = rows[order], group[order]
-    labels = federation.labels[rows]
-    bounds = np.searchsorted(labels, np.arange(federation.num_classes + 1))
-    true = [np.bincount(group[a:b], minlength=len(groups)) for a, b in itertools.pairwise(bounds)]
-    return SplitRows(rows, group, bounds, np.stack(true).astype(np.float32))
-
-
 class Evaluator:
     """Evaluates models on the data of some clients of a federation.
 
-    Rows are sorted by label, so that everything that concerns the true label is a contiguous slice.
+    Rows are sorted by label, so that everything that concerns the true label is a contiguous slice;
+    a group is a client's split.
     Counts over a client's split are products with a 0/1 matrix, which are exact in any order;
     losses are added row after row, so no library's order of summation and no neighbour decides a
     bit.
     """
 
-    def __init__(self, prepared: TorchFederation, rows: SplitRows, device: torch.device) -> None:
+    def __init__(
+        self, prepared: TorchFederation, clients: Iterable[int], device: torch.device
+    ) -> None:
+        federation = prepared.federation
+        groups = [rows for client in clients for rows in federation.clients[client]]
+        rows = np.concatenate(groups)
+        group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+        order = np.argsort(federation.labels[rows], kind="stable")
+        rows, group = rows[order], group[order]
+        labels = np.arange(federation.num_classes + 1)
+        bounds = np.searchsorted(federation.labels[rows], labels).tolist()
         self._model = prepared.model
         self._inputs = prepared.inputs
-        self._num_classes, self._num_groups = rows.true.shape
-        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(rows.bounds)]
-        self._rows = torch.from_numpy(rows.index).to(device)
-        self._group = torch.from_numpy(rows.group).to(device)
-        self._sorted = torch.from_numpy(np.argsort(rows.group, kind="stable")).to(device)
-        counts = np.bincount(rows.group, minlength=self._num_groups)
+        self._num_classes, self._num_groups = federation.num_classes, len(groups)
+        self._spans = [slice(a, b) for a, b in itertools.pairwise(bounds)]
+        self._rows = torch.from_numpy(rows).to(device)
+        self._group = torch.from_numpy(group).to(device)
+        self._sorted = torch.from_numpy(np.argsort(group, kind="stable")).to(device)
+        counts = np.bincount(group, minlength=self._num_groups)
         self._start = torch.from_numpy(np.cumsum(counts) - counts).to(device)
         self._member: Tensor | None = None
-        if self._num_groups * len(rows.index) <= MAX_MEMBERSHIP:
-            groups = torch.arange(self._num_groups, device=device)
-            self._member = (self._group == groups[:, None]).float()
-        self._true = torch.from_numpy(rows.true).to(device)[:, None]
+        if self._num_groups * len(rows) <= MAX_MEMBERSHIP:
+            every = torch.arange(self._num_groups, device=device)
+            self._member = (self._group == every[:, None]).float()
+        true = np.stack([np.bincount(group[own], minlength=len(groups)) for own in self._spans])
+        self._true = torch.from_numpy(true.astype(np.float32)).to(device)[:, None]
         self._size = self._true.sum(0)
         self._kept: Tensor | None = None
 

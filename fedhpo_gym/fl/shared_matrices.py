@@ -14,20 +14,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.fl.participants import Items
-
-if TYPE_CHECKING:
-    from fedhpo_gym.fl.models.torch_model import TorchModel
-
 
 TILE = 32
 """Rows of shared products and of corrections are filled up to a multiple of it: every new shape of
@@ -229,15 +223,6 @@ MAX_KEPT = 2**13
 """Rows that corrections of clients that train together hold, at most."""
 MORE = 8
 """How many times more both are where a model takes the step of all items together."""
-
-
-def shared_names(
-    model: TorchModel, algorithm: Algorithm, personal: frozenset[str]
-) -> frozenset[str]:
-    """Return the parameters that need not be written for every client."""
-    if algorithm.keeps_copy or algorithm.reads_uploads:
-        return frozenset()
-    return model.shareable - personal
 
 
 def sharing_courses(

@@ -17,7 +17,7 @@ from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.local_training import Evaluator, LocalTraining, lay_out
+from fedhpo_gym.fl.local_training import Evaluator, LocalTraining
 from fedhpo_gym.fl.models.torch_model import (
     Parameters,
     TorchFederation,
@@ -32,7 +32,6 @@ from fedhpo_gym.fl.shared_matrices import (
     SharedMatrices,
     SharedMatrix,
     Workspace,
-    shared_names,
     sharing_courses,
     split_cohorts,
 )
@@ -67,7 +66,8 @@ class TorchTrainer(Trainer):
         self._local = LocalTraining(prepared, device)
         self._averaging = Averaging(self.model.together, device)
         self._evaluators: dict[int | None, Evaluator] = {}
-        self._shared_names = shared_names(self.model, algorithm, self.personal)
+        written = algorithm.keeps_copy or algorithm.reads_uploads  # for every client
+        self._shared_names = frozenset() if written else self.model.shareable - self.personal
         self._sharing: tuple[Roster | None, Bools] = None, np.empty(0, dtype=np.bool_)
 
     def _index(self, values: NDArray[Any]) -> Tensor:
@@ -294,8 +294,8 @@ class TorchTrainer(Trainer):
 
     def measure(self, values: Parameters, client: int | None = None) -> NDArray[np.float32]:
         if client not in self._evaluators:
-            rows = lay_out(self.federation, None if client is None else [client])
-            self._evaluators[client] = Evaluator(self._prepared, rows, self._device)
+            clients = range(self.federation.num_clients) if client is None else [client]
+            self._evaluators[client] = Evaluator(self._prepared, clients, self._device)
         return self._evaluators[client](values)
 
     def measure_own(self, values: Parameters, client: Rows) -> NDArray[np.float32]:
