@@ -57,7 +57,6 @@ class RunningCourses(Courses):
         self._batch = self._new_batch(self._where)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be made again."""
         state = {k: v for k, v in self.__dict__.items() if k not in ("_batch", "_first")}
         return {**state, "states": self._batch.snapshot(), "courses": self._batch.courses}
 

@@ -173,7 +173,6 @@ class Estimate:
         return self.core_hours / self.workers
 
     def __str__(self) -> str:
-        """Say it in one line."""
         plural = "s" if self.workers > 1 else ""
         return (
             f"{self.name}: {self.courses:,} courses, {self.rounds:,} rounds, about "

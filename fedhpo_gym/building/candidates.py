@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -333,58 +332,54 @@ def _network(rows: PreparedRows) -> dict[str, CurveRegressor]:
     return {"": train_network(rows, steps=steps, batch=batch)}
 
 
-CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
-    {
-        candidate.name: candidate
-        for candidate in (
-            Candidate(
-                "random_forest",
-                "forest",
-                {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
-                _random_forests,
-            ),
-            Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
-            Candidate(
-                "compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest
-            ),
-            Candidate(
-                "boosted_trees",
-                "forest",
-                {
-                    "n_estimators": BOOSTED_TREES,
-                    "max_depth": BOOSTED_DEPTH,
-                    "learning_rate": BOOSTED_RATE,
-                    "subsample": BOOSTED_SHARE,
-                    "stored": "float16",
-                },
-                _boosted_trees,
-            ),
-            Candidate(
-                "gaussian_process",
-                "exact_kernel",
-                {
-                    "kernel": "Matern 3/2",
-                    "points": f"at most {POINTS}",
-                    "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
-                },
-                _gaussian_process,
-            ),
-            Candidate(
-                "network",
-                "heads",
-                {
-                    "widths": list(WIDTHS),
-                    "optimizer": "Adam, cosine schedule, Huber loss",
-                    "epochs": (
-                        f"{NETWORK_EPOCHS} of batch {NETWORK_BATCH}, at least {FEWEST_STEPS} steps"
-                    ),
-                    "stored": "float16",
-                },
-                _network,
-            ),
-        )
-    }
-)
+CANDIDATES: Mapping[str, Candidate] = {
+    candidate.name: candidate
+    for candidate in (
+        Candidate(
+            "random_forest",
+            "forest",
+            {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
+            _random_forests,
+        ),
+        Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
+        Candidate("compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest),
+        Candidate(
+            "boosted_trees",
+            "forest",
+            {
+                "n_estimators": BOOSTED_TREES,
+                "max_depth": BOOSTED_DEPTH,
+                "learning_rate": BOOSTED_RATE,
+                "subsample": BOOSTED_SHARE,
+                "stored": "float16",
+            },
+            _boosted_trees,
+        ),
+        Candidate(
+            "gaussian_process",
+            "exact_kernel",
+            {
+                "kernel": "Matern 3/2",
+                "points": f"at most {POINTS}",
+                "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
+            },
+            _gaussian_process,
+        ),
+        Candidate(
+            "network",
+            "heads",
+            {
+                "widths": list(WIDTHS),
+                "optimizer": "Adam, cosine schedule, Huber loss",
+                "epochs": (
+                    f"{NETWORK_EPOCHS} of batch {NETWORK_BATCH}, at least {FEWEST_STEPS} steps"
+                ),
+                "stored": "float16",
+            },
+            _network,
+        ),
+    )
+}
 
 
 def forest_of(

@@ -52,11 +52,9 @@ class FittingRows:
     names: tuple[str, ...]  # of the columns
 
     def __len__(self) -> int:
-        """Return the number of courses."""
         return len(self.inputs)
 
     def __getitem__(self, index: NDArray[np.int64]) -> FittingRows:
-        """Return some of the courses."""
         own = {k: v[index] for k, v in vars(self).items() if k not in ("seed_weights", "names")}
         return replace(self, **own)
 

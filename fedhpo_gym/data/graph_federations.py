@@ -41,11 +41,14 @@ class GraphFederation(Federation):
         """Return the (n_i,) ascending node numbers of a client."""
         return np.flatnonzero(self.owner == client)
 
+    def client_edges(self, client: int) -> Indices:
+        """Return the (2, m_i) edges inside a client, in node numbers of the whole graph."""
+        return self.edges[:, self.owner[self.edges[0]] == client]
+
     def client_adjacency(self, client: int) -> SparseRows:
         """Return the (n_i, n_i) normalised adjacency of a client, in its own node numbers."""
         nodes = self.client_nodes(client)
-        inside = self.edges[:, self.owner[self.edges[0]] == client]
-        return normalised_adjacency(np.searchsorted(nodes, inside), len(nodes))
+        return normalised_adjacency(np.searchsorted(nodes, self.client_edges(client)), len(nodes))
 
     @cached_property
     def propagated(self) -> SparseRows:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -197,7 +196,7 @@ SST2 = Sst2Source(
     sha256="d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
     inside="SST-2",
     folder="sst2/glue",
-    sizes=MappingProxyType({"train.tsv": 67_349, "dev.tsv": 872, "test.tsv": 1_821}),
+    sizes={"train.tsv": 67_349, "dev.tsv": 872, "test.tsv": 1_821},
 )
 
 COLA = ColaSource(
@@ -208,13 +207,11 @@ COLA = ColaSource(
     url="https://nyu-mll.github.io/CoLA/cola_public_1.1.zip",
     inside="cola_public/raw",
     folder="cola/raw",
-    sizes=MappingProxyType(
-        {
-            "in_domain_train.tsv": 8_551,
-            "in_domain_dev.tsv": 527,
-            "out_of_domain_dev.tsv": 516,
-            "in_domain.tsv": 9_608,
-            "out_of_domain.tsv": 1_049,
-        }
-    ),
+    sizes={
+        "in_domain_train.tsv": 8_551,
+        "in_domain_dev.tsv": 527,
+        "out_of_domain_dev.tsv": 516,
+        "in_domain.tsv": 9_608,
+        "out_of_domain.tsv": 1_049,
+    },
 )

@@ -203,18 +203,15 @@ class Steps:
         """Return the steps, as many at once as may be laid out; few are kept."""
         if self._kept is not None:
             return self._kept
-        made = (self._portion(steps) for steps in self._split())
+        row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
+        per_item = math.prod(self._prepared.inputs[row].shape) * self._width
+        portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
+        parts = np.split(np.arange(len(portion)), np.flatnonzero(np.diff(portion)) + 1)
+        made = (self._portion(steps) for steps in parts if len(steps))
         if int(self._active.sum()) * self._width > MAX_KEPT:
             return made
         self._kept = list(made)
         return self._kept
-
-    def _split(self) -> Iterator[NDArray[np.int64]]:
-        row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
-        per_item = math.prod(self._prepared.inputs[row].shape) * self._width
-        portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
-        steps = np.arange(len(self._active))
-        return filter(len, np.split(steps, np.flatnonzero(np.diff(portion)) + 1))
 
     def _portion(self, steps: NDArray[np.int64]) -> _Portion:
         active = self._active[steps]
@@ -287,7 +284,6 @@ class Draws:
     """The random numbers of local training in one round, from a stream of each client's own."""
 
     def __init__(self, names: Names) -> None:
-        """Start the streams of a round; `names` say for whom numbers are drawn."""
         self._names = names
         self._streams: dict[int, np.random.Generator] = {}
 

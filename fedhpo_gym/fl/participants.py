@@ -71,7 +71,6 @@ class Items:
     num_sampled: NDArray[np.int64]  # (items,) clients the course samples
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return len(self.course)
 
     def take(self, index: NDArray[np.intp] | slice) -> Items:

@@ -64,7 +64,6 @@ class SharedMatrix:
     def __init__(
         self, start: Tensor, dtype: torch.dtype, ranks: Sequence[int], buffers: Workspace, name: str
     ) -> None:
-        """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
         self._bounds = list(itertools.accumulate((_up(r, TILE) for r in ranks), initial=0))
         self._filled = [0] * len(ranks)
@@ -268,7 +267,6 @@ class SharedMatrices:
     """The matrices of clients of one course in one round; clients that still train come first."""
 
     def __init__(self, start: Tensor, dtype: torch.dtype, clients: int, rows: int) -> None:
-        """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
         self._left = self._rounded.new_zeros((clients, rows, start.shape[0]))
         self._right = self._rounded.new_zeros((clients, rows, start.shape[1]))

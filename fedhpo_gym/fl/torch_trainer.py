@@ -54,7 +54,6 @@ class TorchTrainer(Trainer):
         device: torch.device,
         buffers: Workspace,
     ) -> None:
-        """Train on a federation; `buffers` is memory that is used again."""
         self._prepared = prepared
         self._device = device
         self._buffers = buffers

@@ -57,6 +57,7 @@ Key = tuple[object, ...]
 class _CachedCourse:
     """What is known of a course: its curve, and the course itself while it stands still."""
 
+    request: CourseRequest
     curve: Curve
     course: RemoteCourse | None
     rounds: int
@@ -157,7 +158,7 @@ class FederatedScope(Backend):
             assert kept.course is not None  # noqa: S101 - it goes on
             self._train(kept, kept.course, fidelity.round, seed)
             if kept.curve.diverged_at:
-                self._take_first(kept, configuration, fidelity, seed)
+                self._take_first(kept)
         self._forget(configuration)
         return kept
 
@@ -196,21 +197,16 @@ class FederatedScope(Backend):
         if self._samples is None:
             counts = sample_counts(course.evaluate(), self.task.num_clients)
             self._samples = np.stack([counts] * len(self.seeds))
-        return _CachedCourse(Curve(self._samples[self.seeds.index(seed)]), course, 0)
+        return _CachedCourse(request, Curve(self._samples[self.seeds.index(seed)]), course, 0)
 
-    def _take_first(
-        self, kept: _CachedCourse, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
-    ) -> None:
+    def _take_first(self, kept: _CachedCourse) -> None:
         """End a course that diverged; its last finite model may be the one that it began with."""
         kept.end()
         if kept.curve.rounds:
             return
-        fresh = self._new(configuration, fidelity, seed)
-        assert fresh.course is not None  # noqa: S101 - it is new
-        assert self._samples is not None  # noqa: S101 - likewise
-        samples = self._samples[self.seeds.index(seed)]
-        found = first_metrics(fresh.course.evaluate(), samples)
-        fresh.course.drop()
+        fresh = RemoteCourse(self._peer, kept.request, self._limit_s)
+        found = first_metrics(fresh.evaluate(), kept.curve.num_samples)
+        fresh.drop()
         kept.curve.rounds.append(0)
         kept.curve.metrics.append(found)
 

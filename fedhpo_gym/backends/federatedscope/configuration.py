@@ -159,11 +159,6 @@ def server_values(values: Mapping[str, Value]) -> dict[str, float]:
     return {ours: float(values[name]) for name, ours in names.items() if name in values}
 
 
-def proximal_entries(values: Mapping[str, Value]) -> Entries:
-    """Return what FedProx reads in the middle of a course: its wrapper has copied `fedprox.mu`."""
-    return {"regularizer.mu": float(values["mu"])} if "mu" in values else {}
-
-
 def _model_entries(task: Task, values: Mapping[str, Value], layout: str) -> Entries:
     found: Entries = {"model.out_channels": task.num_classes, "trainer.type": "general"}
     if task.model == "LR":

@@ -24,7 +24,6 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     first_metrics,
     is_finite,
     local_entries,
-    proximal_entries,
     require_layout,
     require_supported,
     server_values,
@@ -128,7 +127,6 @@ class FederatedScopeCourses(Courses):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be made again."""
         courses = [replace(one, remote=None, done=0) for one in self._courses]
         state = {k: v for k, v in self.__dict__.items() if k not in ("_lease", "_first")}
         return {**state, "_courses": courses}
@@ -202,11 +200,9 @@ class FederatedScopeCourses(Courses):
 
     def advance(self, rounds: int) -> Report:
         heard = [self._advanced(one, rounds) for one in self._courses]
-        for one, listener in zip(self._courses, heard, strict=True):
+        for position, (one, listener) in enumerate(zip(self._courses, heard, strict=True)):
             if one.state.metrics is None:  # it diverged before it ever was finite
-                position = self._courses.index(one)
-                metrics = self.first_metrics([position])[0]
-                one.state = replace(one.state, metrics=metrics)
+                one.state = replace(one.state, metrics=self.first_metrics([position])[0])
             listener.metrics = one.state.metrics
         shapes = {name: [getattr(one, name) for one in heard] for name in CourseListener.ARRAYS}
         return Report(
@@ -225,12 +221,8 @@ class FederatedScopeCourses(Courses):
                 f"{type(snapshot.state).__name__}"
             )
         one, state = self._courses[position], snapshot.state
-        if (
-            one.instance != snapshot.instance
-            or one.state.steps[: one.done] != state.steps[: one.done]
-        ):
-            one.end()
-        if one.done > len(state.steps):
+        known = one.state.steps[: one.done] == state.steps[: one.done]
+        if one.instance != snapshot.instance or not known or one.done > len(state.steps):
             one.end()
         last = state.steps[-1] if state.steps else self._start
         self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
@@ -300,7 +292,10 @@ class FederatedScopeCourses(Courses):
         }
 
     def _client_entries(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        return {**local_entries(values, CURRENT), **proximal_entries(values)}
+        entries = local_entries(values, CURRENT)
+        if "mu" in values:  # in the middle of a course: FedProx's wrapper has copied `fedprox.mu`
+            entries["regularizer.mu"] = float(values["mu"])
+        return entries
 
     def _samples(self, index: int) -> NDArray[np.int64]:
         instance = self._instances[index]
@@ -321,7 +316,6 @@ class CourseListener:
     def __init__(
         self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
     ) -> None:
-        """Know nothing yet, with `num_samples` (clients, splits)."""
         splits = (len(SPLITS), len(METRICS))
         self.before_first = 0  # rounds that the course had finished before
         self.metrics: Metrics | None = None  # after the last round, once they are said

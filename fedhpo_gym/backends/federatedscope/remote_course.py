@@ -132,17 +132,16 @@ class Curve:
     """The learning curve of a course, as it is heard."""
 
     def __init__(self, num_samples: NDArray[np.integer]) -> None:
-        """Know nothing yet; `num_samples` is (clients, splits)."""
         self.rounds: list[int] = []  # after which the model was evaluated
         self.metrics: list[Metrics] = []  # (clients, splits, metrics) of each
         self.diverged_at = 0  # the round in which it left the finite numbers; 0 for never
-        self._samples = num_samples
+        self.num_samples = num_samples
 
     def hear(self, message: Message) -> None:
         """Take in what was said of a round; other messages are not for a curve."""
         if "round" not in message:
             return
-        found = configuration.client_metrics(message.get("clients"), self._samples)
+        found = configuration.client_metrics(message.get("clients"), self.num_samples)
         self.take(configuration.whole(message, "round"), found)
 
     def take(self, finished: int, found: Metrics) -> None:
@@ -180,8 +179,9 @@ def arrays_of(federation: Federation) -> Arrays:
     """Return the samples of every client, numbered from 1, by split; or one graph per client."""
     arrays: Arrays = {"num_clients": np.array(federation.num_clients)}
     if isinstance(federation, GraphFederation):
-        for client in range(federation.num_clients):
-            arrays |= _graph(federation, client)
+        for client, splits in enumerate(federation.clients):
+            nodes, edges = federation.client_nodes(client), federation.client_edges(client)
+            arrays |= graph_arrays(federation, client + 1, nodes, edges, splits)
         return arrays
     for number, client_rows in enumerate(federation.clients, start=1):
         for split, rows in zip(SPLITS, client_rows, strict=True):
@@ -198,13 +198,6 @@ def network_inputs(features: Features) -> NDArray[np.float32]:
     images = values[:, None] if values.ndim == 3 else values.transpose(0, 3, 1, 2)
     pixels = images.astype(np.float32) / np.float32(255.0)
     return np.ascontiguousarray((pixels - np.float32(MEAN)) / np.float32(STD))
-
-
-def _graph(federation: GraphFederation, client: int) -> Arrays:
-    """Return the graph that a client knows: its own nodes, and the edges between them."""
-    inside = federation.edges[:, federation.owner[federation.edges[0]] == client]
-    nodes, splits = federation.client_nodes(client), federation.clients[client]
-    return graph_arrays(federation, client + 1, nodes, inside, splits)
 
 
 def graph_arrays(

@@ -113,7 +113,6 @@ class TorchFederation:
         device: torch.device,
         precision: str = "float32",
     ) -> None:
-        """Put a federation on a device; `architecture` shapes the model."""
         self.federation = federation
         self.model = model.for_federation(federation, device, **dict(architecture))
         self.model.precision = precision
