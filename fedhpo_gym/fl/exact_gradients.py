@@ -23,14 +23,9 @@ Arrays = Mapping[str, NDArray[np.float32]]
 Values = Mapping[str, Tensor]
 
 
-def has_exact(family: str) -> bool:
-    """Return whether a family has a plain form here."""
-    return family in _LOGITS
-
-
 def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.float64]]:
     """Return by how much one step on all rows of every client moves the server's parameters."""
-    federation, logits = case.federation, _LOGITS[case.family]
+    federation, logits = case.federation, LOGITS[case.family]
     moved = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in start.items()}
     sizes = federation.num_samples[:, 0]
     for client, size in enumerate(sizes.tolist()):
@@ -111,9 +106,10 @@ def _transformer(case: Case, p: Values, _: int, rows: NDArray[np.int64]) -> Tens
     return model._forward(dict(p), p[WORDS][tokens.long()], tokens, lambda x: x)
 
 
-_LOGITS: Mapping[str, Callable[[Case, Values, int, NDArray[np.int64]], Tensor]] = {
+LOGITS: Mapping[str, Callable[[Case, Values, int, NDArray[np.int64]], Tensor]] = {
     "CNN": _convolutional,
     "GNN": _graph,
     "Hetero": _graphs,
     "BERT": _transformer,
 }
+"""The plain form of a family, where it has one."""

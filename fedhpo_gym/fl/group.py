@@ -12,7 +12,7 @@ from fedhpo_gym.fl.course import Course, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
 from fedhpo_gym.fl.records import CourseState, Feedback
-from fedhpo_gym.fl.trainer import LocalResult, Rows, Trainer, Values
+from fedhpo_gym.fl.trainer import LocalResult, Rows, Terms, Trainer, Values
 
 
 class Group:
@@ -133,15 +133,15 @@ class Group:
             received = trainer.receive(start, items, "received", shared)
         if algorithm.keeps_copy:
             own = self._with_own(local, items)
-            trainer.run(own, items, self._settings, names, pull, received)
+            trainer.run(own, items, self._settings, names, Terms(pull, received))
             self._keep(items, own)
-            trainer.run(local, items, self._settings, names)
+            trainer.run(local, items, self._settings, names, Terms())
             return LocalResult(items, received, local, shared)
         if trainer.kept:
             local = self._with_own(local, items)
             received = None if received is None else self._with_own(received, items)
-        shift = algorithm.correction(context)
-        trainer.run(local, items, self._settings, names, pull, received, shared, shift)
+        terms = Terms(pull, received, shared, algorithm.correction(context))
+        trainer.run(local, items, self._settings, names, terms)
         self._keep(items, local)
         return LocalResult(items, received, local, shared)
 

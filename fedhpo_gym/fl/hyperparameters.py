@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -85,11 +84,17 @@ class Hyperparameters:
         if whose not in self._known:
             self._known[whose] = self._read(whose)
         array = self._trainer.array
+
+        def normal(purpose: str, like: Array) -> Array:
+            from fedhpo_gym.fl.compiled.rng import normal_of
+
+            return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))
+
         return Context(
             **self._known[whose],
             num_clients=self._num_clients,
             horizon=self._horizon,
-            normal=partial(_normal, array, names),
+            normal=normal,
             local=lambda: self._local(whose),
             norm=self._trainer.norm,
             variates=variates,
@@ -135,10 +140,3 @@ class Hyperparameters:
             for client, own in value.own:
                 row[client] = own
         return values.ravel()
-
-
-def _normal(array: Callable[[Any], Array], names: Names, purpose: str, like: Array) -> Array:
-    """Return what `Context.normal` draws."""
-    from fedhpo_gym.fl.compiled.rng import normal_of
-
-    return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))

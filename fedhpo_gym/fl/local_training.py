@@ -21,7 +21,7 @@ from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
 from fedhpo_gym.fl.models.torch_model import Minibatch, TorchFederation, fit, sum_classes
 from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
+from fedhpo_gym.fl.trainer import Terms
 
 MAX_LOGITS = 2**19
 """Logits that are computed at once, unless a single course has more."""
@@ -318,23 +318,16 @@ class LocalTraining:
         items: Items,
         settings: Hyperparameters,
         names: Names,
-        pull: Tensor | None = None,
-        anchor: Parameters | None = None,
-        shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
-        shift: Parameters | None = None,
+        terms: Terms,
     ) -> None:
         """Train (own, items, ..) parameters in place, as `Trainer.run` says."""
-        plans = self._planned(items, settings, pull)
+        plans = self._planned(items, settings, terms.pull)
         named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
         drawn = [(names.seed, *name) for part in named for name in part.distinct[0]]
         streams = iter(self._streams(drawn))
         for plan, part in zip(plans, named, strict=True):
             own = list(itertools.islice(streams, len(part.distinct[0])))
-            towards = _of(anchor, plan.span) if pull is not None and anchor is not None else {}
-            added = _of(shift or {}, plan.span)
-            self._train(
-                _of(parameters, plan.span), plan, Draws(part), own, towards, shared or {}, added
-            )
+            self._train(_of(parameters, plan.span), plan, Draws(part), own, terms)
 
     def _planned(
         self, items: Items, settings: Hyperparameters, pull: Tensor | None
@@ -372,11 +365,11 @@ class LocalTraining:
         plan: Plan,
         draws: Draws,
         streams: Sequence[np.random.Generator],
-        anchor: Parameters,
-        shared: Mapping[str, SharedMatrix | SharedMatrices],
-        shift: Parameters,
+        terms: Terms,
     ) -> None:
         """Train items of one width."""
+        anchor, shift = (_of(value or {}, plan.span) for value in (terms.anchor, terms.shift))
+        shared = terms.shared or {}
         trained = [name for name in parameters if name not in self._model.buffers]
         part, count = parameters, len(plan.steps.items)
         now = plan.first(count)

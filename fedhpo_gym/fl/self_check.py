@@ -171,11 +171,11 @@ def _gradient(case: Case) -> Iterator[Verdict]:
     """Compare one full-batch step of all clients with the same in float64."""
     try:
         with needing("differentiating in float64", "torch", "torch", "torch"):
-            from fedhpo_gym.fl.exact_gradients import exact_step, has_exact
+            from fedhpo_gym.fl.exact_gradients import LOGITS, exact_step
     except MissingDependencyError as error:
         yield Verdict(case.family, GRADIENT, None, str(error))
         return
-    if not has_exact(case.family):
+    if case.family not in LOGITS:
         return
     settings = {"learning_rate": 0.5, "weight_decay": 0.0, "step_size": 1, "pretrained": 0.0}
     batch = _batch(case, [Course({**settings, "dropout": 0.0}, 1.0, 1)])

@@ -35,7 +35,7 @@ from fedhpo_gym.fl.shared_matrices import (
     sharing_courses,
     split_cohorts,
 )
-from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
+from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -207,17 +207,9 @@ class TorchTrainer(Trainer):
         return sent
 
     def run(
-        self,
-        local: Parameters,
-        items: Items,
-        settings: Hyperparameters,
-        names: Names,
-        pull: Tensor | None = None,
-        anchor: Parameters | None = None,
-        shared: Mapping[str, Any] | None = None,
-        shift: Parameters | None = None,
+        self, local: Parameters, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
-        self._local.run(local, items, settings, names, pull, anchor, shared, shift)
+        self._local.run(local, items, settings, names, terms)
 
     def updates(self, local: Parameters, received: Parameters) -> Parameters:
         return {

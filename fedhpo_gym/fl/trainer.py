@@ -32,6 +32,15 @@ class LocalResult(NamedTuple):
     shared: Mapping[str, Any]
 
 
+class Terms(NamedTuple):
+    """What bends the local steps of items besides weight decay."""
+
+    pull: Array | None = None  # (items,) strength of the pull towards `anchor`
+    anchor: Values | None = None
+    shared: Mapping[str, Any] | None = None  # what `Trainer.shared` returned
+    shift: Parameters | None = None  # added to gradients
+
+
 class Trainer(ABC):
     """Trains courses of one federation and model shape, and does arithmetic on their parameters."""
 
@@ -141,15 +150,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def run(
-        self,
-        local: Values,
-        items: Items,
-        settings: Hyperparameters,
-        names: Names,
-        pull: Array | None = None,
-        anchor: Values | None = None,
-        shared: Mapping[str, Any] | None = None,
-        shift: Parameters | None = None,
+        self, local: Values, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
         """Train parameters of items in place, through all local steps of a round."""
 

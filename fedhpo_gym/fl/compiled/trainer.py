@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from fedhpo_gym.fl.compiled.training import Rows, Settings
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.models.model import CompiledModel, Layout, flat_rows
 from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
+from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
 
 Numbers = NDArray[np.float32]
 _NOBODY = np.empty((0, 0), dtype=np.float32)
@@ -146,29 +146,21 @@ class CompiledTrainer(Trainer):
         return start[items.course]
 
     def run(
-        self,
-        local: Numbers,
-        items: Items,
-        settings: Hyperparameters,
-        names: Names,
-        pull: Any | None = None,
-        anchor: Numbers | None = None,
-        shared: Mapping[str, Any] | None = None,
-        shift: Parameters | None = None,
+        self, local: Numbers, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
         rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
         chosen = Settings(
             settings.rate[rows],
             settings.decay[rows],
-            none if pull is None else pull,
+            none if terms.pull is None else terms.pull,
             none if settings.momentum is None else settings.momentum[rows],
             items.batch_size,
             items.epochs,
         )
         added = _NOBODY
-        if shift:
+        if terms.shift:
             added = self.zeros(len(items))
-            self._layout.write(added, shift)
+            self._layout.write(added, terms.shift)
         training.train(
             self._data,
             self._train_rows,
@@ -178,7 +170,7 @@ class CompiledTrainer(Trainer):
             np.argsort(items.client, kind="stable"),
             ~settings.stopped,
             local,
-            _NOBODY if pull is None or anchor is None else anchor,
+            _NOBODY if terms.pull is None or terms.anchor is None else terms.anchor,
             added,
             self.model.memory(int(items.width.max())),
         )
