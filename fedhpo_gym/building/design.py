@@ -107,11 +107,6 @@ class Design(ABC, Generic[U]):
         """Names of the splits and of the metrics of every curve; cards hold them, too."""
         return self.task.splits, self.task.metric_names
 
-    def card_axes(self) -> dict[str, list[str]]:
-        """Return what cards say of `axes`."""
-        splits, metrics = self.axes
-        return {"splits": list(splits), "metrics": list(metrics)}
-
     def plan(self) -> dict[str, Any]:
         """Return everything that decides a course's numbers; a resumed build must have the same."""
         task = self.task
@@ -433,7 +428,8 @@ class GridDesign(Design[GridUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
-            **self.card_axes(),
+            "splits": list(task.splits),
+            "metrics": list(task.metric_names),
             "fidelity_space": fidelity.to_dict(),
             "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),

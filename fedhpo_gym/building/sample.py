@@ -290,7 +290,8 @@ class SampleDesign(Design[SampleUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
-            **self.card_axes(),
+            "splits": list(task.splits),
+            "metrics": list(task.metric_names),
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,

@@ -45,7 +45,6 @@ class ClientStreams:
     """The same as `client_streams`, for few clients round after round."""
 
     def __init__(self, num_clients: int) -> None:
-        """Prepare streams of the clients of federations that have that many."""
         self._clients = np.arange(num_clients)
         self._ahead = MAX_PREPARED // num_clients
         self._words: dict[tuple[int, int], NDArray[np.uint64]] = {}
