@@ -117,7 +117,6 @@ class Algorithm(ABC):
             parameters: those that `server_update` is called with.
             context: of the courses.
         """
-        del parameters, context
         return {}
 
     def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
@@ -127,7 +126,6 @@ class Algorithm(ABC):
             names: all parameters of the model.
             norms: those of its normalisation layers.
         """
-        del names, norms
         return frozenset()
 
     def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
@@ -137,7 +135,6 @@ class Algorithm(ABC):
             parameters: global parameters that are trained; running statistics travel as they are.
             context: of the courses.
         """
-        del context
         return parameters
 
     def pull(self, context: Context) -> Array | None:
@@ -146,12 +143,10 @@ class Algorithm(ABC):
         The (items,) coefficient mu of the term mu / 2 ||w - w_broadcast||^2 of the local
         objective; None, unless overridden, for no such term.
         """
-        del context
         return None
 
     def correction(self, context: Context) -> Parameters:
         """Return what is added to the gradients of local steps: nothing by default."""
-        del context
         return {}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
@@ -163,7 +158,6 @@ class Algorithm(ABC):
             parameters: those that `server_update` is called with.
             context: of the courses.
         """
-        del parameters, context
         return {}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:
@@ -174,7 +168,6 @@ class Algorithm(ABC):
                 the algorithm `sends_updates`.
             context: of the items.
         """
-        del context
         return parameters
 
     @abstractmethod

@@ -66,7 +66,6 @@ class DPFedAvg(Algorithm):
         self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
     ) -> float:
         """Return z as training has it: in single precision."""
-        del size
         noise, epsilon, delta = (float(np.float32(given[name])) for name in self.private)
         return planned_noise(epsilon, delta, horizon, share) if epsilon > 0.0 else noise
 
@@ -76,7 +75,6 @@ class DPFedAvg(Algorithm):
         return {**moved, FACTOR: one[None]}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        del parameters
         return {BELOW: (0.0 * context.hyperparameters["update_clip"])[None]}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:

@@ -13,5 +13,4 @@ class FedAvg(Algorithm):
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
-        del parameters, context
         return average, state

@@ -25,7 +25,6 @@ class FedNova(FedOpt):
     sends_updates = True
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        del parameters
         return {LENGTH: (0.0 * context.hyperparameters["server_momentum"])[None]}
 
     def upload(self, parameters: Parameters, context: Context) -> Parameters:

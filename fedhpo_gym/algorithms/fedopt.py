@@ -21,7 +21,6 @@ class FedOpt(Algorithm):
     )
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        del context
         return {name: value - value for name, value in parameters.items()}
 
     def server_update(

@@ -18,5 +18,4 @@ class Local(FedAvg):
     copies = 0
 
     def personal(self, names: Collection[str], norms: Collection[str]) -> frozenset[str]:
-        del norms
         return frozenset(names)

@@ -46,7 +46,6 @@ class NbAFL(FedAvg):
         self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]
     ) -> float:
         """Return w_clip T c / (n epsilon) over 2 w_clip sqrt(d) / n."""
-        del share
         noise = horizon * float(given["constant"]) / float(given["epsilon"])
         return noise / (2.0 * math.sqrt(size()))
 

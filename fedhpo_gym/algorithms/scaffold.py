@@ -36,7 +36,6 @@ class Scaffold(Algorithm):
     keeps_variates = True
 
     def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        del context
         return {VARIATE + name: value - value for name, value in parameters.items()}
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:

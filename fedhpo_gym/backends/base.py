@@ -99,7 +99,13 @@ class Backend(ABC):
 
     def evaluate_many(self, queries: Sequence[Query]) -> Evaluations:
         """Return the answers to queries, checked as in `evaluate`; what trains, trains together."""
-        checked = [self._checked_query(*query) for query in queries]
+        checked: list[CheckedQuery] = []
+        for configuration, fidelity in queries:
+            legal = self.space.validate(configuration)
+            asked = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
+            valid = self.check_fidelity(asked)
+            exact = Fidelity(int(valid["round"]), float(valid["client_sample_rate"]))
+            checked.append((legal, exact))
         return self.look_up(query_columns(self.space, checked))
 
     @abstractmethod
@@ -125,15 +131,6 @@ class Backend(ABC):
         """Return values of some fidelity dimensions as the legal numbers they equal."""
         space = self.fidelity_space
         return {name: space[name].validate(value, "fidelity") for name, value in values.items()}
-
-    def _checked_query(
-        self, configuration: Mapping[str, object], fidelity: Fidelity
-    ) -> CheckedQuery:
-        checked = self.space.validate(configuration)
-        request = {"round": fidelity.round, "client_sample_rate": fidelity.client_sample_rate}
-        valid = self.check_fidelity(request)
-        exact = Fidelity(int(valid["round"]), float(valid["client_sample_rate"]))
-        return checked, exact
 
 
 class StoredBackend(Backend):

@@ -57,7 +57,6 @@ class RunningCourses(Courses):
         self._batch = self._new_batch(self._where)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be made again."""
         state = {k: v for k, v in self.__dict__.items() if k not in ("_batch", "_first")}
         return {**state, "states": self._batch.snapshot(), "courses": self._batch.courses}
 
@@ -85,7 +84,6 @@ class RunningCourses(Courses):
 
     @property
     def most_samples(self) -> NDArray[np.int64]:
-        """(clients,) the most training samples a client has on any instance; makes them all."""
         each = [self._federation(index).num_samples for index in range(len(self._instances))]
         most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
         return most
@@ -102,7 +100,6 @@ class RunningCourses(Courses):
         self._batch.restart(positions)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
-        """Return (positions, clients, splits, metrics) of courses at round 0."""
         found = []
         for index in (self._where[position] for position in positions):
             if index not in self._first:

@@ -68,7 +68,6 @@ class Raw(Backend):
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         """Return the answers to B queries; queries that are asked together train together."""
-        del reads
         parts = self._portions(self.queries(columns))
         return Evaluations.stack([answer for part in parts for answer in self._answers(part)])
 
@@ -104,10 +103,12 @@ class Raw(Backend):
             self._kept[key] = found[key]
             self._kept.move_to_end(key)
         self._forget()
-        return [
-            self._answer(found[key].curves, fidelity)
-            for key, (_, fidelity) in zip(keys, queries, strict=True)
-        ]
+        answers = []
+        for key, (_, fidelity) in zip(keys, queries, strict=True):
+            curves = found[key].curves
+            known = (curves.metrics, curves.rounds, curves.diverged_at)
+            answers.append(evaluation_of(*known, self._samples, self.seeds, fidelity))
+        return answers
 
     def _forget(self) -> None:
         """Keep the latest courses only: as many as there is room for, and at least one."""
@@ -116,10 +117,6 @@ class Raw(Backend):
             used += kept.size
             if number and (used > MAX_NUMBERS or number >= MAX_KEPT):
                 del self._kept[key]
-
-    def _answer(self, curves: Curves, fidelity: Fidelity) -> Evaluation:
-        known = (curves.metrics, curves.rounds, curves.diverged_at)
-        return evaluation_of(*known, self._samples, self.seeds, fidelity)
 
     def _trained(self, wanted: Mapping[_Key, _Request]) -> dict[_Key, _CachedCourses]:
         """Return courses with the rounds wanted; those that stand alike train together."""

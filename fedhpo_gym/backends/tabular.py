@@ -41,6 +41,4 @@ class Tabular(StoredBackend):
         return tuple(f"table-sha256:{sha256}" for sha256 in self._table.former)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries; a table has all metrics at hand."""
-        del reads
         return self._table.look_up(columns, self.seeds)

@@ -96,10 +96,7 @@ def make_course(
     seed: int,
     num_samples: NDArray[np.int64] | None = None,
 ) -> Course:
-    """Return the course of a configuration, with what the task fixes.
-
-    Shapes: `num_samples` (clients,).
-    """
+    """Return the course of a configuration, with what the task fixes; `num_samples` (clients,)."""
     clock = job_clock(task, configuration, client_sample_rate, num_samples)
     settings = {**task.all_settings, **task.space.numbers(configuration)}
     return Course(settings, client_sample_rate, seed, clock)
@@ -182,7 +179,15 @@ def label_frequencies(federation: Federation, own: bool, squared: bool) -> dict[
     """Return loss and accuracy of label frequencies, each at least once in training data."""
     counts = np.stack(list(_counts(federation, own)))
     train = counts[:, SPLITS.index("train")]
-    losses = (_squared_errors if squared else _cross_entropies)(train, counts.sum(axis=1) > 0)
+    if squared:  # distances of classes from the mean one
+        labels = np.arange(federation.num_classes)
+        mean = (train * labels).sum(axis=1, keepdims=True) / train.sum(axis=1, keepdims=True)
+        losses = (labels - mean) ** 2
+    else:
+        known = counts.sum(axis=1) > 0
+        counted = np.where(known, np.maximum(train, 1), 0)
+        shares = counted / counted.sum(axis=1, keepdims=True)
+        losses = -np.log(np.where(known, shares, 1.0))
     hits = np.eye(federation.num_classes)[train.argmax(axis=-1)]
     found = {}
     for split in ("val", "test"):
@@ -199,18 +204,3 @@ def _counts(federation: Federation, own: bool) -> Iterator[NDArray[np.int64]]:
         rows = [np.concatenate([client[s] for client in group]) for s in range(len(SPLITS))]
         labels = [federation.labels[r] for r in rows]
         yield np.stack([np.bincount(y, minlength=federation.num_classes) for y in labels])
-
-
-def _cross_entropies(train: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return (groups, classes) losses of samples of a class."""
-    counted = np.where(known, np.maximum(train, 1), 0)
-    shares = counted / counted.sum(axis=1, keepdims=True)
-    return np.asarray(-np.log(np.where(known, shares, 1.0)))
-
-
-def _squared_errors(train: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return (groups, classes) squared distances of a class from the mean one."""
-    del known
-    labels = np.arange(train.shape[1])
-    mean = (train * labels).sum(axis=1, keepdims=True) / train.sum(axis=1, keepdims=True)
-    return np.asarray((labels - mean) ** 2)

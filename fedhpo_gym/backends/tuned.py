@@ -46,7 +46,6 @@ class TunedNumbers(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the fingerprints of its parts."""
         words = "\n".join(f"{value!r} {one.fingerprint}" for value, one in self._parts.items())
         return f"{self.name}-tuned-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
@@ -55,7 +54,6 @@ class TunedNumbers(Backend):
         return self._first.num_samples
 
     def why_refused(self, objective: str) -> str:
-        """Return why one of its parts refuses an objective; "" where all answer it."""
         return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
@@ -99,7 +97,8 @@ def open_tuned(
     values = stored_values(name, task, has_one)
     parts = {value: open_one(at_value(task, value)) for value in values}
     first = next(iter(parts.values()), None)
-    if first is None or len(parts) < FEWEST or not all(_alike(first, p) for p in parts.values()):
+    answered = [(one.space, one.fidelity_space, one.seeds) for one in parts.values()]
+    if first is None or len(parts) < FEWEST or answered != answered[:1] * len(parts):
         raise MissingDataError(
             f"`tune` needs stored numbers of at least {FEWEST} values of one setting, with the "
             f"same fidelities; backend={name!r} has {values} of "
@@ -108,11 +107,6 @@ def open_tuned(
         )
     kind = TunedTables if isinstance(first, StoredBackend) else TunedNumbers
     return kind(name, task, parts)
-
-
-def _alike(one: Backend, other: Backend) -> bool:
-    mine, theirs = ((b.space, b.fidelity_space, b.seeds) for b in (one, other))
-    return mine == theirs
 
 
 def stored_values(name: str, task: Task, has_one: Callable[[Task], bool]) -> list[float]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Generic
 
@@ -173,7 +173,6 @@ class Estimate:
         return self.core_hours / self.workers
 
     def __str__(self) -> str:
-        """Say it in one line."""
         plural = "s" if self.workers > 1 else ""
         return (
             f"{self.name}: {self.courses:,} courses, {self.rounds:,} rounds, about "
@@ -252,7 +251,7 @@ def compute_units(
 def _on_cluster(
     design: Design[U], units: Sequence[U], folder: Path, device: str, address: str
 ) -> None:
-    work = partial(UnitWork(design, folder.resolve(), device), advance=_nothing)
+    work = UnitWork(design, folder.resolve(), device)
     while units:
         with tqdm(total=len(units), unit="unit", desc=design.task.table_name) as bar:
             done = []
@@ -266,10 +265,6 @@ def _on_cluster(
             time.sleep(WAIT_S)
 
 
-def _nothing() -> None:
-    """Say nothing of how far a unit is."""
-
-
 @dataclass(frozen=True)
 class UnitWork(Generic[U]):
     """What a worker does with a unit: compute and store it, unless another build does."""
@@ -280,7 +275,7 @@ class UnitWork(Generic[U]):
     # of `try_laws` on this machine; None where each process finds out itself.
     verdict: str | None = None
 
-    def __call__(self, unit: U, advance: Callable[[], None]) -> bool:
+    def __call__(self, unit: U, advance: Callable[[], None] | None = None) -> bool:
         """Return whether the unit is stored now; if not, another build computes it."""
         with claim(self.folder, self.design.positions(unit)) as ours:
             if ours and not self.design.is_stored(unit, self.folder):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,10 @@ def fit_process(
     targets = rows.coefficients.astype(np.float64)
     inputs = rows.inputs.astype(np.float64)
     few = np.sort(order[:LIKELY_ROWS])
-    seen = seen_columns(rows.names, products=products)
+    replaced = COUNTS if products else ()
+    seen = np.array(
+        [products if is_product(n) else n not in replaced for n in rows.names], np.bool_
+    )
     most = np.full(len(seen), STRETCHES[1])
     if seeds_alike:
         most[-rows.seeds :] = ALIKE
@@ -75,13 +77,6 @@ def fit_process(
             "weights": weights.astype(np.float32),
         }
     )
-
-
-def seen_columns(names: Sequence[str], *, products: bool) -> NDArray[np.bool_]:
-    """Return which columns a process sees."""
-    replaced = COUNTS if products else ()
-    shown = (products if is_product(name) else name not in replaced for name in names)
-    return np.array([*shown], dtype=np.bool_)
 
 
 def likely_kernel(
@@ -278,25 +273,23 @@ def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     A tree cut at a depth is the tree grown to that depth, and ten of twenty trees are a forest of
     ten: the trees are independent and a split does not depend on what is below it.
     """
-    ensemble = _ensemble(
-        "RandomForestRegressor", n_estimators=max(FOREST_TREES), max_depth=max(FOREST_DEPTHS)
-    ).fit(rows.inputs, rows.coefficients)
+    settings = {"n_estimators": max(FOREST_TREES), "max_depth": max(FOREST_DEPTHS)}
+    ensemble = _fitter("ensemble", "RandomForestRegressor", **settings)
+    ensemble.fit(rows.inputs, rows.coefficients)
     return {
-        forest_variant(count, depth): forest_of(ensemble, count, depth)
+        f"n_estimators={count}, max_depth={depth}": forest_of(ensemble, count, depth)
         for count in FOREST_TREES
         for depth in FOREST_DEPTHS
     }
 
 
 def _extra_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _ensemble("ExtraTreesRegressor", n_estimators=10, max_depth=20).fit(
-        rows.inputs, rows.coefficients
-    )
-    return {"": forest_of(ensemble)}
+    ensemble = _fitter("ensemble", "ExtraTreesRegressor", n_estimators=10, max_depth=20)
+    return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients))}
 
 
 def _compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _ensemble("RandomForestRegressor", **COMPACT)
+    ensemble = _fitter("ensemble", "RandomForestRegressor", **COMPACT)
     return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
 
 
@@ -339,63 +332,54 @@ def _network(rows: PreparedRows) -> dict[str, CurveRegressor]:
     return {"": train_network(rows, steps=steps, batch=batch)}
 
 
-CANDIDATES: Mapping[str, Candidate] = MappingProxyType(
-    {
-        candidate.name: candidate
-        for candidate in (
-            Candidate(
-                "random_forest",
-                "forest",
-                {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
-                _random_forests,
-            ),
-            Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
-            Candidate(
-                "compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest
-            ),
-            Candidate(
-                "boosted_trees",
-                "forest",
-                {
-                    "n_estimators": BOOSTED_TREES,
-                    "max_depth": BOOSTED_DEPTH,
-                    "learning_rate": BOOSTED_RATE,
-                    "subsample": BOOSTED_SHARE,
-                    "stored": "float16",
-                },
-                _boosted_trees,
-            ),
-            Candidate(
-                "gaussian_process",
-                "exact_kernel",
-                {
-                    "kernel": "Matern 3/2",
-                    "points": f"at most {POINTS}",
-                    "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
-                },
-                _gaussian_process,
-            ),
-            Candidate(
-                "network",
-                "heads",
-                {
-                    "widths": list(WIDTHS),
-                    "optimizer": "Adam, cosine schedule, Huber loss",
-                    "epochs": (
-                        f"{NETWORK_EPOCHS} of batch {NETWORK_BATCH}, at least {FEWEST_STEPS} steps"
-                    ),
-                    "stored": "float16",
-                },
-                _network,
-            ),
-        )
-    }
-)
-
-
-def forest_variant(count: int, depth: int) -> str:
-    """Return how the card calls one setting of the random forest."""
-    return f"n_estimators={count}, max_depth={depth}"
+CANDIDATES: Mapping[str, Candidate] = {
+    candidate.name: candidate
+    for candidate in (
+        Candidate(
+            "random_forest",
+            "forest",
+            {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
+            _random_forests,
+        ),
+        Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
+        Candidate("compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest),
+        Candidate(
+            "boosted_trees",
+            "forest",
+            {
+                "n_estimators": BOOSTED_TREES,
+                "max_depth": BOOSTED_DEPTH,
+                "learning_rate": BOOSTED_RATE,
+                "subsample": BOOSTED_SHARE,
+                "stored": "float16",
+            },
+            _boosted_trees,
+        ),
+        Candidate(
+            "gaussian_process",
+            "exact_kernel",
+            {
+                "kernel": "Matern 3/2",
+                "points": f"at most {POINTS}",
+                "stretch": f"of high marginal likelihood on at most {LIKELY_ROWS} rows",
+            },
+            _gaussian_process,
+        ),
+        Candidate(
+            "network",
+            "heads",
+            {
+                "widths": list(WIDTHS),
+                "optimizer": "Adam, cosine schedule, Huber loss",
+                "epochs": (
+                    f"{NETWORK_EPOCHS} of batch {NETWORK_BATCH}, at least {FEWEST_STEPS} steps"
+                ),
+                "stored": "float16",
+            },
+            _network,
+        ),
+    )
+}
 
 
 def forest_of(
@@ -428,10 +412,6 @@ def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
         "right": number[right[order]],
         "value": tree.value[order, :, 0],
     }
-
-
-def _ensemble(name: str, **settings: Any) -> Any:
-    return _fitter("ensemble", name, n_jobs=1, **settings)
 
 
 def _fitter(module: str, name: str, **settings: Any) -> Any:

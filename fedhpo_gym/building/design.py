@@ -90,7 +90,6 @@ class Design(ABC, Generic[U]):
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
         """Return the rounds after which courses of a unit are evaluated; they train to the last."""
-        del name
         return self.task.evaluated_rounds
 
     def read(self, parts: Path, name: str, courses: int) -> dict[str, NDArray[Any]]:
@@ -107,11 +106,6 @@ class Design(ABC, Generic[U]):
     def axes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Names of the splits and of the metrics of every curve; cards hold them, too."""
         return self.task.splits, self.task.metric_names
-
-    def card_axes(self) -> dict[str, list[str]]:
-        """Return what cards say of `axes`."""
-        splits, metrics = self.axes
-        return {"splits": list(splits), "metrics": list(metrics)}
 
     def plan(self) -> dict[str, Any]:
         """Return everything that decides a course's numbers; a resumed build must have the same."""
@@ -359,7 +353,6 @@ class GridDesign(Design[GridUnit]):
         ]
 
     def positions(self, unit: GridUnit) -> tuple[int, ...]:
-        """Return the place of the unit among all."""
         return (self.units().index(unit),)
 
     def missing(self, parts: Path) -> list[GridUnit]:
@@ -435,7 +428,8 @@ class GridDesign(Design[GridUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
-            **self.card_axes(),
+            "splits": list(task.splits),
+            "metrics": list(task.metric_names),
             "fidelity_space": fidelity.to_dict(),
             "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),

@@ -81,9 +81,10 @@ class SampleDesign(Design[SampleUnit]):
         round_, rate = full["round"], full["client_sample_rate"]
         self.depths = _depths(round_, rounds)
         self.rates = _drawn_rates(rate, rates)
+        values = tuple(dict.fromkeys(self.rates))
         chosen = {
             "round": _up_to(round_, self.depths),
-            "client_sample_rate": _only(rate, self.rates),
+            "client_sample_rate": replace(rate, low=values[0], high=values[-1], values=values),
         }
         dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
@@ -154,11 +155,9 @@ class SampleDesign(Design[SampleUnit]):
         return unit.points
 
     def is_stored(self, unit: SampleUnit, parts: Path) -> bool:
-        """Return whether every point of the unit is in a file, whatever units they belong to."""
         return self._done(parts).issuperset(unit.points)
 
     def missing(self, parts: Path) -> list[SampleUnit]:
-        """Return units of the points that are in no file yet."""
         return self._units(self._done(parts))
 
     def _done(self, parts: Path) -> set[int]:
@@ -194,21 +193,14 @@ class SampleDesign(Design[SampleUnit]):
                     *(course.configuration.get(name) for name in axes),
                 )
                 groups.setdefault((point // WINDOW, *shared), []).append(point)
-        units = (
-            SampleUnit(tuple(group[start : start + size]))
-            for group in groups.values()
-            for size in [self._largest_unit(group[0])]
-            for start in range(0, len(group), size)
-        )
+        units: list[SampleUnit] = []
+        for group in groups.values():
+            parameters = self.task.parameters_of(self._points[group[0]].configuration)
+            size = max(min(UNIT_NUMBERS // parameters, MAX_BLOCKS * self._per_block), 1)
+            units += [SampleUnit(tuple(group[i : i + size])) for i in range(0, len(group), size)]
         return sorted(units, key=lambda unit: unit.points)
 
-    def _largest_unit(self, point: int) -> int:
-        """Return how many courses like one may be in a unit."""
-        size = self.task.parameters_of(self._points[point].configuration)
-        return max(min(UNIT_NUMBERS // size, MAX_BLOCKS * self._per_block), 1)
-
     def consolidate(self, parts: Path, folder: Path) -> Path:
-        """Write the sample of all finished points."""
         finished = self.finished(parts)
         if not finished:
             raise MissingDataError(
@@ -216,7 +208,10 @@ class SampleDesign(Design[SampleUnit]):
                 "`--only-finished`"
             )
         samples = client_samples(self.task)
-        rounds = self._stored_rounds(max(self._last_round(name) for name in finished))
+        # Stored are those rounds of tables that were evaluated, and depths.
+        wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
+        evaluated = {r for name in finished for r in self.evaluated_rounds(name)}
+        rounds = np.array(sorted(wanted & evaluated), dtype=np.int64)
         gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
         hardware = set()
         for name, rows in finished.items():
@@ -227,9 +222,6 @@ class SampleDesign(Design[SampleUnit]):
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
         return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
-
-    def _last_round(self, name: str) -> int:
-        return self.evaluated_rounds(name)[-1]
 
     def _arrays(
         self,
@@ -269,12 +261,6 @@ class SampleDesign(Design[SampleUnit]):
     def _is_ragged(self) -> bool:
         return len(self.depths) > 1
 
-    def _stored_rounds(self, last: int) -> NDArray[np.int64]:
-        """Return the rounds that are stored: those of tables that were evaluated, and depths."""
-        wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
-        evaluated = {r for r in self.task.evaluated_rounds if r <= last}
-        return np.array(sorted(wanted & evaluated), dtype=np.int64)
-
     def plan(self) -> dict[str, Any]:
         """Return the plan of any sample of this space, whatever its size."""
         return {
@@ -304,7 +290,8 @@ class SampleDesign(Design[SampleUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
-            **self.card_axes(),
+            "splits": list(task.splits),
+            "metrics": list(task.metric_names),
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,
@@ -373,11 +360,6 @@ def _up_to(dimension: Dimension, depths: tuple[int, ...]) -> Dimension:
         return dimension
     kept = {r for r in map(int, dimension.grid) if r <= last}
     return replace(dimension, high=last, values=tuple(sorted({*kept, *depths})), bins=None)
-
-
-def _only(dimension: Dimension, rates: tuple[float, ...]) -> Dimension:
-    values = tuple(dict.fromkeys(rates))
-    return replace(dimension, low=values[0], high=values[-1], values=values)
 
 
 _BITS = 50

@@ -52,21 +52,11 @@ class FittingRows:
     names: tuple[str, ...]  # of the columns
 
     def __len__(self) -> int:
-        """Return the number of courses."""
         return len(self.inputs)
 
     def __getitem__(self, index: NDArray[np.int64]) -> FittingRows:
-        """Return some of the courses."""
-        return replace(
-            self,
-            inputs=self.inputs[index],
-            outputs=self.outputs[index],
-            final=self.final[index],
-            trained=self.trained[index],
-            seed=self.seed[index],
-            configuration=self.configuration[index],
-            ranking=self.ranking[index],
-        )
+        own = {k: v[index] for k, v in vars(self).items() if k not in ("seed_weights", "names")}
+        return replace(self, **own)
 
     @property
     def weights(self) -> NDArray[np.float64]:

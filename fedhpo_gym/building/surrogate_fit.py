@@ -119,8 +119,14 @@ def fit_surrogate(
         "settings": dict(chosen.candidate.settings),
     }
     card["errors_of_the_stored_model"] = errors
-    if not (errors["verdict"]["passed"] or keep):
-        raise InvalidArgumentError(_refusal(name, errors["verdict"]))
+    found = errors["verdict"]
+    if not (found["passed"] or keep):
+        raise InvalidArgumentError(
+            f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, which is not "
+            f"accepted: its error of the loss is {found['share_of_yardstick']} of that of a "
+            f"constant that knows the round, and Kendall's tau is {found['kendall_tau']}. The rule "
+            f"is: {found['rule']}. Build a larger sample, then fit again"
+        )
     with TemporaryDirectory(dir=target, prefix=".fit-") as folder_of_trial:
         trial = write_verdicts(write_health(write_surrogate(Path(folder_of_trial), card, model)))
         if train is not None:
@@ -132,19 +138,10 @@ def fit_surrogate(
                     f"{CLAIM_RULE}. Build a larger sample, then fit again"
                 )
         said = Surrogate(trial).card
-        found = {key: said[key] for key in (HEALTH, ENTRY, CLAIMED) if key in said}
+        added = {key: said[key] for key in (HEALTH, ENTRY, CLAIMED) if key in said}
     written = write_surrogate(target, card, model)
-    add_to_card(written, FORMAT, found)
+    add_to_card(written, FORMAT, added)
     return written
-
-
-def _refusal(name: str, found: Mapping[str, Any]) -> str:
-    return (
-        f"`keep` (`--keep`) must be given to write the surrogate of {name!r}, which is not "
-        f"accepted: its error of the loss is {found['share_of_yardstick']} of that of a constant "
-        f"that knows the round, and Kendall's tau is {found['kendall_tau']}. The rule is: "
-        f"{found['rule']}. Build a larger sample, then fit again"
-    )
 
 
 def _compare(

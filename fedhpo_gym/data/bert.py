@@ -44,15 +44,11 @@ def pretrained_weights(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
 def fetch_weights() -> Path:
     """Return the file with the weights: from the data folder, else downloaded into it."""
     _fetched(_EMBEDDINGS)
-    return _path()
-
-
-def _path() -> Path:
     return cache.data_folder() / FILE
 
 
 def _fetched(shapes: Mapping[str, tuple[int, ...]]) -> Weights:
-    with fetched(URL, _path(), None, REPAIR) as path:
+    with fetched(URL, cache.data_folder() / FILE, None, REPAIR) as path:
         return read_weights(path, shapes)
 
 

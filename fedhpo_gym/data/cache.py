@@ -38,8 +38,12 @@ def data_folder() -> Path:
     """Return the folder with training data: `FEDHPO_GYM_DATA`, else the user's cache folder."""
     if ENV_VAR in os.environ:
         return Path(os.environ[ENV_VAR]).expanduser()
+    return _user_cache("datasets")
+
+
+def _user_cache(name: str) -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "fedhpo_gym" / "datasets"
+    return Path(base).expanduser() / "fedhpo_gym" / name
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -53,7 +57,7 @@ def require(module: str, extra: str) -> ModuleType:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for data, inside `data_folder` or `derived_folder`."""
+    """Make a folder for data, or for what is computed of them."""
     require_writable(folder, f"`{ENV_VAR}` or `XDG_CACHE_HOME` (else ~/.cache)")
 
 
@@ -89,18 +93,12 @@ def verify(path: Path, sha256: str, repair: str) -> None:
         raise DamagedDataError(f"{path} has sha256 {found}, expected {sha256}; {again(repair)}")
 
 
-def derived_folder() -> Path:
-    """Return the folder for what is computed, in the user's cache: data may be read-only."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "fedhpo_gym" / "derived"
-
-
 def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[str, NDArray[Any]]:
     """Return arrays computed from files, computed again only when a file has changed."""
     stats = ((path.resolve(), path.stat()) for path in files)
     stamp = "\n".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
     digest = hashlib.sha256(stamp.encode("utf-8")).hexdigest()[:16]
-    path = derived_folder() / f"{name}-{digest}.npz"
+    path = _user_cache("derived") / f"{name}-{digest}.npz"  # data may be read-only
     if not path.exists():
         make_folder(path.parent)
         with reading(_named(files), again(repair)):

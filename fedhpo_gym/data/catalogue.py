@@ -37,7 +37,6 @@ _SOURCES: tuple[Source, ...] = (
     SHAKESPEARE,
     *NATURAL_SOURCES,
 )
-
 SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})
 
 

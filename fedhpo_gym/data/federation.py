@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,13 +80,9 @@ def make_user_federation(
     num_users: int | None = None,
 ) -> Federation:
     """Make users of a data set clients and split the samples of each at random."""
-    if dataset.users is None:
-        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
-    order = np.argsort(dataset.users, kind="stable")
-    bounds = np.flatnonzero(np.diff(dataset.users[order])) + 1
     rng = stream(seed, "split")
     clients = []
-    for rows in _some_users(np.split(order, bounds), num_users):
+    for rows in _rows_by_user(dataset, num_users):
         rows = rng.permutation(rows)
         held_out = [
             max(round(share * len(rows)), 1) for share in (fractions[1], 1 - sum(fractions))
@@ -145,10 +140,7 @@ def make_unseen_federation(
     other tests. A client's training rows are those of one user, its validation and test rows those
     of users of the other kinds; so who trains counts, and only who trains is sampled.
     """
-    if dataset.users is None:
-        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
-    order = np.argsort(dataset.users, kind="stable")
-    users = np.split(order, np.flatnonzero(np.diff(dataset.users[order])) + 1)
+    users = _rows_by_user(dataset)
     left = len(users) - num_clients
     if left < 2 or num_clients < 1:
         raise InvalidArgumentError(
@@ -166,7 +158,12 @@ def make_unseen_federation(
     return _federation(dataset, tuple(clients), rows, seed, preprocessing)
 
 
-def _some_users(users: list[Indices], number: int | None) -> list[Indices]:
+def _rows_by_user(dataset: Dataset, number: int | None = None) -> list[Indices]:
+    """Return the rows of every user, or of so many that are drawn."""
+    if dataset.users is None:
+        raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
+    order = np.argsort(dataset.users, kind="stable")
+    users = np.split(order, np.flatnonzero(np.diff(dataset.users[order])) + 1)
     if number is None or len(users) <= number:
         return users
     splittable = [rows for rows in users if len(rows) >= len(SPLITS)]
@@ -236,14 +233,7 @@ MIN_SIZE = 10
 MAX_DRAWS = 100_000
 
 
-class Shuffler(Protocol):
-    """The two draws a partition makes: `numpy.random.Generator` and `RandomState` both fit."""
-
-    def shuffle(self, x: list[int]) -> None:
-        """Shuffle a list in place."""
-
-    def dirichlet(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Draw one probability vector."""
+Rng = np.random.Generator | np.random.RandomState
 
 
 def split_sizes(num_samples: int) -> tuple[int, int, int]:
@@ -254,7 +244,7 @@ def split_sizes(num_samples: int) -> tuple[int, int, int]:
 
 
 def lda_partition(
-    labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Shuffler
+    labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Rng
 ) -> list[Indices]:
     """Partition samples over clients by latent Dirichlet allocation over the label distribution.
 
@@ -262,8 +252,6 @@ def lda_partition(
     their fair share get none of the class; the whole draw repeats until every client holds at least
     `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the original
     tables.
-
-    Shapes: `labels` (n,).
     """
     if not alpha > 0:
         raise InvalidArgumentError(f"alpha must be positive, got {alpha!r}")
@@ -287,9 +275,7 @@ def lda_partition(
     return [np.asarray(client, dtype=np.int64) for client in clients]
 
 
-def _draw(
-    labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Shuffler
-) -> list[list[int]]:
+def _draw(labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Rng) -> list[list[int]]:
     fair_share = len(labels) / num_clients
     clients: list[list[int]] = [[] for _ in range(num_clients)]
     for label in np.unique(labels):

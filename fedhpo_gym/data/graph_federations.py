@@ -41,11 +41,14 @@ class GraphFederation(Federation):
         """Return the (n_i,) ascending node numbers of a client."""
         return np.flatnonzero(self.owner == client)
 
+    def client_edges(self, client: int) -> Indices:
+        """Return the (2, m_i) edges inside a client, in node numbers of the whole graph."""
+        return self.edges[:, self.owner[self.edges[0]] == client]
+
     def client_adjacency(self, client: int) -> SparseRows:
         """Return the (n_i, n_i) normalised adjacency of a client, in its own node numbers."""
         nodes = self.client_nodes(client)
-        inside = self.edges[:, self.owner[self.edges[0]] == client]
-        return normalised_adjacency(np.searchsorted(nodes, inside), len(nodes))
+        return normalised_adjacency(np.searchsorted(nodes, self.client_edges(client)), len(nodes))
 
     @cached_property
     def propagated(self) -> SparseRows:
@@ -141,11 +144,6 @@ class HeteroFederation(Federation):
     def first(self) -> Indices:
         """(clients + 1,) number of each client's first graph, and of all graphs."""
         return np.cumsum([0, *(len(own.labels) for own in self.sets)])
-
-    @property
-    def classes(self) -> tuple[int, ...]:
-        """Number of classes of each client."""
-        return tuple(own.num_classes for own in self.sets)
 
     @property
     def num_features(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,11 +104,9 @@ class GraphSetSource(Source):
 
     @property
     def origin(self) -> str:
-        """The address of the first file."""
         return self.files[0].url
 
     def read(self) -> GraphSet:
-        """Return the set; what was read once is kept as arrays in the user's cache."""
         paths = [file.local(self.repair) for file in self.files]
         arrays = cache.derived(
             f"{self.name}-{LAYOUT}", paths, lambda: self.parse(paths), self.repair
@@ -154,7 +152,10 @@ class TUSource(GraphSetSource):
     """
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
-        edges, graph, labels, kinds = (read_integers(read_plain(path)) for path in paths)
+        edges, graph, labels, kinds = (
+            np.loadtxt(io.BytesIO(read_plain(path)), np.int64, delimiter=",", ndmin=2)
+            for path in paths
+        )
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
         if len(kinds) != len(graph):
             raise self.damaged(f"{len(graph)} nodes have a graph but {len(kinds)} have a label")
@@ -174,14 +175,7 @@ class TUSource(GraphSetSource):
         )
 
 
-def read_integers(content: bytes) -> NDArray[np.int64]:
-    """Return the (lines, columns) integers of a text, separated by commas."""
-    text = content.decode("ascii")
-    rows = [[int(cell) for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
-
-
-def _listed(name: str, rows: int, classes: int, folder: str, blobs: Sequence[str]) -> TUSource:
+def _listed(name: str, rows: int, classes: int, folder: str, *blobs: str) -> TUSource:
     """Return a set whose four files, in the order of `PARTS`, have these git ids."""
     files = [f"{folder}_{part}.txt" for part in PARTS]
     return TUSource(
@@ -198,22 +192,18 @@ def _listed(name: str, rows: int, classes: int, folder: str, blobs: Sequence[str
     )
 
 
-_ENZYMES = (
-    "1036978942e8dcfa04a23e811b4d01a49a98699f",
-    "dcc03b2f70b09ffd0902bb56d43093dae6269643",
-    "a38377c0bab3c5443a06d34e688b7f3929d54101",
-    "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
-)
-_PROTEINS = (
-    "ee53ec0da8436f73dd901605817310b5d49e3385",
-    "b57414429ddf0e5e5a455c312215a57cd6240993",
-    "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61",
-    "4f0beae20f4d5b668eae4a98488e4360b112968d",
-)
 TU_SETS = (
-    _listed("ENZYMES", 600, 6, "ENZYMES", _ENZYMES),
-    _listed("PROTEINS", 1113, 2, "PROTEINS_full", _PROTEINS),
-)
+    _listed(
+        "ENZYMES", 600, 6, "ENZYMES",
+        "1036978942e8dcfa04a23e811b4d01a49a98699f", "dcc03b2f70b09ffd0902bb56d43093dae6269643",
+        "a38377c0bab3c5443a06d34e688b7f3929d54101", "67cf5b47d40d920639a0ab54bd98ca22f8f3f659",
+    ),
+    _listed(
+        "PROTEINS", 1113, 2, "PROTEINS_full",
+        "ee53ec0da8436f73dd901605817310b5d49e3385", "b57414429ddf0e5e5a455c312215a57cd6240993",
+        "06b4e6dd3fb2878d8e9012f1f5427bd5d1c08b61", "4f0beae20f4d5b668eae4a98488e4360b112968d",
+    ),
+)  # fmt: skip
 
 
 ELEMENTS = (
@@ -344,7 +334,7 @@ def make_graph_sets(name: str, sets: Sequence[GraphSet]) -> GraphSets:
     """Lay sets of graphs end to end."""
     if not sets:
         raise InvalidArgumentError(f"`sets` must hold at least one set of graphs, got {sets!r}")
-    features = _join([_rows(own) for own in sets])
+    features = _join([cast("SparseRows", own.features) for own in sets])
     labels = np.concatenate([own.labels for own in sets])
     users = np.repeat(np.arange(len(sets)), [len(own.labels) for own in sets])
     digest = seal(*features.arrays, labels, users, *(part for own in sets for part in own.arrays))
@@ -357,12 +347,6 @@ def make_graph_sets(name: str, sets: Sequence[GraphSet]) -> GraphSets:
         users,
         sets=tuple(sets),
     )
-
-
-def _rows(own: GraphSet) -> SparseRows:
-    if not isinstance(own.features, SparseRows):
-        raise InvalidArgumentError(f"the features of {own.name} must be sparse rows")
-    return own.features
 
 
 def _join(parts: Sequence[SparseRows]) -> SparseRows:
@@ -385,7 +369,6 @@ class GraphSetsSource(Source):
 
     @property
     def origin(self) -> str:
-        """The names of the sets."""
         return ", ".join(source.name for source in self.sources)
 
     def read(self) -> GraphSets:

@@ -195,7 +195,6 @@ class NodeGraphSource(Source):
 
     @property
     def origin(self) -> str:
-        """The address of the file."""
         return self.file.url
 
     def read(self) -> NodeGraph:

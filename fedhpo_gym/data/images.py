@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, Missi
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, fetch, reading
 from fedhpo_gym.data.leaf import find_in, integer, read_file
-from fedhpo_gym.data.records import DRAWN, TEST, Dataset, Source, make_dataset
+from fedhpo_gym.data.records import DRAWN, TEST, Dataset, PublishedSource, Source, make_dataset
 
 SIDE = 28
 REPAIR = "run LEAF's preprocess.sh for femnist again"
@@ -34,10 +34,7 @@ class FemnistSource(Source):
     file: str  # arrays `x` (n, 28, 28), `y`, `writer`, `is_test`; writers are complete
     sha256: str  # checksum of `file`
 
-    @property
-    def origin(self) -> str:
-        """LEAF's repository, whose script makes the data."""
-        return "https://github.com/TalwalkarLab/leaf/tree/master/data/femnist"
+    origin: ClassVar[str] = "https://github.com/TalwalkarLab/leaf/tree/master/data/femnist"
 
     def read(self) -> Dataset:
         """Return (n, 28, 28) uint8 images, white = 255; labels are digits, A-Z, a-z."""
@@ -127,22 +124,16 @@ BATCHES = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CifarSource(Source):
+class CifarSource(PublishedSource):
     """Colour images of ten kinds of things; the publisher's test images are the test split.
 
     Jpg archives found in the data folder are preferred to a download; they are lossy copies and in
     another order, so their fingerprint differs from that of the publisher's archive.
     """
 
-    url: str  # the publisher's archive in the binary layout
-    sha256: str  # its checksum
+    sha256: str  # checksum of the archive, which is in the binary layout
     # of each jpg archive, train, test; members are `<split>/<class>/<number>.jpg`.
     jpg: Mapping[str, str]
-
-    @property
-    def origin(self) -> str:
-        """The publisher's page."""
-        return self.url
 
     def read(self) -> Dataset:
         """Return (n, 32, 32, 3) uint8 images in the order red, green, blue."""

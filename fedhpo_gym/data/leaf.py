@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -44,7 +44,10 @@ def find_files(folder: Path) -> list[Path]:
     """Return the json files of the last preprocessing step in a folder, train before test."""
     for base in (folder / "data", folder):
         for stage in STAGES:
-            found = [_json_files(base / name) for name in stage]
+            found = [
+                sorted(path for pattern in PATTERNS for path in (base / name).glob(pattern))
+                for name in stage
+            ]
             if all(found):
                 for files in found:
                     check_names(files)
@@ -60,10 +63,6 @@ def find_in(root: Path, *names: str) -> list[Path]:
             if files := find_files(base):
                 return files
     return []
-
-
-def _json_files(folder: Path) -> list[Path]:
-    return sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
 
 
 @checked_types
@@ -164,30 +163,25 @@ def write_files(
 ) -> list[Path]:
     """Write a data set as `<stem>_<i>.json`, with further keys that LEAF does not look at."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for i, content in enumerate(_contents(data, max_users)):
-        path = folder / f"{stem}_{i}.json"
-        try:
-            text = json.dumps({**(marks or {}), **content}, allow_nan=False)
-        except ValueError as error:
-            raise InvalidArgumentError(f"`data` must hold finite numbers: {error}") from error
-        write_text(path, text)
-        paths.append(path)
-    return paths
-
-
-def _contents(data: LeafData, max_users: int) -> Iterator[dict[str, Any]]:
     everybody = list(data.users)
+    paths: list[Path] = []
     for first in range(0, len(everybody), max_users):
         names = everybody[first : first + max_users]
-        content: dict[str, Any] = {
+        content = {
+            **(marks or {}),
             "users": names,
             "num_samples": [len(data.users[user]) for user in names],
             "user_data": {u: {"x": data.users[u].x, "y": data.users[u].y} for u in names},
         }
         if data.hierarchies is not None:
             content["hierarchies"] = [data.hierarchies[user] for user in names]
-        yield content
+        try:
+            text = json.dumps(content, allow_nan=False)
+        except ValueError as error:
+            raise InvalidArgumentError(f"`data` must hold finite numbers: {error}") from error
+        paths.append(folder / f"{stem}_{len(paths)}.json")
+        write_text(paths[-1], text)
+    return paths
 
 
 MANIFEST_KEY = "fedhpo_gym_manifest"
@@ -323,21 +317,18 @@ class Options:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _check_iid_users(self.iid_users, self.sampling)
-
-
-def _check_iid_users(wanted: float | None, sampling: str | None) -> None:
-    if wanted is None:
-        return
-    if wanted <= 0 or (wanted > 1 and wanted % 1):
-        raise InvalidArgumentError(
-            f"`iid_users` must be a share in (0, 1) or a number of users, got {wanted}"
-        )
-    if sampling != "iid":
-        raise InvalidArgumentError(
-            f"`iid_users` must be left out unless `sampling` is 'iid' (-s), got {wanted} beside "
-            f"{sampling!r}"
-        )
+        wanted = self.iid_users
+        if wanted is None:
+            return
+        if wanted <= 0 or (wanted > 1 and wanted % 1):
+            raise InvalidArgumentError(
+                f"`iid_users` must be a share in (0, 1) or a number of users, got {wanted}"
+            )
+        if self.sampling != "iid":
+            raise InvalidArgumentError(
+                f"`iid_users` must be left out unless `sampling` is 'iid' (-s), got {wanted} "
+                f"beside {self.sampling!r}"
+            )
 
 
 @checked_types

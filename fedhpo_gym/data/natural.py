@@ -57,7 +57,6 @@ class NaturalTable(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Where it is from."""
         return f"the R data set {self.source}, as in {RELEASE}"
 
 
@@ -87,7 +86,6 @@ class NaturalSource(Source):
 
     @property
     def origin(self) -> str:
-        """The R data set it was made from."""
         return self.table.origin
 
     @property

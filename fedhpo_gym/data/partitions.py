@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
@@ -18,14 +17,8 @@ from fedhpo_gym.data.federation import (
 )
 from fedhpo_gym.data.graph_federations import make_graph_federation, make_hetero_federation
 
-
-class Partition(Protocol):
-    """Splits a data set and gives every client its part."""
-
-    def __call__(
-        self, dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-    ) -> Federation:
-        """Return the federation of a seed."""
+Partition = Callable[[Dataset, int, int, float, str], Federation]
+"""Returns the federation of data set, seed, number of clients, alpha and preprocessing."""
 
 
 def _by_user(train: float, val: float) -> Partition:

@@ -194,3 +194,14 @@ class Source(ABC):
             f"data set {self.name} must have {expected} rows and {self.num_classes} classes, "
             f"got {rows} rows and {found}; {self.again}"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedSource(Source):
+    """Data that its publisher has at one address."""
+
+    url: str
+
+    @property
+    def origin(self) -> str:
+        return self.url

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.bert import tokenize, vocabulary_file
 from fedhpo_gym.data.cache import again, fetched, reading
-from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, Source, make_dataset
+from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, PublishedSource, make_dataset
 
 Folder = Path | zipfile.Path
 Sentence = tuple[str, int]
@@ -32,21 +31,15 @@ LABELS = ("0", "1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceSource(Source):
+class SentenceSource(PublishedSource):
     """Labelled sentences with the publisher's training and development sets."""
 
-    url: str  # the publisher's archive
     inside: str  # folder of the files in the archive
     folder: str  # folder of the same files in the data folder, looked for first
-    sha256: str | None = None  # its checksum, or None where none is known
+    sha256: str | None = None  # checksum of the archive, or None where none is known
     max_len: int = 64  # number of tokens per sentence
     # samples in each file; files not named may have any number.
     sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def origin(self) -> str:
-        """The publisher's archive."""
-        return self.url
 
     def read(self) -> Dataset:
         """Return (n, max_len) int32 tokens of sentences with a public label."""
@@ -203,7 +196,7 @@ SST2 = Sst2Source(
     sha256="d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
     inside="SST-2",
     folder="sst2/glue",
-    sizes=MappingProxyType({"train.tsv": 67_349, "dev.tsv": 872, "test.tsv": 1_821}),
+    sizes={"train.tsv": 67_349, "dev.tsv": 872, "test.tsv": 1_821},
 )
 
 COLA = ColaSource(
@@ -214,13 +207,11 @@ COLA = ColaSource(
     url="https://nyu-mll.github.io/CoLA/cola_public_1.1.zip",
     inside="cola_public/raw",
     folder="cola/raw",
-    sizes=MappingProxyType(
-        {
-            "in_domain_train.tsv": 8_551,
-            "in_domain_dev.tsv": 527,
-            "out_of_domain_dev.tsv": 516,
-            "in_domain.tsv": 9_608,
-            "out_of_domain.tsv": 1_049,
-        }
-    ),
+    sizes={
+        "in_domain_train.tsv": 8_551,
+        "in_domain_dev.tsv": 527,
+        "out_of_domain_dev.tsv": 516,
+        "in_domain.tsv": 9_608,
+        "out_of_domain.tsv": 1_049,
+    },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import reading
-from fedhpo_gym.data.leaf import LeafData, UserSamples, find_in, read_file
-from fedhpo_gym.data.records import Dataset, Source, make_dataset
+from fedhpo_gym.data.leaf import find_in, read_file
+from fedhpo_gym.data.records import Dataset, PublishedSource, make_dataset
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 LENGTH = 80  # characters of an input, as in LEAF
@@ -31,7 +31,7 @@ Samples = tuple[str, NDArray[np.int16], NDArray[np.int16]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShakespeareSource(Source):
+class ShakespeareSource(PublishedSource):
     """Sequences of 80 characters and the one that follows; users are roles of plays.
 
     The data folder's `shakespeare/` is searched for LEAF's output, then for plays in XML: the
@@ -39,15 +39,9 @@ class ShakespeareSource(Source):
     is another edition than LEAF's, so numbers of users and samples differ.
     """
 
-    url: str  # repository of the XML editions
-    file: str  # archive of them
+    file: str  # archive of the editions in the repository `url`
     sha256: str  # checksum of `file`
     stride: int = 20  # characters between the starts of sequences; LEAF uses 1
-
-    @property
-    def origin(self) -> str:
-        """The repository of the editions."""
-        return self.url
 
     def read(self) -> Dataset:
         """Return (n, 80) int16 codes of characters, positions in `LETTERS`."""
@@ -136,19 +130,6 @@ def _xml_files(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
                 handle = archive.extractfile(member) if member.name.endswith(".xml") else None
                 if handle is not None:
                     yield member.name, handle.read()
-
-
-def to_leaf(texts: Mapping[tuple[str, str], str], stride: int = 1) -> LeafData:
-    """Return texts of roles that have samples as LEAF data; the hierarchy is the play."""
-    users, plays = {}, {}
-    for (play, role), text in texts.items():
-        starts = range(0, len(text) - LENGTH, stride)
-        if starts:
-            user = f"{play} / {role}"
-            x = tuple(text[start : start + LENGTH] for start in starts)
-            users[user] = UserSamples(x, tuple(text[start + LENGTH] for start in starts))
-            plays[user] = play
-    return LeafData(users, plays)
 
 
 def _arrays(samples: Iterable[Samples]) -> dict[str, NDArray[Any]]:

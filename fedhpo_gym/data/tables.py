@@ -32,12 +32,10 @@ class TableSource(Source):
 
     @property
     def origin(self) -> str:
-        """The OpenML task or the scikit-learn loader."""
         return self.sklearn or f"OpenML task {self.openml_task}"
 
     @property
     def offline(self) -> bool:
-        """Whether it ships with scikit-learn."""
         return self.sklearn is not None
 
     @property
@@ -49,8 +47,15 @@ class TableSource(Source):
     @property
     def here(self) -> bool:
         """Whether it loads without a download: from scikit-learn, the data folder or the cache."""
-        plain = self.file and cache.find(self.file, f"tabular/{self.file}")
-        return self.offline or bool(plain) or _download_path(self).exists()
+        return self.offline or self._plain is not None or self._download.exists()
+
+    @property
+    def _plain(self) -> Path | None:
+        return cache.find(self.file, f"tabular/{self.file}") if self.file else None
+
+    @property
+    def _download(self) -> Path:
+        return cache.data_folder() / "openml" / f"task-{self.openml_task}.npz"
 
     def read(self) -> Dataset:
         """Return the table: (n, d) float64 features."""
@@ -77,11 +82,29 @@ class TableSource(Source):
             bunch = getattr(module, self.sklearn)()
             features = np.asarray(bunch.data, dtype=np.float64)
             return features, np.asarray(bunch.target, dtype=np.int64)
-        path = local_file(self)
-        if path is not None:
+        path = self._plain
+        if path is not None and self.sha256 is not None:
+            cache.verify(path, self.sha256, self.repair)
             with reading(path, again(self.repair)):
                 return encode_columns(read_columns(path))
-        return _read_openml(self)
+        return self._read_openml()
+
+    def _read_openml(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        path = self._download
+        if not path.exists() and self.openml_task is not None:
+            advice = (
+                f"For data set {self.name}, check the network and run `{self.repair}`, or put the "
+                f"file {self.file} into the folder named by {cache.ENV_VAR}"
+            )
+            arrays = download_task(self.openml_task, advice)
+            made = make_dataset(self.name, arrays["features"], arrays["labels"], self.num_classes)
+            self.check(made)  # before it is kept
+            cache.write_arrays(path, arrays)
+        arrays = cache.read_arrays(path, self.repair)
+        with reading(path, again(self.repair)):
+            kinds = {"features": ("float64", 2), "labels": ("int64", 1)}
+            features, labels = cache.columns(arrays, kinds).values()
+            return features, labels
 
 
 def _listed(path: Path) -> tuple[TableSource, ...]:
@@ -96,38 +119,6 @@ def _listed(path: Path) -> tuple[TableSource, ...]:
 
 
 TABLES = _listed(Path(__file__).with_suffix(".csv"))
-
-
-def local_file(source: TableSource) -> Path | None:
-    """Return the verified plain file of a table in the data folder, or None if there is none."""
-    if source.file is None or source.sha256 is None:
-        return None
-    path = cache.find(source.file, f"tabular/{source.file}")
-    if path is not None:
-        cache.verify(path, source.sha256, source.repair)
-    return path
-
-
-def _download_path(source: TableSource) -> Path:
-    return cache.data_folder() / "openml" / f"task-{source.openml_task}.npz"
-
-
-def _read_openml(source: TableSource) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    path = _download_path(source)
-    if not path.exists() and source.openml_task is not None:
-        advice = (
-            f"For data set {source.name}, check the network and run `{source.repair}`, or put the "
-            f"file {source.file} into the folder named by {cache.ENV_VAR}"
-        )
-        arrays = download_task(source.openml_task, advice)
-        made = make_dataset(source.name, arrays["features"], arrays["labels"], source.num_classes)
-        source.check(made)  # before it is kept
-        cache.write_arrays(path, arrays)
-    arrays = cache.read_arrays(path, source.repair)
-    with reading(path, again(source.repair)):
-        kinds = {"features": ("float64", 2), "labels": ("int64", 1)}
-        features, labels = cache.columns(arrays, kinds).values()
-        return features, labels
 
 
 @dataclass(frozen=True)
@@ -160,13 +151,11 @@ def read_columns(path: Path) -> list[Column]:
 
 
 def encode_columns(columns: list[Column]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Label-encode nominal columns, without any scaling.
+    """Label-encode nominal columns, without any scaling: (n, d) features and (n,) labels.
 
     A nominal feature becomes the position of its category in the declared order, as the arrays of
     the OpenML client that the original tables were computed on; classes are numbered in the sorted
     order of their names.
-
-    Shapes: returns (n, d).
     """
     features = np.stack([_codes(column) for column in columns[:-1]], axis=1)
     target = columns[-1]

@@ -20,7 +20,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import fetched, reading
 from fedhpo_gym.data.leaf import find_in, integer, read_file
-from fedhpo_gym.data.records import Dataset, Source, SparseRows, make_dataset
+from fedhpo_gym.data.records import Dataset, PublishedSource, SparseRows, make_dataset
 
 TEXT = 4  # column of the text in a sample of LEAF's json
 MEMBERS = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
@@ -32,7 +32,7 @@ Tweet = tuple[str, str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwitterSource(Source):
+class TwitterSource(PublishedSource):
     """Tweets of many users as bags of words.
 
     The data folder is searched for LEAF's output (`sent140/` or `sent140_leaf/`), which decides by
@@ -41,13 +41,7 @@ class TwitterSource(Source):
     all tweets, so it needs no outside file. Values are counts.
     """
 
-    url: str  # the publisher's archive
     max_words: int = 10_000  # size of the vocabulary at most
-
-    @property
-    def origin(self) -> str:
-        """The publisher's archive."""
-        return self.url
 
     def read(self) -> Dataset:
         """Return `SparseRows` (tweets, words); users are numbered in the sorted order of names."""
@@ -143,9 +137,7 @@ def split_words(text: str) -> list[str]:
 
 def make_vocabulary(texts: Sequence[str], max_words: int) -> tuple[str, ...]:
     """Return the most frequent words, the most frequent first, ties in alphabetical order."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(split_words(text))
+    counts = Counter(word for text in texts for word in split_words(text))
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(word for word, _ in ranked[:max_words])
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
-from fedhpo_gym.algorithms.base import Array, fit
+from fedhpo_gym.algorithms.base import fit
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course, JobClock, Needs
@@ -36,7 +36,6 @@ class OneSecondEach:
     server_s = 0.0
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
-        del seed, number, client, start_s
         return 1.0, True
 
 
@@ -170,16 +169,16 @@ class AsynchronousGroup(Group):
             replace(flight, models=own) for flight, own in zip(self._flights, models, strict=True)
         ]
 
-    def _model(self, row: int, job: Job) -> LocalModel:
-        return self._flights[row].models[job.number]
-
     def _mean(self, arrived: Sequence[tuple[int, Job]]) -> Values:
         """Return the mean of discounted updates, and the next values of running statistics."""
         trainer, buffers = self._trainer, self._trainer.model.buffers
         total = trainer.zeros(len(self.positions))
         current, means = trainer.views(self._parameters), trainer.views(total)
-        for (row, job), weight in zip(arrived, self._discounts(arrived), strict=True):
-            received, local = (trainer.views(one) for one in self._model(row, job))
+        ages = np.array([float(self._finished[row] - job.version) for row, job in arrived])
+        context = self._context(self._items(arrived))
+        discounts = self._algorithm.discount(trainer.array(ages), context)
+        for (row, job), weight in zip(arrived, discounts, strict=True):
+            received, local = map(trainer.views, self._flights[row].models[job.number])
             share = weight / self._reports[row]
             for name, value in local.items():
                 follows = self._algorithm.from_current or name in buffers
@@ -190,17 +189,11 @@ class AsynchronousGroup(Group):
             means[name][:] = current[name] + fit(rate, means[name]) * means[name]
         return total
 
-    def _discounts(self, arrived: Sequence[tuple[int, Job]]) -> Array:
-        """Return (reports,): how much each counts, by how old it is."""
-        ages = np.array([float(self._finished[row] - job.version) for row, job in arrived])
-        context = self._context(self._items(arrived))
-        return self._algorithm.discount(self._trainer.array(ages), context)
-
     def _report(
         self, arrived: Sequence[tuple[int, Job]], feedback: Feedback, index: int, metrics: bool
     ) -> None:
         """Note reports when they arrive."""
-        models = [self._model(row, job) for row, job in arrived]
+        models = [self._flights[row].models[job.number] for row, job in arrived]
         received, local = map(self._trainer.concatenated, zip(*models, strict=True))
         result = LocalResult(self._items(arrived), received, local, {})
         mean = self._trainer.no_updates(len(self.positions))
@@ -222,18 +215,15 @@ class AsynchronousGroup(Group):
         return Names(self._trainer.federation.seed, self._numbers, items.drawers)
 
     def sampled(self, ahead: int = 0) -> NDArray[np.bool_]:
-        """Refuse: who trains in a round is known when it is over."""
         raise InvalidArgumentError(
             "`sampled` must not be asked of asynchronous courses, whose clients begin when others "
             f"are done, got {ahead} rounds ahead; use a synchronous algorithm"
         )
 
     def get(self, row: int) -> CourseState:
-        """Return a copy of the state of one course, with what is in flight."""
         return replace(super().get(row), in_flight=self._flights[row])
 
     def put(self, row: int, state: CourseState) -> None:
-        """Set the state of one course, with what is in flight."""
         super().put(row, state)
         if isinstance(state.in_flight, InFlight):
             self._flights[row] = state.in_flight

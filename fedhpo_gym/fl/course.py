@@ -15,14 +15,11 @@ FULL_BATCH = 2**31 - 1
 
 
 class JobClock(Protocol):
-    """How long clients take to receive the model, train it and report, each on its own.
-
-    Attributes:
-        server_s: seconds of an aggregation.
-    """
+    """How long clients take to receive the model, train it and report, each on its own."""
 
     @property
-    def server_s(self) -> float: ...
+    def server_s(self) -> float:
+        """Seconds of an aggregation."""
 
     def job(self, seed: int, number: int, client: int, start_s: float) -> tuple[float, bool]:
         """Return the seconds until a client's job is done, and whether its report arrives."""
@@ -73,17 +70,14 @@ class Needs(NamedTuple):
 
 def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
     """Return what decides which courses train beside a course."""
+    given = dict(course.configuration)
+    for name in architecture:
+        if name not in given:
+            raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
     return Needs(
         course.seed,
-        tuple((name, _required(course, name)) for name in architecture),
+        tuple((name, given[name]) for name in architecture),
         course.value("batch_size", FULL_BATCH),
         course.value("step_size", 1),
         Fidelity(0, course.client_sample_rate).sampled_clients(num_clients),
     )
-
-
-def _required(course: Course, name: str) -> float:
-    if name not in course.configuration:
-        given = dict(course.configuration)
-        raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
-    return course.configuration[name]

@@ -175,7 +175,10 @@ class CourseBatch:
                 f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
             )
         if federations is not None:
-            self._know(federations, {course.seed for course in courses})
+            used = {course.seed for course in courses}  # the others are forgotten
+            known = {**self._federations, **federations}
+            self._federations = {seed: known[seed] for seed in used}
+            self._known = {key: one for key, one in self._known.items() if key[0] in used}
         needed = [self._needs_of(course) for course in courses]
         same = [new[:2] == old[:2] for new, old in zip(needed, self._needs, strict=True)]
         if not all(same):
@@ -189,12 +192,6 @@ class CourseBatch:
 
     def _needs_of(self, course: Course) -> Needs:
         return needs(course, self._clients, self._model.architecture)
-
-    def _know(self, federations: Mapping[int, Federation], used: Collection[int]) -> None:
-        """Take new federations in, and forget those that are not used."""
-        known = {**self._federations, **federations}
-        self._federations = {seed: known[seed] for seed in used}
-        self._known = {key: one for key, one in self._known.items() if key[0] in used}
 
     def restart(self, positions: Collection[int]) -> None:
         """Set some courses back to round 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -13,24 +12,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.data.graph_federations import GraphFederation, HeteroFederation
-from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size
+from fedhpo_gym.fl.models.bert import WORDS, BertTiny
 from fedhpo_gym.fl.models.cnn import MEAN, STD
 from fedhpo_gym.fl.models.cnn_step import EPSILON, MAX_NORM, PADDING
 from fedhpo_gym.fl.models.torch_model import TorchModel
-from fedhpo_gym.fl.self_check import BERT_SIZE, Case
+from fedhpo_gym.fl.self_check import Case
 
 Arrays = Mapping[str, NDArray[np.float32]]
 Values = Mapping[str, Tensor]
 
 
-def has_exact(family: str) -> bool:
-    """Return whether a family has a plain form here."""
-    return family in _LOGITS
-
-
 def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.float64]]:
     """Return by how much one step on all rows of every client moves the server's parameters."""
-    federation, logits = case.federation, _LOGITS[case.family]
+    federation, logits = case.federation, LOGITS[case.family]
     moved = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in start.items()}
     sizes = federation.num_samples[:, 0]
     for client, size in enumerate(sizes.tolist()):
@@ -54,13 +48,11 @@ def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.f
     return {
         name: value.numpy()
         for name, value in moved.items()
-        if name not in left_out and not name.endswith(_WITHOUT[case.family])
+        if name not in left_out and not name.endswith(_WITHOUT.get(case.family, ()))
     }
 
 
-_WITHOUT: Mapping[str, tuple[str, ...]] = defaultdict(
-    tuple, {"CNN": ("bias1", "bias2"), "BERT": ("attention.self.key.bias",)}
-)
+_WITHOUT = {"CNN": ("bias1", "bias2"), "BERT": ("attention.self.key.bias",)}
 """How parameters end that normalisation or softmax takes out again: their gradient is rounding."""
 
 
@@ -106,13 +98,15 @@ def _graphs(case: Case, p: Values, client: int, rows: NDArray[np.int64]) -> Tens
 
 def _transformer(case: Case, p: Values, _: int, rows: NDArray[np.int64]) -> Tensor:
     tokens = torch.from_numpy(np.asarray(case.federation.features[rows]))
-    model = BertTiny(case.federation.num_classes, torch.device("cpu"), size=Size(**BERT_SIZE))
+    kind = cast("type[BertTiny]", case.model)
+    model = kind(case.federation.num_classes, torch.device("cpu"))
     return model._forward(dict(p), p[WORDS][tokens.long()], tokens, lambda x: x)
 
 
-_LOGITS: Mapping[str, Callable[[Case, Values, int, NDArray[np.int64]], Tensor]] = {
+LOGITS: Mapping[str, Callable[[Case, Values, int, NDArray[np.int64]], Tensor]] = {
     "CNN": _convolutional,
     "GNN": _graph,
     "Hetero": _graphs,
     "BERT": _transformer,
 }
+"""The plain form of a family, where it has one."""

@@ -12,16 +12,11 @@ from fedhpo_gym.fl.course import Course, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
 from fedhpo_gym.fl.records import CourseState, Feedback
-from fedhpo_gym.fl.trainer import LocalResult, Rows, Trainer, Values
+from fedhpo_gym.fl.trainer import LocalResult, Rows, Terms, Trainer, Values
 
 
 class Group:
-    """Courses of one federation and model shape, which train as one.
-
-    Attributes:
-        positions: (courses,) where they stand in the batch.
-        diverged_at: (courses,) round in which a course left the finite numbers; 0 if none.
-    """
+    """Courses of one federation and model shape, which train as one."""
 
     # (courses,) simulated seconds of the last round where training itself decides them.
     seconds: NDArray[np.float64] | None = None
@@ -35,13 +30,14 @@ class Group:
         algorithm: Algorithm,
         horizon: int,
     ) -> None:
-        self.positions = np.array(positions)
+        self.positions = np.array(positions)  # (courses,) where they stand in the batch
         self._trainer = trainer
         self._algorithm = algorithm
         self._horizon = horizon
         self._clients = trainer.federation.num_clients
         number = len(courses)
         self._finished = np.zeros(number, dtype=np.int64)
+        # (courses,) round in which a course left the finite numbers; 0 if none.
         self.diverged_at = np.zeros(number, dtype=np.int64)
         self._parameters = trainer.initial(number)
         everybody = np.repeat(np.arange(number), self._clients)
@@ -137,15 +133,15 @@ class Group:
             received = trainer.receive(start, items, "received", shared)
         if algorithm.keeps_copy:
             own = self._with_own(local, items)
-            trainer.run(own, items, self._settings, names, pull, received)
+            trainer.run(own, items, self._settings, names, Terms(pull, received))
             self._keep(items, own)
-            trainer.run(local, items, self._settings, names)
+            trainer.run(local, items, self._settings, names, Terms())
             return LocalResult(items, received, local, shared)
         if trainer.kept:
             local = self._with_own(local, items)
             received = None if received is None else self._with_own(received, items)
-        shift = algorithm.correction(context)
-        trainer.run(local, items, self._settings, names, pull, received, shared, shift)
+        terms = Terms(pull, received, shared, algorithm.correction(context))
+        trainer.run(local, items, self._settings, names, terms)
         self._keep(items, local)
         return LocalResult(items, received, local, shared)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -21,15 +20,12 @@ if TYPE_CHECKING:
 
 
 class Hyperparameters:
-    """What the courses of a group are configured to do.
-
-    Attributes:
-        stopped: (courses,) which courses take steps of length zero.
-        momentum: (rows,) shares of a step that the next one takes again; None where there is none.
-    """
+    """What the courses of a group are configured to do."""
 
     rate: Array  # (rows,) learning rates
     decay: Array  # (rows,) factors of the parameters in a step
+    momentum: Array | None  # (rows,) shares of a step that the next one takes again
+    stopped: NDArray[np.bool_]  # (courses,) which courses take steps of length zero
 
     def __init__(
         self, courses: Sequence[Course], trainer: Trainer, algorithm: Algorithm, horizon: int
@@ -88,11 +84,17 @@ class Hyperparameters:
         if whose not in self._known:
             self._known[whose] = self._read(whose)
         array = self._trainer.array
+
+        def normal(purpose: str, like: Array) -> Array:
+            from fedhpo_gym.fl.compiled.rng import normal_of
+
+            return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))
+
         return Context(
             **self._known[whose],
             num_clients=self._num_clients,
             horizon=self._horizon,
-            normal=partial(_normal, array, names),
+            normal=normal,
             local=lambda: self._local(whose),
             norm=self._trainer.norm,
             variates=variates,
@@ -138,10 +140,3 @@ class Hyperparameters:
             for client, own in value.own:
                 row[client] = own
         return values.ravel()
-
-
-def _normal(array: Callable[[Any], Array], names: Names, purpose: str, like: Array) -> Array:
-    """Return what `Context.normal` draws."""
-    from fedhpo_gym.fl.compiled.rng import normal_of
-
-    return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))

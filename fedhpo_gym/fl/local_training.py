@@ -16,13 +16,12 @@ from torch import Tensor
 
 from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
 from fedhpo_gym.fl.models.torch_model import Minibatch, TorchFederation, fit, sum_classes
 from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
+from fedhpo_gym.fl.trainer import Terms
 
 MAX_LOGITS = 2**19
 """Logits that are computed at once, unless a single course has more."""
@@ -31,54 +30,42 @@ MAX_MEMBERSHIP = 2**24
 federation that needs more is summed row by row."""
 
 
-@dataclass(frozen=True, eq=False)
-class SplitRows:
-    """The rows of some clients of a federation, sorted by label; a group is a client's split."""
-
-    index: NDArray[np.int64]  # (n,) rows
-    group: NDArray[np.int64]  # (n,) group of each row
-    bounds: NDArray[np.int64]  # (classes + 1,) where the rows of each label begin, then the end
-    true: NDArray[np.float32]  # (classes, groups) float32, rows of each label
-
-
-def lay_out(federation: Federation, clients: Sequence[int] | None = None) -> SplitRows:
-    """Sort the rows of some clients; of all by default."""
-    chosen = range(federation.num_clients) if clients is None else clients
-    groups = [rows for client in chosen for rows in federation.clients[client]]
-    rows = np.concatenate(groups)
-    group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
-    order = np.argsort(federation.labels[rows], kind="stable")
-    rows, group = rows[order], group[order]
-    labels = federation.labels[rows]
-    bounds = np.searchsorted(labels, np.arange(federation.num_classes + 1))
-    true = [np.bincount(group[a:b], minlength=len(groups)) for a, b in itertools.pairwise(bounds)]
-    return SplitRows(rows, group, bounds, np.stack(true).astype(np.float32))
-
-
 class Evaluator:
     """Evaluates models on the data of some clients of a federation.
 
-    Rows are sorted by label, so that everything that concerns the true label is a contiguous slice.
+    Rows are sorted by label, so that everything that concerns the true label is a contiguous slice;
+    a group is a client's split.
     Counts over a client's split are products with a 0/1 matrix, which are exact in any order;
     losses are added row after row, so no library's order of summation and no neighbour decides a
     bit.
     """
 
-    def __init__(self, prepared: TorchFederation, rows: SplitRows, device: torch.device) -> None:
+    def __init__(
+        self, prepared: TorchFederation, clients: Iterable[int], device: torch.device
+    ) -> None:
+        federation = prepared.federation
+        groups = [rows for client in clients for rows in federation.clients[client]]
+        rows = np.concatenate(groups)
+        group = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+        order = np.argsort(federation.labels[rows], kind="stable")
+        rows, group = rows[order], group[order]
+        labels = np.arange(federation.num_classes + 1)
+        bounds = np.searchsorted(federation.labels[rows], labels).tolist()
         self._model = prepared.model
         self._inputs = prepared.inputs
-        self._num_classes, self._num_groups = rows.true.shape
-        self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(rows.bounds)]
-        self._rows = torch.from_numpy(rows.index).to(device)
-        self._group = torch.from_numpy(rows.group).to(device)
-        self._sorted = torch.from_numpy(np.argsort(rows.group, kind="stable")).to(device)
-        counts = np.bincount(rows.group, minlength=self._num_groups)
+        self._num_classes, self._num_groups = federation.num_classes, len(groups)
+        self._spans = [slice(a, b) for a, b in itertools.pairwise(bounds)]
+        self._rows = torch.from_numpy(rows).to(device)
+        self._group = torch.from_numpy(group).to(device)
+        self._sorted = torch.from_numpy(np.argsort(group, kind="stable")).to(device)
+        counts = np.bincount(group, minlength=self._num_groups)
         self._start = torch.from_numpy(np.cumsum(counts) - counts).to(device)
         self._member: Tensor | None = None
-        if self._num_groups * len(rows.index) <= MAX_MEMBERSHIP:
-            groups = torch.arange(self._num_groups, device=device)
-            self._member = (self._group == groups[:, None]).float()
-        self._true = torch.from_numpy(rows.true).to(device)[:, None]
+        if self._num_groups * len(rows) <= MAX_MEMBERSHIP:
+            every = torch.arange(self._num_groups, device=device)
+            self._member = (self._group == every[:, None]).float()
+        true = np.stack([np.bincount(group[own], minlength=len(groups)) for own in self._spans])
+        self._true = torch.from_numpy(true.astype(np.float32)).to(device)[:, None]
         self._size = self._true.sum(0)
         self._kept: Tensor | None = None
 
@@ -114,17 +101,20 @@ class Evaluator:
         predicted = torch.eq(logits, top, out=torch.empty_like(logits))
         predicted_count = self._count_all(predicted)
         if not torch.equal(predicted_count.sum(0), self._size.expand_as(predicted_count[0])):
-            predicted = _first_of_ties(predicted)
+            predicted = predicted * (predicted.cumsum(0) == 1)  # the first of ties, as argmax
             predicted_count = self._count_all(predicted)
         hits = torch.stack(
             [self._count(predicted[label, :, span], span) for label, span in enumerate(self._spans)]
         )
         loss = self._model.losses(logits, top, own)
+        # Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's.
+        total = self._true + predicted_count
+        f1 = sum_classes(2 * hits / total.clamp(min=1)) / (total > 0).sum(0).clamp(min=1)
         return torch.stack(
             [
                 self._add_up(loss) / self._size.clamp(min=1),
                 hits.sum(0) / self._size.clamp(min=1),
-                _macro_f1(hits, self._true, predicted_count),
+                f1,
             ]
         )
 
@@ -146,18 +136,6 @@ class Evaluator:
             sums = values.new_zeros((len(values), self._num_groups))
             return sums.index_add_(1, self._group[span], values)
         return values @ self._member[:, span].t()
-
-
-def _first_of_ties(predicted: Tensor) -> Tensor:
-    """Keep the first of several tied classes, as argmax does."""
-    return predicted * (predicted.cumsum(0) == 1)
-
-
-def _macro_f1(hits: Tensor, true: Tensor, predicted: Tensor) -> Tensor:
-    """Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's."""
-    total = true + predicted
-    f1 = 2 * hits / total.clamp(min=1)
-    return sum_classes(f1) / (total > 0).sum(0).clamp(min=1)
 
 
 MAX_LAID_OUT = 2**26
@@ -225,18 +203,15 @@ class Steps:
         """Return the steps, as many at once as may be laid out; few are kept."""
         if self._kept is not None:
             return self._kept
-        made = (self._portion(steps) for steps in self._split())
+        row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
+        per_item = math.prod(self._prepared.inputs[row].shape) * self._width
+        portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
+        parts = np.split(np.arange(len(portion)), np.flatnonzero(np.diff(portion)) + 1)
+        made = (self._portion(steps) for steps in parts if len(steps))
         if int(self._active.sum()) * self._width > MAX_KEPT:
             return made
         self._kept = list(made)
         return self._kept
-
-    def _split(self) -> Iterator[NDArray[np.int64]]:
-        row = torch.zeros((1, 1, 1), dtype=torch.int64, device=self._device)
-        per_item = math.prod(self._prepared.inputs[row].shape) * self._width
-        portion = np.cumsum(self._active) * per_item // MAX_LAID_OUT
-        steps = np.arange(len(self._active))
-        return filter(len, np.split(steps, np.flatnonzero(np.diff(portion)) + 1))
 
     def _portion(self, steps: NDArray[np.int64]) -> _Portion:
         active = self._active[steps]
@@ -280,12 +255,7 @@ class StepSettings:
 
 
 class Plan:
-    """How items of one width train.
-
-    Attributes:
-        span: where they stand among all items.
-        steps: what they read.
-    """
+    """How items of one width train, which stand at `span` among all items."""
 
     def __init__(self, span: slice, steps: Steps, chosen: StepSettings) -> None:
         self.span, self.steps = span, steps
@@ -314,7 +284,6 @@ class Draws:
     """The random numbers of local training in one round, from a stream of each client's own."""
 
     def __init__(self, names: Names) -> None:
-        """Start the streams of a round; `names` say for whom numbers are drawn."""
         self._names = names
         self._streams: dict[int, np.random.Generator] = {}
 
@@ -323,16 +292,13 @@ class Draws:
         distinct, where = np.unique(self._names.distinct[1][:items], return_inverse=True)
         drawn = np.empty((len(distinct), *shape), dtype=np.float32)
         for row, index in zip(drawn, distinct.tolist(), strict=True):
-            self._of(index).random(dtype=np.float32, out=row)
+            if index not in self._streams:
+                keys = self._names.distinct[0][index]
+                self._streams[index] = stream(self._names.seed, "local training", *keys)
+            self._streams[index].random(dtype=np.float32, out=row)
         if not np.array_equal(where, np.arange(len(distinct))):
             drawn = drawn[where]
         return torch.from_numpy(drawn)
-
-    def _of(self, index: int) -> np.random.Generator:
-        if index not in self._streams:
-            keys = self._names.distinct[0][index]
-            self._streams[index] = stream(self._names.seed, "local training", *keys)
-        return self._streams[index]
 
 
 class LocalTraining:
@@ -352,23 +318,16 @@ class LocalTraining:
         items: Items,
         settings: Hyperparameters,
         names: Names,
-        pull: Tensor | None = None,
-        anchor: Parameters | None = None,
-        shared: Mapping[str, SharedMatrix | SharedMatrices] | None = None,
-        shift: Parameters | None = None,
+        terms: Terms,
     ) -> None:
         """Train (own, items, ..) parameters in place, as `Trainer.run` says."""
-        plans = self._planned(items, settings, pull)
+        plans = self._planned(items, settings, terms.pull)
         named = [replace(names, drawers=plan.steps.items.drawers) for plan in plans]
         drawn = [(names.seed, *name) for part in named for name in part.distinct[0]]
         streams = iter(self._streams(drawn))
         for plan, part in zip(plans, named, strict=True):
             own = list(itertools.islice(streams, len(part.distinct[0])))
-            towards = _of(anchor, plan.span) if pull is not None and anchor is not None else {}
-            added = _of(shift or {}, plan.span)
-            self._train(
-                _of(parameters, plan.span), plan, Draws(part), own, towards, shared or {}, added
-            )
+            self._train(_of(parameters, plan.span), plan, Draws(part), own, terms)
 
     def _planned(
         self, items: Items, settings: Hyperparameters, pull: Tensor | None
@@ -406,11 +365,11 @@ class LocalTraining:
         plan: Plan,
         draws: Draws,
         streams: Sequence[np.random.Generator],
-        anchor: Parameters,
-        shared: Mapping[str, SharedMatrix | SharedMatrices],
-        shift: Parameters,
+        terms: Terms,
     ) -> None:
         """Train items of one width."""
+        anchor, shift = (_of(value or {}, plan.span) for value in (terms.anchor, terms.shift))
+        shared = terms.shared or {}
         trained = [name for name in parameters if name not in self._model.buffers]
         part, count = parameters, len(plan.steps.items)
         now = plan.first(count)

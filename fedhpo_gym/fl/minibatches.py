@@ -45,7 +45,6 @@ class ClientStreams:
     """The same as `client_streams`, for few clients round after round."""
 
     def __init__(self, num_clients: int) -> None:
-        """Prepare streams of the clients of federations that have that many."""
         self._clients = np.arange(num_clients)
         self._ahead = MAX_PREPARED // num_clients
         self._words: dict[tuple[int, int], NDArray[np.uint64]] = {}
@@ -90,11 +89,7 @@ def batch_rows(federation: Federation, batch_size: PerClient) -> int:
 
 
 class RoundLayout:
-    """Where the minibatches of some clients lie in one round, whatever rows are drawn for them.
-
-    Attributes:
-        sizes: (steps, clients) rows that are not padding.
-    """
+    """Where the minibatches of some clients lie in one round, whatever rows are drawn for them."""
 
     def __init__(
         self,
@@ -107,6 +102,7 @@ class RoundLayout:
         per_epoch = -(-held // batch_size)
         steps = epochs * per_epoch
         step = np.arange(steps.max())[:, None]
+        # (steps, clients) rows that are not padding.
         self.sizes = np.minimum(held - step % np.maximum(per_epoch, 1) * batch_size, batch_size)
         self.sizes[step >= steps] = 0
         self._rows = rows

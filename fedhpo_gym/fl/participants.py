@@ -71,7 +71,6 @@ class Items:
     num_sampled: NDArray[np.int64]  # (items,) clients the course samples
 
     def __len__(self) -> int:
-        """Return the number of items."""
         return len(self.course)
 
     def take(self, index: NDArray[np.intp] | slice) -> Items:
@@ -93,19 +92,9 @@ _FIELDS = tuple(field.name for field in fields(Items))
 
 
 class Roster:
-    """Who trains in the rounds of a group.
+    """Who trains in the rounds of a group; settings are (courses,) or (courses, clients)."""
 
-    Attributes:
-        batch_key: (courses,) index of each course's batch key.
-        num_sampled: (courses,) clients each course samples.
-        samples: (clients,) training samples.
-        width: (courses,) rows of a minibatch, padding included.
-        epochs: (courses, clients) local epochs.
-        batch_size: (courses, clients) samples per minibatch.
-        elapsed: rounds that were finished since.
-    """
-
-    elapsed: int = 0
+    elapsed: int = 0  # rounds that were finished since
 
     def __init__(
         self,
@@ -124,7 +113,7 @@ class Roster:
         self._finished = [own for _, own in place_of]
         self.batch_key = np.array([place_of[key] for key in keys])
         self.num_sampled = np.array([one.num_sampled for one in needed])
-        self.samples = federation.num_samples[:, 0]
+        self.samples = federation.num_samples[:, 0]  # (clients,) training samples
         self.epochs = _table([one.num_epochs for one in needed], self._num_clients)
         self.batch_size = _table([one.batch_size for one in needed], self._num_clients)
         self.width = np.array([batch_rows(federation, one.batch_size) for one in needed])

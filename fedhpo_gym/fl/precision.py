@@ -49,15 +49,12 @@ _ASKED = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
 
 
 def fixed() -> bool | None:
-    """Return whether the kernels of oneMKL are fixed in this process; None where it has none."""
+    """Return whether the kernels of oneMKL are fixed in this process; None where it has none.
+
+    oneMKL itself is asked: what it read from the environment, it read at the first product.
+    """
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return None
-    branch = _branch()
-    return None if branch is None else branch != _OFF
-
-
-def _branch() -> int | None:
-    """Ask oneMKL itself: what it read from the environment, it read at the first product."""
     folder = Path(torch.__file__).parent / "lib"
     for path in folder.glob("*torch_cpu.*"):
         try:
@@ -67,7 +64,7 @@ def _branch() -> int | None:
         for name in _ASKED:
             if (ask := getattr(library, name, None)) is not None:
                 ask.restype = ctypes.c_int
-                return int(ask(ctypes.c_int(_ALL)))
+                return int(ask(ctypes.c_int(_ALL))) != _OFF
     return None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,6 @@ from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import MODELS, Model
-
-if TYPE_CHECKING:
-    import torch
 
 ROUNDS = 2
 ALONE, ORDER, PROCESS, GRADIENT = "alone", "order", "process", "gradient"
@@ -174,11 +171,11 @@ def _gradient(case: Case) -> Iterator[Verdict]:
     """Compare one full-batch step of all clients with the same in float64."""
     try:
         with needing("differentiating in float64", "torch", "torch", "torch"):
-            from fedhpo_gym.fl.exact_gradients import exact_step, has_exact
+            from fedhpo_gym.fl.exact_gradients import LOGITS, exact_step
     except MissingDependencyError as error:
         yield Verdict(case.family, GRADIENT, None, str(error))
         return
-    if not has_exact(case.family):
+    if case.family not in LOGITS:
         return
     settings = {"learning_rate": 0.5, "weight_decay": 0.0, "step_size": 1, "pretrained": 0.0}
     batch = _batch(case, [Course({**settings, "dropout": 0.0}, 1.0, 1)])
@@ -243,14 +240,9 @@ def _small_bert() -> type[Model]:
     from fedhpo_gym.fl.models.bert import BertTiny, Size
 
     class SmallBert(BertTiny):
-        """The transformer with fewer of everything, from random weights."""
+        """The transformer with fewer of everything."""
 
-        @classmethod
-        def for_federation(
-            cls, federation: Federation, device: torch.device, **shape: Any
-        ) -> BertTiny:
-            del shape
-            return cls(federation.num_classes, device, size=Size(**BERT_SIZE))
+        size = Size(**BERT_SIZE)
 
     return SmallBert
 

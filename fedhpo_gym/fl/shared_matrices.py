@@ -14,20 +14,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.fl.participants import Items
-
-if TYPE_CHECKING:
-    from fedhpo_gym.fl.models.torch_model import TorchModel
-
 
 TILE = 32
 """Rows of shared products and of corrections are filled up to a multiple of it: every new shape of
@@ -41,22 +35,7 @@ def worth_sharing(rank: NDArray[np.int64], shape: Sequence[int]) -> NDArray[np.b
     return np.asarray(rank * sum(shape) <= shape[0] * shape[1])
 
 
-class Matrix(Protocol):
-    """An (out, in) matrix per client; rows of clients are concatenated, `sizes` rows of each."""
-
-    def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return (n, out): each client's (n, in) rows times its transposed matrix."""
-
-    def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return (n, in): each client's (n, out) rows times its matrix."""
-
-    def step(
-        self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
-    ) -> None:
-        """Replace each client's matrix M by decay M - left^T right; (n, out) and (n, in)."""
-
-
-class OwnMatrix(Matrix):
+class OwnMatrix:
     """The matrix of one client, updated in place."""
 
     def __init__(self, values: Tensor, dtype: torch.dtype) -> None:
@@ -65,46 +44,45 @@ class OwnMatrix(Matrix):
         self._rounded = values.to(dtype)
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        del sizes
         return rows @ self._rounded.t()
 
     def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        del sizes
         return rows @ self._rounded
 
     def step(
         self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
     ) -> None:
-        del sizes
         subtract_product(self._values, left, right, decay[0])
 
 
-class SharedMatrix(Matrix):
-    """The matrices of clients of one course in one round; clients that still train come first."""
+class SharedMatrix:
+    """The (out, in) matrices of clients of one course in one round, those that still train first.
+
+    Rows of clients are concatenated, `sizes` rows of each.
+    """
 
     def __init__(
         self, start: Tensor, dtype: torch.dtype, ranks: Sequence[int], buffers: Workspace, name: str
     ) -> None:
-        """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
-        bounds = np.cumsum([0, *(_up(rank, TILE) for rank in ranks)])
-        self._first: list[int] = bounds[:-1].tolist()
+        self._bounds = list(itertools.accumulate((_up(r, TILE) for r in ranks), initial=0))
         self._filled = [0] * len(ranks)
-        total = _up(int(bounds[-1]), SUM_TILE)
+        total = _up(self._bounds[-1], SUM_TILE)
         self._left = buffers.take(f"left {name}", (total, start.shape[0]), self._rounded)
         self._right = buffers.take(f"right {name}", (total, start.shape[1]), self._rounded)
-        self._padding = slice(int(bounds[-1]), total)
         self._coefficients = torch.ones(total, device=start.device)
         self._scale = np.ones(len(ranks), dtype=np.float32)
         self._last: tuple[NDArray[np.float32], Tensor] | None = None
         self._moved: tuple[NDArray[np.float32], Tensor] | None = None
 
     def times(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return (n, out): each client's (n, in) rows times its transposed matrix."""
         return self._correct(
             _padded(rows) @ self._rounded.t(), rows, self._right, self._left, sizes
         )
 
     def back(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Return (n, in): each client's (n, out) rows times its matrix."""
         return self._correct(_padded(rows) @ self._rounded, rows, self._left, self._right, sizes)
 
     def _correct(
@@ -124,6 +102,7 @@ class SharedMatrix(Matrix):
     def step(
         self, left: Tensor, right: Tensor, sizes: Sequence[int], decay: Sequence[float]
     ) -> None:
+        """Replace each client's matrix M by decay M - left^T right; (n, out) and (n, in)."""
         ends = list(itertools.accumulate(sizes, initial=0))
         with np.errstate(over="ignore", invalid="ignore"):
             self._scale[: len(sizes)] *= np.asarray(decay, dtype=np.float32)
@@ -131,7 +110,7 @@ class SharedMatrix(Matrix):
             used = self._used(client)
             if decay[client] != 1.0:
                 self._coefficients[used] *= decay[client]
-            first = self._first[client] + self._filled[client]
+            first = self._bounds[client] + self._filled[client]
             self._filled[client] += end - start
             grown = self._used(client)
             for mine, rows in ((self._left, left), (self._right, right)):
@@ -152,7 +131,7 @@ class SharedMatrix(Matrix):
             self._last = np.ones_like(self._scale), zeros
             self._moved = np.zeros_like(self._scale), zeros.clone()
         for client, share in enumerate(momentum.cpu().numpy()):
-            first = self._first[client]
+            first = self._bounds[client]
             rows = slice(first, first + self._filled[client])
             with np.errstate(over="ignore", invalid="ignore"):
                 self._scale[client] += share * self._moved[0][client]
@@ -168,9 +147,12 @@ class SharedMatrix(Matrix):
         with np.errstate(over="ignore", invalid="ignore"):
             total.add_(self._start, alpha=float((self._scale * weights).sum()))
         for client, weight in enumerate(weights.tolist()):
-            self._coefficients[self._used(client)] *= weight
-            self._clear(slice(self._used(client).stop, self._end(client)))
-        self._clear(self._padding)
+            used = self._used(client)
+            self._coefficients[used] *= weight
+            for mine in (self._left, self._right):
+                mine[used.stop : self._bounds[client + 1]] = 0.0
+        for mine in (self._left, self._right):
+            mine[self._bounds[-1] :] = 0.0
         left = self._left.mul_(self._coefficients[:, None])
         subtract_product(total, left, self._right, 1.0)
 
@@ -186,16 +168,11 @@ class SharedMatrix(Matrix):
 
     def _used(self, client: int) -> slice:
         """Rows of a client that are filled, up to the end of a tile."""
-        first = self._first[client]
+        first = self._bounds[client]
         return slice(first, first + _up(self._filled[client], TILE))
 
-    def _end(self, client: int) -> int:
-        following = self._first[client + 1 :]
-        return following[0] if following else self._padding.start
 
-    def _clear(self, rows: slice) -> None:
-        self._left[rows] = 0.0
-        self._right[rows] = 0.0
+Matrix = OwnMatrix | SharedMatrix
 
 
 def subtract_product(values: Tensor, left: Tensor, right: Tensor, decay: float) -> None:
@@ -247,15 +224,6 @@ MORE = 8
 """How many times more both are where a model takes the step of all items together."""
 
 
-def shared_names(
-    model: TorchModel, algorithm: Algorithm, personal: frozenset[str]
-) -> frozenset[str]:
-    """Return the parameters that need not be written for every client."""
-    if algorithm.keeps_copy or algorithm.reads_uploads:
-        return frozenset()
-    return model.shareable - personal
-
-
 def sharing_courses(
     rows: NDArray[np.int64], names: frozenset[str], parameters: Parameters
 ) -> NDArray[np.bool_]:
@@ -277,20 +245,7 @@ def split_cohorts(items: Items, rows: NDArray[np.int64], together: bool = False)
             yield items.take(own[start : start + max(count, 1)])
 
 
-class Matrices(Protocol):
-    """An (out, in) matrix for each of some clients, those that still train."""
-
-    def times(self, rows: Tensor) -> Tensor:
-        """Return (clients, n, out): (clients, n, in) rows times the transposed matrices."""
-
-    def back(self, rows: Tensor) -> Tensor:
-        """Return (clients, n, in): (clients, n, out) rows times the matrices."""
-
-    def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
-        """Replace each matrix M by decay M - left^T right; decay is (clients, 1, 1)."""
-
-
-class OwnMatrices(Matrices):
+class OwnMatrices:
     """Matrices that are written for every client and updated in place."""
 
     def __init__(self, values: Tensor, dtype: torch.dtype) -> None:
@@ -308,11 +263,10 @@ class OwnMatrices(Matrices):
         self._values.mul_(decay).sub_(left.mT @ right)
 
 
-class SharedMatrices(Matrices):
+class SharedMatrices:
     """The matrices of clients of one course in one round; clients that still train come first."""
 
     def __init__(self, start: Tensor, dtype: torch.dtype, clients: int, rows: int) -> None:
-        """Give every client the same (out, in) matrix."""
         self._start, self._rounded = start, start.to(dtype)
         self._left = self._rounded.new_zeros((clients, rows, start.shape[0]))
         self._right = self._rounded.new_zeros((clients, rows, start.shape[1]))
@@ -323,9 +277,11 @@ class SharedMatrices(Matrices):
         self._moved: tuple[Tensor, Tensor] | None = None
 
     def times(self, rows: Tensor) -> Tensor:
+        """Return (clients, n, out): (clients, n, in) rows times the transposed matrices."""
         return self._correct(rows @ self._rounded.t(), rows, self._right, self._left)
 
     def back(self, rows: Tensor) -> Tensor:
+        """Return (clients, n, in): (clients, n, out) rows times the matrices."""
         return self._correct(rows @ self._rounded, rows, self._left, self._right)
 
     def _correct(self, product: Tensor, rows: Tensor, inner: Tensor, outer: Tensor) -> Tensor:
@@ -339,6 +295,7 @@ class SharedMatrices(Matrices):
         return product.baddbmm_(weights, outer[used], alpha=-1.0)
 
     def step(self, left: Tensor, right: Tensor, decay: Tensor) -> None:
+        """Replace each matrix M by decay M - left^T right; decay is (clients, 1, 1)."""
         clients, more, _ = left.shape
         self._scale[:clients] *= decay[:, 0, 0]
         self._coefficients[:clients, : self._filled] *= decay[:, 0]
@@ -378,3 +335,6 @@ class SharedMatrices(Matrices):
         left = self._left[index] * self._coefficients[index].unsqueeze(-1)
         product = left.to(self._left.dtype).mT @ self._right[index]
         return self._start * self._scale[index, None, None] - product
+
+
+Matrices = OwnMatrices | SharedMatrices

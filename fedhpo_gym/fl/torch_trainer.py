@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -18,7 +17,7 @@ from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import records
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.local_training import Evaluator, LocalTraining, lay_out
+from fedhpo_gym.fl.local_training import Evaluator, LocalTraining
 from fedhpo_gym.fl.models.torch_model import (
     Parameters,
     TorchFederation,
@@ -33,11 +32,10 @@ from fedhpo_gym.fl.shared_matrices import (
     SharedMatrices,
     SharedMatrix,
     Workspace,
-    shared_names,
     sharing_courses,
     split_cohorts,
 )
-from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
+from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
 
 Bools = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -56,7 +54,6 @@ class TorchTrainer(Trainer):
         device: torch.device,
         buffers: Workspace,
     ) -> None:
-        """Train on a federation; `buffers` is memory that is used again."""
         self._prepared = prepared
         self._device = device
         self._buffers = buffers
@@ -68,14 +65,14 @@ class TorchTrainer(Trainer):
         self._local = LocalTraining(prepared, device)
         self._averaging = Averaging(self.model.together, device)
         self._evaluators: dict[int | None, Evaluator] = {}
-        self._shared_names = shared_names(self.model, algorithm, self.personal)
+        written = algorithm.keeps_copy or algorithm.reads_uploads  # for every client
+        self._shared_names = frozenset() if written else self.model.shareable - self.personal
         self._sharing: tuple[Roster | None, Bools] = None, np.empty(0, dtype=np.bool_)
 
     def _index(self, values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
 
     def array(self, values: Any) -> Tensor:
-        """Put values on the device, in single precision."""
         if isinstance(values, Tensor):
             return values
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
@@ -210,18 +207,9 @@ class TorchTrainer(Trainer):
         return sent
 
     def run(
-        self,
-        local: Parameters,
-        items: Items,
-        settings: Hyperparameters,
-        names: Names,
-        pull: Tensor | None = None,
-        anchor: Parameters | None = None,
-        shared: Mapping[str, Any] | None = None,
-        shift: Parameters | None = None,
+        self, local: Parameters, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
-        """Let all items take their steps together."""
-        self._local.run(local, items, settings, names, pull, anchor, shared, shift)
+        self._local.run(local, items, settings, names, terms)
 
     def updates(self, local: Parameters, received: Parameters) -> Parameters:
         return {
@@ -286,7 +274,7 @@ class TorchTrainer(Trainer):
             if name in mean:
                 update, of_all = value - received[name], mean[name][:, where]
                 pairs = (update, update), (update, of_all), (of_all, of_all)
-                found.append([_inner(a, b) for a, b in pairs])
+                found.append([sum_classes(a * b).reshape(len(items), -1).sum(1) for a, b in pairs])
         square, inner, mean_square = (
             sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)
         )
@@ -297,8 +285,8 @@ class TorchTrainer(Trainer):
 
     def measure(self, values: Parameters, client: int | None = None) -> NDArray[np.float32]:
         if client not in self._evaluators:
-            rows = lay_out(self.federation, None if client is None else [client])
-            self._evaluators[client] = Evaluator(self._prepared, rows, self._device)
+            clients = range(self.federation.num_clients) if client is None else [client]
+            self._evaluators[client] = Evaluator(self._prepared, clients, self._device)
         return self._evaluators[client](values)
 
     def measure_own(self, values: Parameters, client: Rows) -> NDArray[np.float32]:
@@ -308,11 +296,6 @@ class TorchTrainer(Trainer):
             found.append((chosen, self.measure(self.take(values, chosen), one)[:, 0]))
         order, metrics = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return metrics[np.argsort(order)]
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    """Return the (items,) inner products of parameters (own, items, ..)."""
-    return sum_classes(a * b).reshape(a.shape[1], -1).sum(1)
 
 
 def _finite(value: Tensor) -> Bools:
@@ -342,14 +325,12 @@ class TorchTrainers(Trainers):
     def trainer(
         self, federation: Federation, architecture: Iterable[tuple[str, float]]
     ) -> TorchTrainer:
-        """Return what trains courses of one federation and model shape."""
         prepared = TorchFederation(
             federation, self._model, architecture, self._device, self._precision
         )
         return TorchTrainer(prepared, self._algorithm, self._device, self._buffers)
 
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
-        """Take one group after the other."""
         with one_thread():
             for group in groups:
                 work(group)
@@ -377,15 +358,6 @@ PIECE = 2**16
 """Numbers that are weighted and added at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Order:
-    """Items in the order of their clients."""
-
-    index: Tensor  # (items,) which item comes next
-    course: Tensor  # (items,) its course
-    weight: Tensor  # (items,) its weight
-
-
 class Averaging:
     """Adds clients to the averages of their courses, always in the order of the clients."""
 
@@ -393,36 +365,30 @@ class Averaging:
         """Average on a device; `together` as in `Model`: by one sum per course and parameter."""
         self._together = together
         self._device = device
-        self._known: WeakKeyDictionary[Items, _Order] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Items, list[Tensor]] = WeakKeyDictionary()
 
     def add(self, average: Parameters, local: Parameters, items: Items) -> None:
         """Add weighted (own, items, ..) parameters to (own, courses, ..) averages."""
         if self._together:
             _add_together(average, local, items)
-        elif any(value.numel() // value.shape[1] >= MIN_ALONE for value in average.values()):
-            _add_alone(average, local, self._order(items))
-        else:
-            _add_gathered(average, local, self._order(items))
+            return
+        index, course, weight = self._order(items)
+        if any(value.numel() // value.shape[1] >= MIN_ALONE for value in average.values()):
+            for item, own, one in zip(index.tolist(), course.tolist(), weight, strict=True):
+                for name, value in average.items():
+                    _add_weighted(value[:, own], local[name][:, item], one)
+            return
+        for name, value in average.items():
+            part = local[name].index_select(1, index)
+            value.index_add_(1, course, part.mul_(fit(weight, part)))
 
-    def _order(self, items: Items) -> _Order:
+    def _order(self, items: Items) -> list[Tensor]:
+        """Return (items,) which comes next in the order of clients, its course, and its weight."""
         if items not in self._known:
             index = np.argsort(items.client, kind="stable")
             found = index, items.course[index], items.weight[index]
-            self._known[items] = _Order(*(torch.from_numpy(x).to(self._device) for x in found))
+            self._known[items] = [torch.from_numpy(x).to(self._device) for x in found]
         return self._known[items]
-
-
-def _add_gathered(average: Parameters, local: Parameters, order: _Order) -> None:
-    for name, value in average.items():
-        part = local[name].index_select(1, order.index)
-        value.index_add_(1, order.course, part.mul_(fit(order.weight, part)))
-
-
-def _add_alone(average: Parameters, local: Parameters, order: _Order) -> None:
-    places = zip(order.index.tolist(), order.course.tolist(), order.weight, strict=True)
-    for item, course, weight in places:
-        for name, value in average.items():
-            _add_weighted(value[:, course], local[name][:, item], weight)
 
 
 def _add_weighted(total: Tensor, part: Tensor, weight: Tensor) -> None:

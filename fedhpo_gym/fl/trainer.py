@@ -32,18 +32,22 @@ class LocalResult(NamedTuple):
     shared: Mapping[str, Any]
 
 
+class Terms(NamedTuple):
+    """What bends the local steps of items besides weight decay."""
+
+    pull: Array | None = None  # (items,) strength of the pull towards `anchor`
+    anchor: Values | None = None
+    shared: Mapping[str, Any] | None = None  # what `Trainer.shared` returned
+    shift: Parameters | None = None  # added to gradients
+
+
 class Trainer(ABC):
-    """Trains courses of one federation and model shape, and does arithmetic on their parameters.
+    """Trains courses of one federation and model shape, and does arithmetic on their parameters."""
 
-    Attributes:
-        federation: the data.
-        model: the model that fits them.
-        personal: names of the parameters that stay with the clients.
-        kept: names of the parameters of which every client keeps its own.
-        untrained: names of the parameters that the server's optimiser does not update.
-        equally: whether everybody counts alike in averages; if False, by samples.
-    """
-
+    personal: frozenset[str]  # names of the parameters that stay with the clients
+    kept: frozenset[str]  # of which every client keeps its own
+    untrained: frozenset[str]  # that the server's optimiser does not update
+    equally: bool  # whether everybody counts alike in averages; if False, by samples
     min_rows: int = 1  # rows of the smallest minibatch; smaller ones are left out
     longest_first: ClassVar[bool]  # whether items stand by width, then local steps
 
@@ -127,7 +131,6 @@ class Trainer(ABC):
 
     def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
         """Return items that fit into memory together."""
-        del roster
         return list(split_items(items, self.row_bytes, records.MAX_LOCAL_BYTES))
 
     @property
@@ -137,7 +140,6 @@ class Trainer(ABC):
 
     def shared(self, items: Items, start: Values) -> Mapping[str, Any]:
         """Return what items of one course have instead of parameters of their own, by name."""
-        del items, start
         return {}
 
     @abstractmethod
@@ -148,15 +150,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def run(
-        self,
-        local: Values,
-        items: Items,
-        settings: Hyperparameters,
-        names: Names,
-        pull: Array | None = None,
-        anchor: Values | None = None,
-        shared: Mapping[str, Any] | None = None,
-        shift: Parameters | None = None,
+        self, local: Values, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
         """Train parameters of items in place, through all local steps of a round."""
 
@@ -179,7 +173,6 @@ class Trainer(ABC):
         self, result: LocalResult, start: Values
     ) -> Iterator[tuple[Items, Values, Values]]:
         """Yield items with all parameters that they received, and that they made of them."""
-        del start
         yield result.items, result.received, result.local
 
     @abstractmethod

@@ -24,21 +24,13 @@ COURSES: Final = 64
 
 @dataclass(frozen=True, eq=False)
 class JobDurations:
-    """How long jobs of clients take on average: from the begin of one to its report.
+    """How long jobs of clients take on average: from the begin of one to its report."""
 
-    Attributes:
-        other_s: (clients,) seconds of transfers and waiting.
-        compute_s: (clients,) seconds of computation.
-        dropout: probability that a job brings no report.
-        wait_s: (clients,) of `other_s`, the mean wait until a client is available.
-        hours: when clients are available; None: always.
-    """
-
-    other_s: Floats
-    compute_s: Floats
-    dropout: float = 0.0
-    wait_s: Floats | float = 0.0
-    hours: Availability | None = None
+    other_s: Floats  # (clients,) seconds of transfers and waiting
+    compute_s: Floats  # (clients,) seconds of computation
+    dropout: float = 0.0  # probability that a job brings no report
+    wait_s: Floats | float = 0.0  # (clients,) of `other_s`, the mean wait until one is available
+    hours: Availability | None = None  # when clients are available; None: always
 
     @property
     def job_s(self) -> Floats:

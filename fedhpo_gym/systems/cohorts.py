@@ -19,23 +19,15 @@ class Invitations:
     """The clients that a server invites, (rounds, invited); what is random belongs to a place.
 
     So whoever is invited beyond them changes nothing for the first ones.
-
-    Attributes:
-        wanted: reports that the server waits for.
-        compute: how many times as long as the reference device each computes.
-        upload: bytes/s from each in this round.
-        download: bytes/s to each in this round.
-        wait_s: seconds until each is available.
-        survives: whether each does not drop out.
     """
 
     clients: NDArray[np.integer]
-    wanted: int
-    compute: Floats
-    upload: Floats
-    download: Floats
-    wait_s: Floats
-    survives: NDArray[np.bool_]
+    wanted: int  # reports that the server waits for
+    compute: Floats  # how many times as long as the reference device each computes
+    upload: Floats  # bytes/s from each in this round
+    download: Floats  # bytes/s to each in this round
+    wait_s: Floats  # seconds until each is available
+    survives: NDArray[np.bool_]  # whether each does not drop out
 
     @classmethod
     def joined(cls, rounds: Sequence[Invitations]) -> Invitations:
@@ -47,23 +39,14 @@ class Invitations:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """What some rounds took, (rounds,) each.
+    """What some rounds took, (rounds,) each."""
 
-    Attributes:
-        time_s: seconds, without the server's computation.
-        computation_s: of these, seconds in which the last client that counted computed.
-        reports: reports that counted.
-        invited: clients that received the model in each.
-        busy_s: seconds in which all that were invited computed, added up.
-        sent: clients that sent a report, in time or not.
-    """
-
-    time_s: Floats
-    computation_s: Floats
-    reports: NDArray[np.integer]
-    invited: int
-    busy_s: Floats
-    sent: NDArray[np.integer]
+    time_s: Floats  # seconds, without the server's computation
+    computation_s: Floats  # of these, seconds in which the last client that counted computed
+    reports: NDArray[np.integer]  # reports that counted
+    invited: int  # clients that received the model in each
+    busy_s: Floats  # seconds in which all that were invited computed, added up
+    sent: NDArray[np.integer]  # clients that sent a report, in time or not
 
 
 def invite(

@@ -55,6 +55,18 @@ class _Total(NamedTuple):
     sent: float
 
 
+def _summed(rounds: Rounds) -> _Total:
+    columns = (
+        rounds.time_s - rounds.computation_s,
+        rounds.computation_s,
+        rounds.reports,
+        np.full(len(rounds.time_s), rounds.invited),
+        rounds.busy_s,
+        rounds.sent,
+    )
+    return _Total(*[math.fsum(one.tolist()) for one in columns])
+
+
 class _LivedCourses:
     """Courses whose rounds follow each other, side by side, and what they took on average."""
 
@@ -85,20 +97,11 @@ class _LivedCourses:
         server_s: float,
     ) -> None:
         """Let all courses take one more round; what is drawn does not depend on their work."""
-        courses = len(self._now_s)
-        who = invited(courses, self._rng)
+        who = invited(len(self._now_s), self._rng)
         wait_s = hours.wait_s(who.clients % len(hours), self._now_s[:, None])
         rounds = taken(replace(who, wait_s=wait_s))
         self._now_s = self._now_s + rounds.time_s + server_s
-        columns = (
-            rounds.time_s - rounds.computation_s,
-            rounds.computation_s,
-            rounds.reports,
-            np.full(courses, rounds.invited),
-            rounds.busy_s,
-            rounds.sent,
-        )
-        self._sums.append(self._sums[-1] + [math.fsum(one) / courses for one in columns])
+        self._sums.append(self._sums[-1] + np.array(_summed(rounds)) / len(self._now_s))
         self._deviations.append(float(np.std(self._now_s)))
 
 
@@ -168,11 +171,9 @@ class DeviceModel(System):
     @cached_property
     def measured(self) -> Devices | None:
         """The devices that were measured; None where all are drawn."""
-        if self.devices == "fedscale":
-            return traces.read_fedscale_devices(self.devices_path)
-        if self.devices == "flash":
-            return traces.read_flash_speeds(self.devices_path)
-        return None
+        known = {"fedscale": traces.read_fedscale_devices, "flash": traces.read_flash_speeds}
+        read = known.get(self.devices)
+        return None if read is None else read(self.devices_path)
 
     @cached_property
     def trace(self) -> Availability | None:
@@ -199,11 +200,8 @@ class DeviceModel(System):
         return self._kept.hours[number]
 
     def _cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs.
-
-        The computation is that of the client whose report was the last that counted, and of the
-        server. All other time is communication: transfers, and waiting for clients.
-        """
+        # Computation is that of the last client that counted, and of the server. All other time is
+        # communication: transfers, and waiting for clients.
         up_bytes, down_bytes = self.message_bytes(work)
         total = self._sums(work)
         computation_s = total.computation_s + work.rounds * self.server_compute_s
@@ -221,10 +219,7 @@ class DeviceModel(System):
         return any(getattr(self, name) for name in _ENERGIES)
 
     def energy_j(self, work: Work) -> float:
-        """Return the joules that clients need for some synchronous rounds.
-
-        All that are invited compute, and all that do not drop out send, in time or not.
-        """
+        """All that are invited compute, and all that do not drop out send, in time or not."""
         self.require_energy(asynchronous=bool(work.reports))
         up_bytes, down_bytes = self.message_bytes(work)
         total = self._sums(work)
@@ -243,7 +238,7 @@ class DeviceModel(System):
             draw = Draw(happened.seed, (self.seed, happened.first_round + index))
             cohort = np.flatnonzero(sampled)
             who = self._invite(number, cohort if len(cohort) else 1, time_s, draw)
-            found.append(self._total(work, who))
+            found.append(_summed(self._rounds(work, who)))
             time_s += found[-1].other_s + found[-1].computation_s + self.server_compute_s
         return _Total(*[math.fsum(column) for column in zip(*found, strict=True)])
 
@@ -256,7 +251,8 @@ class DeviceModel(System):
         if key not in self._kept.means:
             if len(self._kept.means) >= _MAX_MEANS:
                 self._kept.means.clear()
-            parts = [self._total(work, who) for who in self._plan(number, work.sampled_clients)]
+            plan = self._plan(number, work.sampled_clients)
+            parts = [_summed(self._rounds(work, who)) for who in plan]
             sums = [math.fsum(column) for column in zip(*parts, strict=True)]
             self._kept.means[key] = _Total(*[one / PLANNED_ROUNDS for one in sums])
         return _Total(*[work.rounds * one for one in self._kept.means[key]])
@@ -307,18 +303,6 @@ class DeviceModel(System):
         """Return what some rounds of the same work take."""
         units, sizes = self.client_units(work, work.num_clients), self.message_bytes(work)
         return take_rounds(who, units, self.client_compute_s, sizes, self.deadline_s or math.inf)
-
-    def _total(self, work: Work, who: Invitations) -> _Total:
-        """Return the sums over some rounds of the same work."""
-        rounds = self._rounds(work, who)
-        return _Total(
-            math.fsum((rounds.time_s - rounds.computation_s).tolist()),
-            math.fsum(rounds.computation_s.tolist()),
-            float(rounds.reports.sum()),
-            float(rounds.invited * len(rounds.time_s)),
-            math.fsum(rounds.busy_s.tolist()),
-            float(rounds.sent.sum()),
-        )
 
     def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -27,52 +28,25 @@ class Draw:
         return stream(self.seed, name, *self.keys)
 
 
+Floats = NDArray[np.float64]
+
 KILOBYTE: Final = 1024.0
 
-FLASH_KB_PER_S: Final[tuple[tuple[float, float, float, float], ...]] = (
-    (7491.4, 3369.3, 4935.2, 2767.3),
-    (4054.8, 1819.5, 3006.2, 890.1),
-    (2370.2, 1388.2, 2774.2, 1096.9),
-    (9913.0, 1551.0, 6635.4, 1459.5),
-    (4208.7, 1481.6, 2974.5, 833.2),
-    (3778.5, 2843.4, 2631.6, 1576.4),
-    (3472.7, 1276.7, 5140.6, 2277.4),
-    (4668.4, 612.6, 3205.5, 419.4),
-    (3297.7, 771.3, 2336.6, 1609.9),
-    (4283.6, 1561.0, 3641.6, 1495.0),
-    (3658.1, 1315.9, 2546.9, 1089.0),
-    (7214.1, 3363.2, 4039.7, 2189.0),
-    (8885.5, 1999.1, 6278.6, 489.1),
-    (5125.0, 2087.6, 3729.8, 461.5),
-    (7271.3, 1914.0, 5742.5, 1964.1),
-    (4317.6, 1265.0, 3285.7, 1018.3),
-    (6708.1, 6738.5, 664.6, 312.0),
-    (17332.7, 11181.6, 5641.5, 2549.8),
-    (3176.8, 1838.0, 431.0, 157.7),
+FLASH_KB_PER_S: Final[Floats] = np.loadtxt(
+    Path(__file__).with_name("flash_phones.csv"), delimiter=",", skiprows=1
 )
 """Mean and standard deviation of the speed to a phone, then of that from it, in kB/s."""
 
 
-Floats = NDArray[np.float64]
-
-
 @dataclass(frozen=True, eq=False)
 class Devices:
-    """Devices, as arrays of one entry each.
+    """Devices, as arrays of one entry each."""
 
-    Attributes:
-        compute: how many times as long as the reference device each computes.
-        upload: mean speed from the device, in bytes/s.
-        download: mean speed to it, in bytes/s.
-        upload_variation: standard deviation of a transfer's speed, as a share of the mean.
-        download_variation: likewise.
-    """
-
-    compute: Floats
-    upload: Floats
-    download: Floats
-    upload_variation: Floats
-    download_variation: Floats
+    compute: Floats  # how many times as long as the reference device each computes
+    upload: Floats  # mean speed from the device, in bytes/s
+    download: Floats  # mean speed to it, in bytes/s
+    upload_variation: Floats  # standard deviation of a transfer's speed, as a share of the mean
+    download_variation: Floats  # likewise
 
     def __post_init__(self) -> None:
         for name, values in vars(self).items():
@@ -134,9 +108,8 @@ def drawn_of(measured: Devices, number: int, seed: int, compute_sigma: float | N
     return Devices(**{**vars(found), "compute": compute})
 
 
-def of_flash(rows: NDArray[np.float64] | None = None) -> Devices:
-    """Return measured network speeds, (devices, 4): of FLASH's 19 phones unless given."""
-    table = np.array(FLASH_KB_PER_S if rows is None else rows, dtype=np.float64)
+def of_flash(table: Floats) -> Devices:
+    """Return devices of (devices, 4) measured speeds, in the columns of `FLASH_KB_PER_S`."""
     down, down_sd, up, up_sd = table.T
     with np.errstate(divide="ignore", invalid="ignore"):
         varies = up_sd / up, down_sd / down
@@ -153,19 +126,12 @@ _PORTION = 65_536  # clients drawn at a time: 75 MB
 
 @dataclass(frozen=True, eq=False)
 class Availability:
-    """Intervals in which clients are available; those of a client repeat with its period.
+    """Intervals in which clients are available; those of a client repeat with its period."""
 
-    Attributes:
-        period_s: (clients,) seconds after which a client's intervals repeat.
-        client: (intervals,) whose interval it is, in ascending order.
-        start_s: (intervals,) its beginning, ascending for each client, in [0, period].
-        end_s: (intervals,) its end, likewise; a client is still available then.
-    """
-
-    period_s: Floats
-    client: NDArray[np.intp]
-    start_s: Floats
-    end_s: Floats
+    period_s: Floats  # (clients,) seconds after which a client's intervals repeat
+    client: NDArray[np.intp]  # (intervals,) whose interval it is, in ascending order
+    start_s: Floats  # (intervals,) its beginning, ascending for each client, in [0, period]
+    end_s: Floats  # (intervals,) its end, likewise; a client is still available then
 
     @classmethod
     def of_intervals(cls, clients: Sequence[tuple[float, Floats]]) -> Availability:
@@ -232,20 +198,14 @@ def drawn(kind: str, number: int, beta: float, seed: int) -> Availability:
     rng = stream(seed, "availability_slots")
     ends = (np.arange(SLOTS) + 1) / SLOTS
     day = 0.4 * np.sin(2 * np.pi * ends) + 0.5 if kind == "sine" else np.ones(SLOTS)
-    parts = []
+    runs, before = [], 0
     for some in np.array_split(rates, math.ceil(number / _PORTION)):
         short = rng.random((len(some), SLOTS)) - some[:, None] * day
-        parts.append((short < 0) | (short == short.min(axis=1, keepdims=True)))
-    client, first, last = (np.concatenate(p) for p in zip(*_runs_of(parts), strict=True))
+        available = (short < 0) | (short == short.min(axis=1, keepdims=True))
+        edges = np.diff(np.pad(available.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+        who, begin = np.nonzero(edges == 1)
+        runs.append((who + before, begin, np.nonzero(edges == -1)[1]))
+        before += len(some)
+    client, first, last = (np.concatenate(part) for part in zip(*runs, strict=True))
     slot_s = DAY_S / SLOTS
     return Availability(np.full(number, DAY_S), client, first * slot_s, last * slot_s)
-
-
-def _runs_of(parts: list[NDArray[np.bool_]]) -> Iterator[tuple[NDArray[np.intp], ...]]:
-    """Yield whose the runs of True are, their first slots, and the slots that end them."""
-    before = 0
-    for available in parts:
-        edges = np.diff(np.pad(available.astype(np.int8), ((0, 0), (1, 1))), axis=1)
-        client, first = np.nonzero(edges == 1)
-        yield client + before, first, np.nonzero(edges == -1)[1]
-        before += len(available)

@@ -90,7 +90,6 @@ class SystemModel(System):
 
     def job(self, work: Work, client: int, start_s: float, draw: Draw) -> tuple[float, bool]:
         """Return the seconds of one job, exponential as in Eq. 1, and that it reports."""
-        del start_s
         means = self.job_means(work)
         deviate = draw.stream("client computation").standard_exponential()
         return float(means.other_s[client] + deviate * means.compute_s[client]), True

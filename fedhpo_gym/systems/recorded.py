@@ -55,7 +55,6 @@ class RecordedModel(System):
         del derived  # it stays read
 
     def _cost(self, work: Work) -> Cost:
-        """Return what the work of some rounds costs."""
         columns, means = self._table
         asked = tuple(_amount(work, name) for name in columns)
         if asked not in means:
@@ -68,21 +67,17 @@ class RecordedModel(System):
         return self._charged(work, communication_s, computation_s)
 
     @cached_property
-    def _table(self) -> tuple[tuple[str, ...], dict[tuple[float, ...], tuple[float, float]]]:
+    def _table(self) -> tuple[tuple[str, ...], dict[tuple[float, ...], tuple[float, ...]]]:
         """The columns of work, and the mean seconds of messages and of computation by work."""
         columns, rows = _read(self.path)
         seconds: dict[tuple[float, ...], list[tuple[float, float]]] = {}
         for row in rows:
             key = tuple(row[name] for name in columns)
             seconds.setdefault(key, []).append((row[TIME_COLUMNS[0]], row[TIME_COLUMNS[1]]))
-        means = {
-            key: (
-                math.fsum(c for c, _ in each) / len(each),
-                math.fsum(s for _, s in each) / len(each),
-            )
+        return columns, {
+            key: tuple(math.fsum(column) / len(each) for column in zip(*each, strict=True))
             for key, each in seconds.items()
         }
-        return columns, means
 
 
 @checked_types

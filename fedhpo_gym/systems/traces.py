@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core import files
 from fedhpo_gym.core.checks import as_number
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
-from fedhpo_gym.systems.devices import DAY_S, Availability, Devices, of_flash
+from fedhpo_gym.systems.devices import DAY_S, FLASH_KB_PER_S, Availability, Devices, of_flash
 
 KILOBIT_BYTES: Final = 1024.0 / 8
 """Bytes in a kilobit of FedScale, whose sizes are bytes / 1024 * 8."""
@@ -58,7 +58,7 @@ def read_fedscale_devices(path: str) -> Devices:
 def read_flash_speeds(path: str = "") -> Devices:
     """Read FLASH's speeds: {phone: {"down_u", "down_sigma", "up_u", "up_sigma"}} in kB/s."""
     if not path:
-        return of_flash()
+        return of_flash(FLASH_KB_PER_S)
     names = ("down_u", "down_sigma", "up_u", "up_sigma")
     return _read(
         path,
@@ -140,7 +140,7 @@ def _merged(intervals: list[tuple[float, float]]) -> Floats:
 
 
 def _intervals(clients: list[tuple[float, Floats]]) -> Availability:
-    """Return the availability of clients, after a look at how much it is."""
+    """Return the availability of clients, of whom there must be one."""
     if not clients:
         raise ValueError("nobody in it is ever available")
     return Availability.of_intervals(clients)

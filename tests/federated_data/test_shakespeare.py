@@ -11,16 +11,8 @@ import pytest
 
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.data.leaf import write_files
-from fedhpo_gym.data.shakespeare import (
-    LENGTH,
-    LETTERS,
-    SHAKESPEARE,
-    encode,
-    plain,
-    read_plays,
-    to_leaf,
-)
+from fedhpo_gym.data.leaf import LeafData, UserSamples, write_files
+from fedhpo_gym.data.shakespeare import LENGTH, LETTERS, SHAKESPEARE, encode, plain, read_plays
 from stored_files import tar
 
 LONG = "O, that this too too solid flesh would melt, thaw and resolve itself into a dew, or so "
@@ -67,8 +59,9 @@ def test_three_forms_give_the_same_windows(
     elif form == "archive":
         sha256 = xml_archive(data_folder)
     else:
-        texts = {("ps_hamlet", "Hamlet"): SAID, ("ps_hamlet", "Ghost"): "Swear."}
-        write_files(data_folder / "shakespeare", "x", to_leaf(texts, stride))
+        windows = [SAID[i : i + LENGTH + 1] for i in range(0, len(SAID) - LENGTH, stride)]
+        samples = UserSamples(tuple(w[:-1] for w in windows), tuple(w[-1] for w in windows))
+        write_files(data_folder / "shakespeare", "x", LeafData({"ps_hamlet / Hamlet": samples}))
     source = replace(SHAKESPEARE, stride=stride, sha256=sha256)
     monkeypatch.setattr("fedhpo_gym.data.catalogue.SOURCES", {"Shakespeare": source})
     dataset = load_dataset("Shakespeare")
@@ -80,12 +73,6 @@ def test_three_forms_give_the_same_windows(
     assert dataset.labels.tolist() == [codes[start + LENGTH] for start in starts]
     assert dataset.users is not None
     assert dataset.users.tolist() == [0] * len(starts), "the ghost says too little"
-
-
-def test_leaf_data_keep_the_play_as_hierarchy() -> None:
-    data = to_leaf({("p", "a"): "x" * 100, ("p", "b"): "y" * 80, ("q", "a"): "z" * 81})
-    assert data.hierarchies == {"p / a": "p", "q / a": "q"}
-    assert [len(samples) for samples in data.users.values()] == [20, 1]
 
 
 def test_a_changed_archive_is_refused(data_folder: Path) -> None:

@@ -51,7 +51,7 @@ def federation() -> HeteroFederation:
 def test_each_client_has_its_own_set_split_80_10_10(federation: HeteroFederation) -> None:
     assert federation.num_clients == 2
     assert federation.num_samples.tolist() == [[16, 2, 2], [28, 3, 4]]
-    assert federation.classes == (2, 3)
+    assert [own.num_classes for own in federation.sets] == [2, 3]
     assert federation.num_classes == 3
     assert federation.num_features == (4, 7)
     for client, splits in enumerate(federation.clients):
@@ -217,7 +217,7 @@ def test_the_real_sets_make_the_federation_of_the_paper(
     monkeypatch.setenv("FEDHPO_GYM_DATA", str(shared_datasets))
     federation = make_hetero_federation(load_dataset("GraphDC"), seed=1)
     assert federation.num_features == (74, 74, 74, 3, 3)
-    assert federation.classes == (2, 2, 2, 6, 2)
+    assert [own.num_classes for own in federation.sets] == [2, 2, 2, 6, 2]
     assert federation.num_samples[3].tolist() == [480, 60, 60]
     task = get_task("Hetero-GraphDC")
     drawn = HeteroGCN(federation, torch.device("cpu")).init(stream(1, "init"))

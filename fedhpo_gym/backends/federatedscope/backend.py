@@ -57,9 +57,16 @@ Key = tuple[object, ...]
 class _CachedCourse:
     """What is known of a course: its curve, and the course itself while it stands still."""
 
+    request: CourseRequest
     curve: Curve
     course: RemoteCourse | None
     rounds: int
+
+    def end(self) -> None:
+        """Let the course go; what was heard of it stays."""
+        if self.course is not None:
+            self.course.drop()
+            self.course = None
 
 
 class FederatedScope(Backend):
@@ -100,7 +107,6 @@ class FederatedScope(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of data, task, FederatedScope and torch."""
         known = self._peer.versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         own = json.dumps(self._own_data, sort_keys=True)
@@ -119,9 +125,7 @@ class FederatedScope(Backend):
     def close(self) -> None:
         """Give the process back; it ends with the last environment that uses it."""
         for kept in self._kept.values():
-            if kept.course is not None:
-                kept.course.drop()
-                kept.course = None
+            kept.end()
         self._lease.close()
 
     @property
@@ -129,8 +133,6 @@ class FederatedScope(Backend):
         return self._lease.peer()
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        """Return the answers to B queries; courses train one after the other."""
-        del reads
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
 
     def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
@@ -148,14 +150,15 @@ class FederatedScope(Backend):
         """Return what is known of a course once it has taken the rounds asked for."""
         key: Key = (*configuration.values(), fidelity.client_sample_rate, seed)
         kept = self._kept.get(key)
-        if kept is None or (kept.rounds < fidelity.round and not _goes_on(kept)):
+        stands = kept is not None and kept.course is not None and kept.course.alive
+        if kept is None or not (kept.rounds >= fidelity.round or kept.curve.diverged_at or stands):
             kept = self._kept[key] = self._new(configuration, fidelity, seed)
         self._kept.move_to_end(key)
         if kept.rounds < fidelity.round and not kept.curve.diverged_at:
             assert kept.course is not None  # noqa: S101 - it goes on
             self._train(kept, kept.course, fidelity.round, seed)
             if kept.curve.diverged_at:
-                self._take_first(kept, configuration, fidelity, seed)
+                self._take_first(kept)
         self._forget(configuration)
         return kept
 
@@ -171,15 +174,12 @@ class FederatedScope(Backend):
                 if "trained" in message:
                     bar.update(whole(message, "trained") - bar.n)
 
-            for stop in self._stops(kept.rounds, rounds):
+            # It stands still on its way, so that one that diverges ends there.
+            for stop in [r for r in self.task.evaluated_rounds if kept.rounds < r <= rounds]:
                 course.advance(stop, hear, deadline)
                 kept.rounds = stop
                 if kept.curve.diverged_at:  # what follows counts for nothing
                     break
-
-    def _stops(self, done: int, rounds: int) -> list[int]:
-        """Return where a course stands still on its way, so that one that diverges ends there."""
-        return [r for r in self.task.evaluated_rounds if done < r <= rounds]
 
     def _new(
         self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
@@ -197,23 +197,16 @@ class FederatedScope(Backend):
         if self._samples is None:
             counts = sample_counts(course.evaluate(), self.task.num_clients)
             self._samples = np.stack([counts] * len(self.seeds))
-        return _CachedCourse(Curve(self._samples[self.seeds.index(seed)]), course, 0)
+        return _CachedCourse(request, Curve(self._samples[self.seeds.index(seed)]), course, 0)
 
-    def _take_first(
-        self, kept: _CachedCourse, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
-    ) -> None:
+    def _take_first(self, kept: _CachedCourse) -> None:
         """End a course that diverged; its last finite model may be the one that it began with."""
-        if kept.course is not None:
-            kept.course.drop()
-            kept.course = None
+        kept.end()
         if kept.curve.rounds:
             return
-        fresh = self._new(configuration, fidelity, seed)
-        assert fresh.course is not None  # noqa: S101 - it is new
-        assert self._samples is not None  # noqa: S101 - likewise
-        samples = self._samples[self.seeds.index(seed)]
-        found = first_metrics(fresh.course.evaluate(), samples)
-        fresh.course.drop()
+        fresh = RemoteCourse(self._peer, kept.request, self._limit_s)
+        found = first_metrics(fresh.evaluate(), kept.curve.num_samples)
+        fresh.drop()
         kept.curve.rounds.append(0)
         kept.curve.metrics.append(found)
 
@@ -224,19 +217,12 @@ class FederatedScope(Backend):
         most = max(1, min(MAX_LIVE, MAX_NUMBERS // size))
         live = [kept for kept in self._kept.values() if kept.course is not None]
         for kept in live[: max(len(live) - most, 0)]:
-            assert kept.course is not None  # noqa: S101 - it was looked for
-            kept.course.drop()
-            kept.course = None
+            kept.end()
         numbers = sum(sum(m.size for m in kept.curve.metrics) for kept in self._kept.values())
         while numbers > MAX_CURVES and len(self._kept) > len(self.seeds):
             _, kept = self._kept.popitem(last=False)
             numbers -= sum(m.size for m in kept.curve.metrics)
-            if kept.course is not None:
-                kept.course.drop()
-
-
-def _goes_on(kept: _CachedCourse) -> bool:
-    return bool(kept.curve.diverged_at) or (kept.course is not None and kept.course.alive)
+            kept.end()
 
 
 def described(peer: Peer) -> dict[str, object]:

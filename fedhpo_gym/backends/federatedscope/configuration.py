@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,42 +27,34 @@ CLIPPED_NORM = 5.0
 """Where gradients of the convolutional network are cut, as in the benchmark's scripts."""
 
 # Our name of what local training reads -> FederatedScope's key, by layout.
-LOCAL: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        CURRENT: {
-            "learning_rate": "train.optimizer.lr",
-            "weight_decay": "train.optimizer.weight_decay",
-            "step_size": "train.local_update_steps",
-            "batch_size": "dataloader.batch_size",
-            "dropout": "model.dropout",
-        },
-        FIRST: {
-            "learning_rate": "optimizer.lr",
-            "weight_decay": "optimizer.weight_decay",
-            "step_size": "federate.local_update_steps",
-            "batch_size": "data.batch_size",
-            "dropout": "model.dropout",
-        },
-    }
-)
-UNIT: Mapping[str, str] = MappingProxyType(
-    {CURRENT: "train.batch_or_epoch", FIRST: "federate.batch_or_epoch"}
-)
-CLIP: Mapping[str, str] = MappingProxyType(
-    {CURRENT: "grad.grad_clip", FIRST: "optimizer.grad_clip"}
-)
-SERVER: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        CURRENT: {
-            "server_learning_rate": "fedopt.optimizer.lr",
-            "server_momentum": "fedopt.optimizer.momentum",
-        },
-        FIRST: {
-            "server_learning_rate": "fedopt.lr_server",
-            "server_momentum": "fedopt.momentum_server",
-        },
-    }
-)
+LOCAL: Mapping[str, Mapping[str, str]] = {
+    CURRENT: {
+        "learning_rate": "train.optimizer.lr",
+        "weight_decay": "train.optimizer.weight_decay",
+        "step_size": "train.local_update_steps",
+        "batch_size": "dataloader.batch_size",
+        "dropout": "model.dropout",
+    },
+    FIRST: {
+        "learning_rate": "optimizer.lr",
+        "weight_decay": "optimizer.weight_decay",
+        "step_size": "federate.local_update_steps",
+        "batch_size": "data.batch_size",
+        "dropout": "model.dropout",
+    },
+}
+UNIT: Mapping[str, str] = {CURRENT: "train.batch_or_epoch", FIRST: "federate.batch_or_epoch"}
+CLIP: Mapping[str, str] = {CURRENT: "grad.grad_clip", FIRST: "optimizer.grad_clip"}
+SERVER: Mapping[str, Mapping[str, str]] = {
+    CURRENT: {
+        "server_learning_rate": "fedopt.optimizer.lr",
+        "server_momentum": "fedopt.optimizer.momentum",
+    },
+    FIRST: {
+        "server_learning_rate": "fedopt.lr_server",
+        "server_momentum": "fedopt.momentum_server",
+    },
+}
 
 
 def require_supported(task: Task) -> None:
@@ -168,11 +159,6 @@ def server_values(values: Mapping[str, Value]) -> dict[str, float]:
     return {ours: float(values[name]) for name, ours in names.items() if name in values}
 
 
-def proximal_entries(values: Mapping[str, Value]) -> Entries:
-    """Return what FedProx reads in the middle of a course: its wrapper has copied `fedprox.mu`."""
-    return {"regularizer.mu": float(values["mu"])} if "mu" in values else {}
-
-
 def _model_entries(task: Task, values: Mapping[str, Value], layout: str) -> Entries:
     found: Entries = {"model.out_channels": task.num_classes, "trainer.type": "general"}
     if task.model == "LR":
@@ -228,13 +214,8 @@ MAX_NORM = 1e30
 
 def client_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[np.float32]:
     """Return (clients, splits, metrics) said after a round, 0 without samples."""
-    known = _mapping("clients", clients)
-    number = len(num_samples)
-    if set(known) != {str(client) for client in range(1, number + 1)}:
-        raise unreadable("clients", f"must be 1 to {number}, got {shown(sorted(known)[:10])}")
-    found = np.zeros((number, len(SPLITS), len(METRICS)), dtype=np.float32)
-    for client in range(number):
-        said = _mapping(f"client {client + 1}", known[str(client + 1)])
+    found = np.zeros((len(num_samples), len(SPLITS), len(METRICS)), dtype=np.float32)
+    for client, said in enumerate(_by_client(clients, len(num_samples))):
         for at, split in enumerate(SPLITS):
             if num_samples[client, at]:
                 values = [bounded_value(said, f"{split}_{NAMES[m]}", *BOUNDS[m]) for m in METRICS]
@@ -253,14 +234,17 @@ def first_metrics(clients: object, num_samples: NDArray[np.integer]) -> NDArray[
 
 def sample_counts(clients: object, num_clients: int) -> NDArray[np.int64]:
     """Return (clients, splits) numbers of samples that FederatedScope counts."""
-    known = _mapping("clients", clients)
-    if set(known) != {str(client) for client in range(1, num_clients + 1)}:
-        raise unreadable("clients", f"must be 1 to {num_clients}, got {len(known)} of them")
-    counts = [
-        [_count(_mapping("client", known[str(i)]), f"{s}_total") for s in SPLITS]
-        for i in range(1, num_clients + 1)
-    ]
+    known = _by_client(clients, num_clients)
+    counts = [[_count(said, f"{split}_total") for split in SPLITS] for said in known]
     return np.array(counts, dtype=np.int64)
+
+
+def _by_client(clients: object, number: int) -> list[Mapping[str, Any]]:
+    """Return what is said of each client, in their order."""
+    known = _mapping("clients", clients)
+    if set(known) != {str(client) for client in range(1, number + 1)}:
+        raise unreadable("clients", f"must be 1 to {number}, got {shown(sorted(known)[:10])}")
+    return [_mapping(f"client {i}", known[str(i)]) for i in range(1, number + 1)]
 
 
 def client_updates(
@@ -276,21 +260,19 @@ def client_updates(
 
 def cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
     """Return the clients, from 0 on, that will train in each of some rounds."""
+    known = range(1, num_clients + 1)
     each: list[Any] = said if isinstance(said, list) else [None]
-    if len(each) != rounds or not all(_is_cohort(one, num_clients) for one in each):
+    if len(each) != rounds or not all(
+        isinstance(one, list)
+        and all(type(number) is int and number in known for number in one)
+        and 0 < len(one) == len({*one})
+        for one in each
+    ):
         raise unreadable(
             "cohorts",
             f"must be {rounds} lists of clients from 1 to {num_clients}, got {shown(said)}",
         )
     return [[number - 1 for number in one] for one in each]
-
-
-def _is_cohort(said: Any, num_clients: int) -> bool:
-    known = range(1, num_clients + 1)
-    ints = isinstance(said, list) and all(
-        type(number) is int and number in known for number in said
-    )
-    return ints and 0 < len(said) == len({*said})
 
 
 def bounded_norm(said: Mapping[str, Any]) -> float:

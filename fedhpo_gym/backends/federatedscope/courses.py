@@ -24,7 +24,6 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     first_metrics,
     is_finite,
     local_entries,
-    proximal_entries,
     require_layout,
     require_supported,
     server_values,
@@ -32,7 +31,11 @@ from fedhpo_gym.backends.federatedscope.configuration import (
 )
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
-from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
+from fedhpo_gym.backends.federatedscope.remote_course import (
+    CourseRequest,
+    RemoteCourse,
+    hear_nothing,
+)
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value
@@ -124,7 +127,6 @@ class FederatedScopeCourses(Courses):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be made again."""
         courses = [replace(one, remote=None, done=0) for one in self._courses]
         state = {k: v for k, v in self.__dict__.items() if k not in ("_lease", "_first")}
         return {**state, "_courses": courses}
@@ -147,7 +149,6 @@ class FederatedScopeCourses(Courses):
 
     @property
     def most_samples(self) -> NDArray[np.int64]:
-        """(clients,) the most training samples a client has on any instance; makes them all."""
         each = [self._samples(index) for index in range(len(self._instances))]
         most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
         return most
@@ -166,7 +167,6 @@ class FederatedScopeCourses(Courses):
             self._courses[position] = _Course(index, self._start)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
-        """Return (positions, clients, splits, metrics) of courses at round 0."""
         found = []
         for position in positions:
             one = self._courses[position]
@@ -200,11 +200,9 @@ class FederatedScopeCourses(Courses):
 
     def advance(self, rounds: int) -> Report:
         heard = [self._advanced(one, rounds) for one in self._courses]
-        for one, listener in zip(self._courses, heard, strict=True):
+        for position, (one, listener) in enumerate(zip(self._courses, heard, strict=True)):
             if one.state.metrics is None:  # it diverged before it ever was finite
-                position = self._courses.index(one)
-                metrics = self.first_metrics([position])[0]
-                one.state = replace(one.state, metrics=metrics)
+                one.state = replace(one.state, metrics=self.first_metrics([position])[0])
             listener.metrics = one.state.metrics
         shapes = {name: [getattr(one, name) for one in heard] for name in CourseListener.ARRAYS}
         return Report(
@@ -223,12 +221,8 @@ class FederatedScopeCourses(Courses):
                 f"{type(snapshot.state).__name__}"
             )
         one, state = self._courses[position], snapshot.state
-        if (
-            one.instance != snapshot.instance
-            or one.state.steps[: one.done] != state.steps[: one.done]
-        ):
-            one.end()
-        if one.done > len(state.steps):
+        known = one.state.steps[: one.done] == state.steps[: one.done]
+        if one.instance != snapshot.instance or not known or one.done > len(state.steps):
             one.end()
         last = state.steps[-1] if state.steps else self._start
         self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
@@ -274,7 +268,7 @@ class FederatedScopeCourses(Courses):
             )
             one.remote = RemoteCourse(self._peer, request, self._limit_s)
         for step in one.state.steps[one.done :]:
-            self._take(one.remote, step, one.remote.rounds, _nothing)
+            self._take(one.remote, step, one.remote.rounds, hear_nothing)
             one.done += 1
         return one.remote
 
@@ -298,7 +292,10 @@ class FederatedScopeCourses(Courses):
         }
 
     def _client_entries(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        return {**local_entries(values, CURRENT), **proximal_entries(values)}
+        entries = local_entries(values, CURRENT)
+        if "mu" in values:  # in the middle of a course: FedProx's wrapper has copied `fedprox.mu`
+            entries["regularizer.mu"] = float(values["mu"])
+        return entries
 
     def _samples(self, index: int) -> NDArray[np.int64]:
         instance = self._instances[index]
@@ -311,32 +308,17 @@ def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
     return {name: value for name, value in values.items() if "@" not in name}
 
 
-def _nothing(_message: Message) -> None:
-    """Hear nothing: what is trained again was heard before."""
-
-
 class CourseListener:
-    """What is said of a course while it takes some rounds, as arrays of a `Report`.
-
-    Attributes:
-        before_first: rounds that the course had finished before.
-        metrics: (clients, splits, metrics) after the last round; None until they are said.
-        sampled: (rounds, clients).
-        update_norm: (rounds, clients).
-        alignment: (rounds, clients).
-        before: (rounds, clients, splits, metrics).
-        after: (rounds, clients, splits, metrics).
-    """
+    """What is said of a course while it takes some rounds, as arrays of a `Report`."""
 
     ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
 
     def __init__(
         self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
     ) -> None:
-        """Know nothing yet, with `num_samples` (clients, splits)."""
         splits = (len(SPLITS), len(METRICS))
-        self.before_first = 0
-        self.metrics: Metrics | None = None
+        self.before_first = 0  # rounds that the course had finished before
+        self.metrics: Metrics | None = None  # after the last round, once they are said
         self.sampled = np.zeros((rounds, clients), dtype=np.bool_)
         self.update_norm = np.zeros((rounds, clients), dtype=np.float32)
         self.alignment = np.zeros((rounds, clients), dtype=np.float32)

@@ -88,25 +88,13 @@ NEEDED_MB = 1500
 """What they take on the disk with the CPU build of torch; its GPU builds take five times as much.
 Their downloads are a third of it."""
 
-DIRECT = (
-    "torch==2.13.0", "torch-geometric==2.8.1", "numpy==2.4.6", "scipy==1.17.1", "pandas==3.1.1",
-    "scikit-learn==1.9.1", "PyYAML==6.0.3", "fvcore==0.1.5.post20221221", "iopath==0.1.10",
-    "Pympler==1.1", "protobuf==3.20.3", "grpcio==1.85.1", "networkx==3.6.1",
-)  # fmt: skip
+DIRECT, BEHIND = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8").split()
+    for name in ("direct.txt", "behind.txt")
+)
 """What FederatedScope imports for the courses of this package. It states older versions itself,
-which newer Pythons lack; these were tried with its versions 0.1 (a653102) and 0.3 (480b67d)."""
-
-BEHIND = (
-    "aiohappyeyeballs==2.7.1", "aiohttp==3.14.5", "aiosignal==1.4.0", "attrs==26.1.0",
-    "certifi==2026.10.18", "charset-normalizer==3.5.2", "cloudpickle==3.1.2", "filelock==4.2.11",
-    "frozenlist==1.8.0", "fsspec==2026.9.0", "idna==3.20", "Jinja2==3.1.6", "joblib==1.6.0",
-    "MarkupSafe==3.0.4", "mpmath==1.3.0", "multidict==7.2.1", "narwhals==2.29.0", "pillow==13.0.0",
-    "portalocker==4.4.2", "propcache==0.5.4", "psutil==7.2.2", "pyparsing==3.3.3",
-    "python-dateutil==4.0.0", "requests==2.34.2", "sympy==1.14.0", "tabulate==0.10.0",
-    "termcolor==3.3.0", "threadpoolctl==3.8.0", "tqdm==4.70.1", "typing_extensions==4.16.0",
-    "urllib3==2.8.0", "xxhash==4.1.0", "yacs==0.1.8", "yarl==1.25.1",
-)  # fmt: skip
-"""What those need in turn; torch's GPU builds bring more."""
+which newer Pythons lack; these were tried with its versions 0.1 (a653102) and 0.3 (480b67d). Behind
+is what those need in turn; torch's GPU builds bring more."""
 
 
 def needs(folder: Path, source: Path) -> str:

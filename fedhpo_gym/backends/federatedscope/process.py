@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +45,16 @@ Message = dict[str, Any]
 class Peer:
     """A process with FederatedScope in a group of its own; whatever goes wrong ends the group.
 
-    Attributes:
-        installation: what runs.
-        folder: working folder; deleted when the process is closed, kept when something failed.
-            Where this process is killed, the next one that starts FederatedScope deletes it.
-        versions: of FederatedScope, its layout of keys, Python, torch and numpy.
+    Its folder is deleted when the process is closed, and kept when something failed. Where this
+    process is killed, the next one that starts FederatedScope deletes it.
     """
 
     def __init__(self, installation: Installation) -> None:
         self.installation = installation
+        self.leases = 0
         self._working = WorkingFolder()
         self.folder = self._working.path
+        # Of FederatedScope, its layout of keys, Python, torch and numpy.
         self.versions: dict[str, str] = {}
         self._owner = os.getpid()
         self._pending = bytearray()
@@ -257,11 +255,7 @@ OWNED = "owned"
 
 
 class WorkingFolder:
-    """A new temporary folder.
-
-    Attributes:
-        path: where it is.
-    """
+    """A new temporary folder."""
 
     def __init__(self) -> None:
         remove_abandoned()
@@ -306,13 +300,7 @@ def _remove_if_free(path: Path) -> None:
         os.close(lock)
 
 
-@dataclass
-class _SharedPeer:
-    peer: Peer
-    leases: int = 0
-
-
-_shared: dict[Installation, _SharedPeer] = {}
+_shared: dict[Installation, Peer] = {}
 _lock = threading.RLock()
 _numbers = itertools.count()
 _keeping = 0
@@ -323,7 +311,7 @@ class Lease:
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
-        self._end: weakref.finalize[[Installation, Peer], Lease] | None = None
+        self._end: weakref.finalize[[Peer], Lease] | None = None
         self._peer: Peer | None = None
 
     def peer(self) -> Peer:
@@ -332,13 +320,13 @@ class Lease:
             if self._peer is not None and self._peer.alive:
                 return self._peer
             self.close()
-            held = _shared.get(self._installation)
-            if held is None or not held.peer.alive:
-                held = _shared[self._installation] = _SharedPeer(Peer(self._installation))
-            held.leases += 1
-            self._peer = held.peer
-            self._end = weakref.finalize(self, _release, self._installation, held.peer)
-            return held.peer
+            peer = _shared.get(self._installation)
+            if peer is None or not peer.alive:
+                peer = _shared[self._installation] = Peer(self._installation)
+            peer.leases += 1
+            self._peer = peer
+            self._end = weakref.finalize(self, _release, peer)
+            return peer
 
     def close(self) -> None:
         """Give the process back; `peer` takes one again."""
@@ -358,8 +346,8 @@ def kept() -> Iterator[None]:
     finally:
         with _lock:
             _keeping -= 1
-            for installation, held in list(_shared.items()):
-                _close_unused(installation, held)
+            for peer in list(_shared.values()):
+                _close_unused(peer)
 
 
 def next_number() -> int:
@@ -367,27 +355,26 @@ def next_number() -> int:
     return next(_numbers)
 
 
-def _release(installation: Installation, peer: Peer) -> None:
+def _release(peer: Peer) -> None:
     with _lock:
-        held = _shared.get(installation)
-        if held is None or held.peer is not peer:
+        if _shared.get(peer.installation) is not peer:
             peer.close()
             return
-        held.leases -= 1
-        _close_unused(installation, held)
+        peer.leases -= 1
+        _close_unused(peer)
 
 
-def _close_unused(installation: Installation, held: _SharedPeer) -> None:
-    if held.leases <= 0 and not _keeping:
-        del _shared[installation]
-        held.peer.close()
+def _close_unused(peer: Peer) -> None:
+    if peer.leases <= 0 and not _keeping:
+        del _shared[peer.installation]
+        peer.close()
 
 
 def close_all() -> None:
     """End every process; `Lease.peer` starts new ones."""
     with _lock:
-        for held in list(_shared.values()):
-            held.peer.close()
+        for peer in list(_shared.values()):
+            peer.close()
         _shared.clear()
 
 

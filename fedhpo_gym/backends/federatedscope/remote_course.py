@@ -68,17 +68,13 @@ class CourseRequest:
 
 
 class RemoteCourse:
-    """A course that stands still in FederatedScope's process between its rounds.
-
-    Attributes:
-        rounds: how many it has finished.
-    """
+    """A course that stands still in FederatedScope's process between its rounds."""
 
     def __init__(self, peer: Peer, request: CourseRequest, limit_s: float) -> None:
-        self.rounds = 0
+        self.rounds = 0  # that it has finished
         self._evaluated = request.evaluated
         self._peer, self._limit_s, self._number = peer, limit_s, next_number()
-        peer.ask(request.message(self._number, peer), limit_s, _nothing)
+        peer.ask(request.message(self._number, peer), limit_s, hear_nothing)
 
     @property
     def alive(self) -> bool:
@@ -89,78 +85,63 @@ class RemoteCourse:
         """Train until so many rounds are finished."""
         request = {"do": "advance", "course": self._number, "rounds": rounds}
         left = self._limit_s if deadline is None else deadline - time.monotonic()
-        due = _Due(self.rounds, rounds, self._evaluated)
-        self._peer.ask(request, left, lambda message: hear(due.take(message)))
-        due.require_all()
+        stops = {rounds} if self._evaluated is None else {*self._evaluated}
+        due: deque[tuple[str, int]] = deque()  # every round, then the metrics where it stops
+        for number in range(self.rounds + 1, rounds + 1):
+            due.append(("trained", number))
+            if number in stops:
+                due.append(("round", number))
+
+        def take(message: Message) -> None:
+            what, number = due.popleft() if due else ("done", 0)
+            if configuration.whole(message, what) != number:
+                found = shown(message[what])
+                raise configuration.unreadable(what, f"must be {number}, got {found}")
+            hear(message)
+
+        self._peer.ask(request, left, take)
+        if due:
+            what, number = due[0]
+            raise configuration.unreadable(what, f"must be {number}, got the end of the answer")
         self.rounds = rounds
 
     def evaluate(self) -> object:
         """Return what the model is like now, client by client."""
-        return self._ask(_nothing, "evaluate")
+        return self._ask("evaluate")
 
     def configure(self, changes: Mapping[str, Any]) -> None:
         """Change hyperparameters from the next round on."""
-        self._ask(_nothing, "configure", **changes)
+        self._ask("configure", **changes)
 
     def cohorts(self, rounds: int) -> object:
         """Return who will train in each of the next rounds."""
-        return self._ask(_nothing, "cohorts", rounds=rounds)
+        return self._ask("cohorts", rounds=rounds)
 
     def drop(self) -> None:
         """End it, if its process still runs."""
         if self.alive:
             with suppress(FedHPOError):
-                self._ask(_nothing, "drop")
+                self._ask("drop")
 
-    def _ask(self, hear: Hear, what: str, **words: Any) -> Any:
+    def _ask(self, what: str, **words: Any) -> Any:
         request = {"do": what, "course": self._number, **words}
-        return self._peer.ask(request, self._limit_s, hear)
-
-
-class _Due:
-    """What must be said while a course advances: every round, then the metrics where it stops."""
-
-    def __init__(self, done: int, rounds: int, evaluated: Sequence[int] | None) -> None:
-        stops = {rounds} if evaluated is None else {*evaluated}
-        ahead = range(done + 1, rounds + 1)
-        both = ([("trained", r), ("round", r)] if r in stops else [("trained", r)] for r in ahead)
-        self._due = deque(one for each in both for one in each)
-
-    def take(self, message: Message) -> Message:
-        """Return a message that is due."""
-        what, number = self._due.popleft() if self._due else ("done", 0)
-        if configuration.whole(message, what) != number:
-            raise configuration.unreadable(what, f"must be {number}, got {shown(message[what])}")
-        return message
-
-    def require_all(self) -> None:
-        """Check that nothing is due any more."""
-        if self._due:
-            what, number = self._due[0]
-            raise configuration.unreadable(what, f"must be {number}, got the end of the answer")
+        return self._peer.ask(request, self._limit_s, hear_nothing)
 
 
 class Curve:
-    """The learning curve of a course, as it is heard.
-
-    Attributes:
-        rounds: rounds after which the model was evaluated.
-        metrics: (clients, splits, metrics) of each.
-        diverged_at: the round in which it left the finite numbers; 0 for never.
-    """
+    """The learning curve of a course, as it is heard."""
 
     def __init__(self, num_samples: NDArray[np.integer]) -> None:
-        """Know nothing yet; `num_samples` is (clients, splits)."""
-        self.rounds: list[int] = []
-        self.metrics: list[Metrics] = []
-        self.diverged_at = 0
-        self._samples = num_samples
+        self.rounds: list[int] = []  # after which the model was evaluated
+        self.metrics: list[Metrics] = []  # (clients, splits, metrics) of each
+        self.diverged_at = 0  # the round in which it left the finite numbers; 0 for never
+        self.num_samples = num_samples
 
     def hear(self, message: Message) -> None:
         """Take in what was said of a round; other messages are not for a curve."""
         if "round" not in message:
             return
-        found = configuration.client_metrics(message.get("clients"), self._samples)
+        found = configuration.client_metrics(message.get("clients"), self.num_samples)
         self.take(configuration.whole(message, "round"), found)
 
     def take(self, finished: int, found: Metrics) -> None:
@@ -177,8 +158,8 @@ class Curve:
         return np.stack([self.metrics[i] for i in index.tolist()])
 
 
-def _nothing(_message: Message) -> None:
-    """Hear nothing."""
+def hear_nothing(_message: Message) -> None:
+    """Hear nothing, as of what is trained again and was heard before."""
 
 
 def hand_over(task: Task, seed: int, folder: Path) -> Path:
@@ -198,8 +179,9 @@ def arrays_of(federation: Federation) -> Arrays:
     """Return the samples of every client, numbered from 1, by split; or one graph per client."""
     arrays: Arrays = {"num_clients": np.array(federation.num_clients)}
     if isinstance(federation, GraphFederation):
-        for client in range(federation.num_clients):
-            arrays |= _graph(federation, client)
+        for client, splits in enumerate(federation.clients):
+            nodes, edges = federation.client_nodes(client), federation.client_edges(client)
+            arrays |= graph_arrays(federation, client + 1, nodes, edges, splits)
         return arrays
     for number, client_rows in enumerate(federation.clients, start=1):
         for split, rows in zip(SPLITS, client_rows, strict=True):
@@ -216,13 +198,6 @@ def network_inputs(features: Features) -> NDArray[np.float32]:
     images = values[:, None] if values.ndim == 3 else values.transpose(0, 3, 1, 2)
     pixels = images.astype(np.float32) / np.float32(255.0)
     return np.ascontiguousarray((pixels - np.float32(MEAN)) / np.float32(STD))
-
-
-def _graph(federation: GraphFederation, client: int) -> Arrays:
-    """Return the graph that a client knows: its own nodes, and the edges between them."""
-    inside = federation.edges[:, federation.owner[federation.edges[0]] == client]
-    nodes, splits = federation.client_nodes(client), federation.clients[client]
-    return graph_arrays(federation, client + 1, nodes, inside, splits)
 
 
 def graph_arrays(

@@ -34,7 +34,7 @@ def kernel(function: F) -> F:
     dispatcher = njit(**_OPTIONS)(function)
     dispatcher._compile_for_args = _uninterrupted(dispatcher._compile_for_args)
     if _folder() is not None:
-        dispatcher._cache = _new_cache(function)
+        dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
     return cast("F", dispatcher)
 
 
@@ -160,6 +160,3 @@ def _warn(folder: str, error: Exception) -> None:
             "in NUMBA_CACHE_DIR",
             stacklevel=2,
         )
-
-
-_new_cache: Callable[..., Any] = _Cache

@@ -194,9 +194,7 @@ def _network(  # noqa: C901 - forward and backward
     shifted = mean + max(inputs, width)
     buffers = model.trained
     for r in range(count):
-        source, target = _U(rows[begin + r] * inputs), _U(r * inputs)
-        for k in range(_U(inputs)):
-            s[target + k] = model.x[source + k]
+        copy(s, r * inputs, model.x, rows[begin + r] * inputs, inputs)
     given, size = ZERO, inputs
     for layer in range(depth):
         at, product = _layer_at(model, layer), layers + layer * each
@@ -261,9 +259,7 @@ def _predict_network(
     count = end - begin
     square, n = count * width, _U(width)
     for r in range(count):
-        source, target = _U(rows[begin + r] * inputs), _U(r * inputs)
-        for k in range(_U(inputs)):
-            s[target + k] = model.x[source + k]
+        copy(s, r * inputs, model.x, rows[begin + r] * inputs, inputs)
     given, size = ZERO, inputs
     product, unit = count * max(inputs, width), count * max(inputs, width) + square
     for layer in range(depth):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from fedhpo_gym.fl.compiled.training import Rows, Settings
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.models.model import CompiledModel, Layout, flat_rows
 from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.trainer import LocalResult, Trainer, Trainers
+from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
 
 Numbers = NDArray[np.float32]
 _NOBODY = np.empty((0, 0), dtype=np.float32)
@@ -68,7 +68,6 @@ class CompiledTrainer(Trainer):
         return Rows(*flat_rows([rows for own in self.federation.clients for rows in own]))
 
     def array(self, values: NDArray[Any]) -> Numbers:
-        """Round to single precision."""
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
             return np.asarray(values, dtype=np.float32)
 
@@ -98,7 +97,6 @@ class CompiledTrainer(Trainer):
         return values[:, self._kept_columns]
 
     def kept_views(self, values: Numbers) -> Parameters:
-        """Return views by a layout of their own."""
         return dict(self._kept_layout.views(values))
 
     def with_kept(self, values: Numbers, kept: Numbers) -> Numbers:
@@ -145,35 +143,24 @@ class CompiledTrainer(Trainer):
     def receive(
         self, start: Numbers, items: Items, purpose: str, without: Collection[str] = ()
     ) -> Numbers:
-        del purpose, without
         return start[items.course]
 
     def run(
-        self,
-        local: Numbers,
-        items: Items,
-        settings: Hyperparameters,
-        names: Names,
-        pull: Any | None = None,
-        anchor: Numbers | None = None,
-        shared: Mapping[str, Any] | None = None,
-        shift: Parameters | None = None,
+        self, local: Numbers, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
-        """Train client after client, in one call."""
-        del shared
         rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
         chosen = Settings(
             settings.rate[rows],
             settings.decay[rows],
-            none if pull is None else pull,
+            none if terms.pull is None else terms.pull,
             none if settings.momentum is None else settings.momentum[rows],
             items.batch_size,
             items.epochs,
         )
         added = _NOBODY
-        if shift:
+        if terms.shift:
             added = self.zeros(len(items))
-            self._layout.write(added, shift)
+            self._layout.write(added, terms.shift)
         training.train(
             self._data,
             self._train_rows,
@@ -183,7 +170,7 @@ class CompiledTrainer(Trainer):
             np.argsort(items.client, kind="stable"),
             ~settings.stopped,
             local,
-            _NOBODY if pull is None or anchor is None else anchor,
+            _NOBODY if terms.pull is None or terms.anchor is None else terms.anchor,
             added,
             self.model.memory(int(items.width.max())),
         )
@@ -226,7 +213,6 @@ class CompiledTrainer(Trainer):
     def compare(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> tuple[Numbers, Numbers]:
-        """Compare in double precision; items of a course stand side by side."""
         found = np.empty((len(local), 2), dtype=np.float32)
         training.compare(items.course, received, local, mean, records.MAX_NORM, found)
         return found[:, 0], found[:, 1]
@@ -271,7 +257,6 @@ class CompiledTrainers(Trainers):
     def trainer(
         self, federation: Federation, architecture: Iterable[tuple[str, float]]
     ) -> CompiledTrainer:
-        """Return what trains courses of one federation and model shape."""
         shape = dict(architecture)
         return CompiledTrainer(
             federation, self._model.for_federation(federation, **shape), self._algorithm
@@ -282,7 +267,6 @@ class CompiledTrainers(Trainers):
         return max(-(-courses // threads()), 1)
 
     def for_each(self, groups: Sequence[Any], work: Callable[[Any], None]) -> None:
-        """Spread the groups over threads."""
 
         @np.errstate(over="ignore", invalid="ignore")  # such a course stops
         def quiet(group: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import needing, unknown_name
+from fedhpo_gym.core.errors import needing, require_known
 from fedhpo_gym.fl.models.logistic import LeafLogisticRegression, LogisticRegression
 from fedhpo_gym.fl.models.model import Model
 
@@ -50,8 +50,7 @@ COMPILED = frozenset({"LR", "LeafLR", "MLP", "PlainMLP"})
 @checked_types
 def get_model(name: str) -> type[Model]:
     """Return a model by name."""
-    if name not in [*MODELS]:
-        raise unknown_name("model", name, MODELS)
+    require_known("model", name, [*MODELS])
     return MODELS[name]
 
 

@@ -74,6 +74,7 @@ class BertTiny(TorchModel):
     architecture: ClassVar[tuple[str, ...]] = ("pretrained",)
     hyperparameters: ClassVar[Mapping[str, float]] = {"dropout": 0.0}
     rows_at_once: ClassVar[int | None] = 8192
+    size: ClassVar[Size] = Size()
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class BertTiny(TorchModel):
         size: Size | None = None,
     ) -> None:
         self.device = device
-        self._size = Size() if size is None else size
+        self._size = size or self.size
         self._weights = weights or {}
         self._shapes = self._size.shapes(num_classes)
         self.norms = frozenset(name for name in self._shapes if "LayerNorm" in name)
@@ -91,7 +92,6 @@ class BertTiny(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> BertTiny:
-        """Create the model that fits a federation's data."""
         if shape["pretrained"] not in (0, 1):
             raise InvalidArgumentError(f"`pretrained` must be 0 or 1, got {shape['pretrained']!r}")
         weights = None

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.graph_federations import GraphFederation
+from fedhpo_gym.data.graphs import from_entries
 from fedhpo_gym.data.records import Features, SparseRows
 from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
@@ -68,7 +69,6 @@ class GCN(TorchModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, device: torch.device, **shape: Any) -> GCN:
-        """Create the model that fits a federation's data."""
         del shape
         if not isinstance(federation, GraphFederation):
             raise InvalidArgumentError(
@@ -228,14 +228,14 @@ def take(
         kept = np.isin(found, columns)
         where, values = where[kept], values[kept]
         found, width = np.searchsorted(columns, found[kept]), len(columns)
-    return _sorted(where, found, values, len(rows), width)
+    return from_entries(where, found, values, (len(rows), width))
 
 
 def transpose(matrix: SparseRows) -> SparseRows:
     """Return the transposed matrix."""
     rows = np.repeat(np.arange(len(matrix)), np.diff(matrix.indptr))
     columns = matrix.indices.astype(np.int64)
-    return _sorted(columns, rows, matrix.values, matrix.num_columns, len(matrix))
+    return from_entries(columns, rows, matrix.values, (matrix.num_columns, len(matrix)))
 
 
 def with_ones(matrix: SparseRows) -> SparseRows:
@@ -247,18 +247,4 @@ def with_ones(matrix: SparseRows) -> SparseRows:
         np.insert(matrix.indices, ends, matrix.num_columns),
         np.insert(matrix.values, ends, 1.0),
         matrix.num_columns + 1,
-    )
-
-
-def _sorted(
-    rows: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    values: NDArray[np.float32],
-    num_rows: int,
-    num_columns: int,
-) -> SparseRows:
-    order = np.lexsort((columns, rows))
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
-    return SparseRows(
-        indptr.astype(np.int64), columns[order].astype(np.int32), values[order], num_columns
     )

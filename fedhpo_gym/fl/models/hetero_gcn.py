@@ -49,7 +49,6 @@ class HeteroGCN(TorchModel):
     def for_federation(
         cls, federation: Federation, device: torch.device, **shape: Any
     ) -> HeteroGCN:
-        """Create the model that fits a federation's data."""
         del shape
         if not isinstance(federation, HeteroFederation):
             raise InvalidArgumentError(

@@ -51,7 +51,8 @@ class LogisticRegression(CompiledModel):
         width = padded(self.num_inputs + 1)
         known = (labels, width, self.num_classes, self.num_classes * width, self.min_rows)
         if isinstance(features, SparseRows):
-            order = np.lexsort((features.indices, _row_of(features)))
+            row = np.repeat(np.arange(len(features)), np.diff(features.indptr))
+            order = np.lexsort((features.indices, row))
             return logistic.Sparse(
                 features.indices[order].astype(np.int64),
                 features.values[order].astype(np.float32),
@@ -67,12 +68,7 @@ class LogisticRegression(CompiledModel):
     def memory(self, rows: int) -> int:
         from fedhpo_gym.fl.compiled.arithmetic import BLOCK
 
-        del rows
         return BLOCK * (self.num_classes + padded(self.num_inputs + 1))
-
-
-def _row_of(features: SparseRows) -> NDArray[np.int64]:
-    return np.repeat(np.arange(len(features)), np.diff(features.indptr))
 
 
 class LeafLogisticRegression(LogisticRegression):
@@ -87,7 +83,6 @@ class LeafLogisticRegression(LogisticRegression):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> LeafLogisticRegression:
-        """Create the model that fits a federation's data."""
         del shape
         if isinstance(federation.features, SparseRows):
             raise InvalidArgumentError(

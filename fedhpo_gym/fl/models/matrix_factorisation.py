@@ -64,7 +64,6 @@ class MatrixFactorisation(TorchModel):
         return cls(federation, device)
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Draw factors from a normal distribution; biases are zero."""
         factors = rng.normal(0.0, SPREAD, (1, self._num_items, RANK)).astype(np.float32)
         return {"factors": factors, "bias": np.zeros((1, self._num_items), dtype=np.float32)}
 
@@ -74,7 +73,6 @@ class MatrixFactorisation(TorchModel):
         return torch.from_numpy(np.stack([ids.astype(np.int64), self._owner], 1)).to(self.device)
 
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
-        """Take a step on the mean squared error."""
         for item, size in enumerate(batch.sizes.tolist()):
             if not size:
                 continue

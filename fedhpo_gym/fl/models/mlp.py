@@ -48,7 +48,6 @@ class Perceptron(CompiledModel):
 
     @classmethod
     def for_federation(cls, federation: Federation, **shape: Any) -> Perceptron:
-        """Create the model that fits; `shape` has `model_depth` and `model_width`."""
         depth, width = int(shape["model_depth"]), int(shape["model_width"])
         return cls(federation.features.shape[1], federation.num_classes, depth, width)
 

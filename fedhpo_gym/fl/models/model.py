@@ -62,34 +62,20 @@ class Part:
     offset: int  # where it begins
 
     @property
-    def columns(self) -> int:
-        """Numbers of a row."""
-        return self.shape[-1]
-
-    @property
-    def stride(self) -> int:
-        """Numbers from one row to the next."""
-        return padded(self.columns)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return math.prod(self.shape[:-1])
-
-    @property
-    def room(self) -> int:
-        """Rows there is room for: those of a matrix (1, rows, columns) are padded, too."""
-        return padded(self.rows) if len(self.shape) > 2 else self.rows
+    def room(self) -> tuple[int, int]:
+        """Rows and columns that there is room for; (1, rows, columns) has padded rows, too."""
+        rows = math.prod(self.shape[:-1])
+        return padded(rows) if len(self.shape) > 2 else rows, padded(self.shape[-1])
 
     @property
     def span(self) -> slice:
         """Where it stands."""
-        return slice(self.offset, self.offset + self.room * self.stride)
+        return slice(self.offset, self.offset + math.prod(self.room))
 
     def of(self, numbers: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the parameter of (items, numbers) as a view (model's own, items, ...)."""
-        found = numbers[:, self.span].reshape(len(numbers), self.room, self.stride)
-        found = found[:, : self.rows, : self.columns]
+        found = numbers[:, self.span].reshape(len(numbers), *self.room)
+        found = found[:, : math.prod(self.shape[:-1]), : self.shape[-1]]
         return found[None] if len(self.shape) > 2 else found.transpose(1, 0, 2)
 
 
@@ -114,17 +100,6 @@ class Layout:
         for part in self.parts:
             if part.name in values:
                 part.of(numbers)[...] = values[part.name]
-
-
-def make_layout(shapes: Mapping[str, tuple[int, ...]], buffers: frozenset[str]) -> Layout:
-    """Lay parameters of some shapes end to end."""
-    parts: list[Part] = []
-    offset = trained = 0
-    for name in sorted(shapes, key=lambda name: name in buffers):
-        parts.append(Part(name, shapes[name], offset))
-        offset = parts[-1].span.stop
-        trained = trained if name in buffers else offset
-    return Layout(tuple(parts), trained)
 
 
 def padded(number: int) -> int:
@@ -157,8 +132,14 @@ class CompiledModel(Model):
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the parameters stand."""
-        return make_layout(self.shapes(), self.buffers)
+        """Where the parameters stand: end to end, buffers last."""
+        parts: list[Part] = []
+        shapes, offset, trained = self.shapes(), 0, 0
+        for name in sorted(shapes, key=lambda name: name in self.buffers):
+            parts.append(Part(name, shapes[name], offset))
+            offset = parts[-1].span.stop
+            trained = trained if name in self.buffers else offset
+        return Layout(tuple(parts), trained)
 
 
 def flat_rows(groups: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,13 +23,6 @@ from fedhpo_gym.fl.shared_matrices import Matrices, Matrix
 Parameters = dict[str, Tensor]
 """Named tensors of shape (model's own, items, ...): the second axis counts what is trained
 together, which is courses, or courses on single clients."""
-
-
-class Inputs(Protocol):
-    """The rows of a federation as a model reads them: a tensor, or what is indexed like one."""
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the inputs of some rows: the shape of `rows`, then the shape of one input."""
 
 
 class TorchModel(Model):
@@ -56,7 +49,7 @@ class TorchModel(Model):
         """Create the model that fits a federation's data; `shape` holds the architecture."""
 
     @abstractmethod
-    def inputs(self, features: Features) -> Inputs:
+    def inputs(self, features: Features) -> Tensor:
         """Prepare (n, ...) features once: what `sgd_step` and `logits` take, by rows."""
 
     @abstractmethod
@@ -110,13 +103,7 @@ def sum_classes(values: Tensor) -> Tensor:
 
 
 class TorchFederation:
-    """A federation on a device, as a model of some architecture and precision reads it.
-
-    Attributes:
-        federation: the data.
-        model: the model that fits them.
-        inputs: all rows.
-    """
+    """A federation on a device, as a model of some architecture and precision reads it."""
 
     def __init__(
         self,
@@ -126,7 +113,6 @@ class TorchFederation:
         device: torch.device,
         precision: str = "float32",
     ) -> None:
-        """Put a federation on a device; `architecture` shapes the model."""
         self.federation = federation
         self.model = model.for_federation(federation, device, **dict(architecture))
         self.model.precision = precision
@@ -141,8 +127,6 @@ class TorchFederation:
 
     def take(self, rows: Tensor) -> Tensor:
         """Return the inputs of some rows: the shape of `rows`, then the shape of one input."""
-        if not isinstance(self.inputs, Tensor):
-            return self.inputs[rows]
         found = self.inputs.index_select(0, rows.flatten())  # several times as fast as indexing
         return found.view(*rows.shape, *self.inputs.shape[1:])
 

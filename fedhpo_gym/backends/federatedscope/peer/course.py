@@ -43,6 +43,7 @@ class Course:
         self._target = 0
         self._over = False
         self._runner: Any = None
+        self._monitors: list[Any] = []
         self._updates: Updates | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -92,9 +93,8 @@ class Course:
 
     def _run(self) -> None:
         self._go.acquire()
-        building = CourseResources(self._request, self._federations, self._folder)
         try:
-            self._runner = building.build(self)
+            self._runner = self._build()
             if self._request["watched"]:
                 self._updates = Updates(self._runner.server)
             self._runner.run()
@@ -104,16 +104,52 @@ class Course:
             self._error = error
         finally:
             self._over = True
-            building.close()
+            self._close()
             self._runner = None
             self._back.release()
 
+    def _build(self) -> Any:
+        utils = module("utils")
+        logs = utils if hasattr(utils, "update_logger") else module("logging")
+        config = importlib.import_module("federatedscope.core.configs.config").global_cfg.clone()
+        wanted = self._request["entries"]
+        write_entries(config, wanted)
+        config.outdir, config.expname = str(self._folder.parent), self._folder.name
+        logs.update_logger(config, clear_before_add=True)
+        # Into the course's own file alone; what is printed as well would grow for ever.
+        log = _log()
+        log.handlers[:] = [one for one in log.handlers if isinstance(one, logging.FileHandler)]
+        utils.setup_seed(config.seed)
+        self._federations.use(self._request["data"])
+        data, changed = module("data_builder").get_data(config=config.clone())
+        config.merge_from_other_cfg(changed)
+        config.freeze()
+        require_unchanged(config, wanted)
+        utils.setup_seed(config.seed)
+        known = monitors()
+        before = len(known)
+        workers = module("worker_builder")
+        server = hooked(workers.get_server_cls(config), self)
+        client = hooked_client(workers.get_client_cls(config), self)
+        runner = _runner(data, server, client, config)
+        self._monitors = known[before:]
+        if self._request["lone_rows"]:
+            leave_out_lone_rows(runner)
+        return runner
+
+    def _close(self) -> None:
+        """Close the log, and forget what FederatedScope keeps of all courses of a process."""
+        for handler in _log().handlers:
+            handler.close()
+        _log().handlers[:] = []
+        known = monitors()
+        own = set(map(id, self._monitors))
+        known[:] = [monitor for monitor in known if id(monitor) not in own]
+
     def wants(self, finished: int) -> bool:
         """Return whether the model is evaluated after so many rounds; called after every round."""
-        if self._updates is not None:
-            self._say(course=self.number, trained=finished, clients=self._updates.take())
-        else:
-            self._say(course=self.number, trained=finished)
+        heard = {} if self._updates is None else {"clients": self._updates.take()}
+        self._say(course=self.number, trained=finished, **heard)
         if self._evaluated is None:
             return finished == self._target
         return finished in self._evaluated
@@ -153,52 +189,6 @@ class Course:
         self._back.release()
         self._go.acquire()
         restore_state(kept)
-
-
-class CourseResources:
-    """What was made for a course, to be taken down with it."""
-
-    def __init__(self, request: dict[str, Any], federations: Any, folder: Path) -> None:
-        self._request, self._federations, self._folder = request, federations, folder
-        self._monitors: list[Any] = []
-
-    def build(self, of: Any) -> Any:
-        """Return the runner of a course."""
-        utils = module("utils")
-        logs = utils if hasattr(utils, "update_logger") else module("logging")
-        config = importlib.import_module("federatedscope.core.configs.config").global_cfg.clone()
-        wanted = self._request["entries"]
-        write_entries(config, wanted)
-        config.outdir, config.expname = str(self._folder.parent), self._folder.name
-        logs.update_logger(config, clear_before_add=True)
-        quieten()
-        utils.setup_seed(config.seed)
-        self._federations.use(self._request["data"])
-        data, changed = module("data_builder").get_data(config=config.clone())
-        config.merge_from_other_cfg(changed)
-        config.freeze()
-        require_unchanged(config, wanted)
-        utils.setup_seed(config.seed)
-        known = monitors()
-        before = len(known)
-        workers = module("worker_builder")
-        server = hooked(workers.get_server_cls(config), of)
-        client = hooked_client(workers.get_client_cls(config), of)
-        runner = _runner(data, server, client, config)
-        self._monitors = known[before:]
-        if self._request.get("initial"):
-            arrays = self._federations.use(self._request["data"])
-            put_initial(runner, arrays, self._request["initial"])
-        if self._request["lone_rows"]:
-            leave_out_lone_rows(runner)
-        return runner
-
-    def close(self) -> None:
-        """Close the log, and forget what FederatedScope keeps of all courses of a process."""
-        close_log()
-        known = monitors()
-        own = set(map(id, self._monitors))
-        known[:] = [monitor for monitor in known if id(monitor) not in own]
 
 
 def _runner(data: Any, server: Any, client: Any, config: Any) -> Any:
@@ -342,8 +332,11 @@ def cohorts(server: Any, rounds: int) -> list[list[int]]:
 def configure(runner: Any, request: dict[str, Any]) -> None:
     """Change hyperparameters of clients and server, as FederatedScope's own FedEx does."""
     for number, client in runner.client.items():
-        own = request["clients"].get(str(number), {})
-        _reconfigure(client, {**request["entries"], **own})
+        config = client._cfg
+        config.defrost()
+        write_entries(config, {**request["entries"], **request["clients"].get(str(number), {})})
+        config.freeze(inform=False, save=False, check_cfg=False)
+        client.trainer.cfg = config
     server = runner.server
     server.sample_client_num = request["sample_client_num"]
     server._cfg.defrost()
@@ -352,14 +345,6 @@ def configure(runner: Any, request: dict[str, Any]) -> None:
     for name, value in request["server"].items():
         for group in server.aggregator.optimizer.param_groups:
             group[name] = value
-
-
-def _reconfigure(client: Any, wanted: dict[str, Any]) -> None:
-    config = client._cfg
-    config.defrost()
-    write_entries(config, wanted)
-    config.freeze(inform=False, save=False, check_cfg=False)
-    client.trainer.cfg = config
 
 
 def leave_out_lone_rows(runner: Any) -> None:
@@ -389,14 +374,6 @@ def _norms(torch: Any, model: Any, training: bool) -> None:
     for part in model.modules():
         if isinstance(part, torch.nn.BatchNorm1d):
             part.train(training)
-
-
-def put_initial(runner: Any, data: Any, names: dict[str, str]) -> None:
-    """Start from weights that were handed over: names of parameters -> names of arrays."""
-    torch = importlib.import_module("torch")
-    parameters = runner.server.model.state_dict()
-    for name, array in names.items():
-        parameters[name].copy_(torch.from_numpy(data[array]))
 
 
 _OPTIMIZERS = ("train.optimizer", "fedopt.optimizer")
@@ -456,19 +433,6 @@ def restore_state(kept: Kept) -> None:
     numpy.random.set_state(kept[1])
     torch.set_rng_state(kept[2])
     _log().handlers[:] = kept[3]
-
-
-def quieten() -> None:
-    """Log into the course's own file alone; what is printed as well would grow for ever."""
-    log = _log()
-    log.handlers[:] = [one for one in log.handlers if isinstance(one, logging.FileHandler)]
-
-
-def close_log() -> None:
-    """Close the log of the course that runs."""
-    for handler in _log().handlers:
-        handler.close()
-    _log().handlers[:] = []
 
 
 def monitors() -> list[Any]:

@@ -174,14 +174,13 @@ class Federations:
         self._current: Any = None
         importlib.import_module("federatedscope.register").register_data(KIND, self._load)
 
-    def use(self, path: str | None) -> Any:
-        """Take a federation for the courses that start from here on; return its arrays."""
+    def use(self, path: str | None) -> None:
+        """Take a federation for the courses that start from here on."""
         numpy = importlib.import_module("numpy")
         if path is not None and path not in self._known:
             with numpy.load(path, allow_pickle=False) as archive:
                 self._known[path] = {name: archive[name] for name in archive.files}
         self._current = None if path is None else self._known[path]
-        return self._current
 
     def _load(self, config: Any, _of_clients: Any = None) -> tuple[dict[int, Any], Any] | None:
         """Return the data of every client, as FederatedScope asks for it."""
