@@ -344,30 +344,23 @@ def read_npz(
     """Return all arrays of an npz file of numbers, truth values and strings."""
     try:
         with zipfile.ZipFile(file) as archive:
-            return _read(archive, what, shapes, growth)
+            infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if len(infos) != len(archive.infolist()):
+                raise ValueError("two arrays have the same name")
+            if shapes is not None and set(infos) != set(shapes):
+                raise ValueError(
+                    f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}"
+                )
+            require_bytes(growth * sum(info.file_size for info in infos.values()), what)
+            members = {name: _declared(archive, info) for name, info in infos.items()}
+            for name, shape in (shapes or {}).items():
+                if (found := members[name].shape) != shape:
+                    raise ValueError(f"array {name!r} has shape {found}, expected {shape}")
+            return {name: _array(archive, member) for name, member in members.items()}
     except FedHPOError:
         raise
     except _RAISED as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _read(
-    archive: zipfile.ZipFile,
-    what: object,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    growth: int,
-) -> dict[str, NDArray[Any]]:
-    infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    if len(infos) != len(archive.infolist()):
-        raise ValueError("two arrays have the same name")
-    if shapes is not None and set(infos) != set(shapes):
-        raise ValueError(f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}")
-    require_bytes(growth * sum(info.file_size for info in infos.values()), what)
-    members = {name: _declared(archive, info) for name, info in infos.items()}
-    for name, shape in (shapes or {}).items():
-        if members[name].shape != shape:
-            raise ValueError(f"array {name!r} has shape {members[name].shape}, expected {shape}")
-    return {name: _array(archive, member) for name, member in members.items()}
 
 
 def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:

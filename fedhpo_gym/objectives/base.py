@@ -183,19 +183,11 @@ class Objective:
 
     def error(self, value: float) -> float:
         """Return ``value`` transformed and signed so that lower is better."""
-        if TRANSFORMS[self.transform]:
-            return float(self.errors(np.array([value]))[0])
-        low, high = self.bounds
-        if math.isnan(value):
-            value = high if self.minimize else low
-        clipped = float(min(max(value, low), high))
-        return clipped if self.minimize else -clipped
+        return float(self.errors(np.array([value], dtype=np.float64))[0])
 
     def unclipped_error(self, value: float) -> float:
         """Return ``value`` signed so that lower is better, NaN as infinity: for ranking."""
-        if math.isnan(value):
-            return math.inf
-        return value if self.minimize else -value
+        return float(self.unclipped_errors(np.array([value], dtype=np.float64))[0])
 
     def errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the ``error`` of each of (B,) values."""

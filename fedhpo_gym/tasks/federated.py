@@ -326,26 +326,8 @@ TEST_SEEDS = tuple(range(1000, 1016))
 """Seeds held out: no train instance shares one, nor do the tables (1, 2, 3)."""
 
 SETS = {"train": TRAIN_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
-
-DRAWN_ANEW: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "lda": frozenset({"clients", "split"}),
-        "community": frozenset({"clients", "split"}),
-        "user": frozenset({"split"}),
-        "user-80-10-10": frozenset({"split"}),
-        "skewed": frozenset({"clients", "split"}),
-        "unseen": frozenset({"clients", "split"}),
-        "task": frozenset({"split"}),
-    }
-)
-"""What an instance's seed draws of the data, by partition: which samples a client has ("clients"),
-and which of them are training, validation and test samples ("split").
-
-Where users or tasks are the clients, they are the same in train and test instances: a problem is
-about its population (the paper's rows name it), and half of the users would be another problem,
-with other costs. What is learned there transfers to other splits and initialisations, not to other
-users. Initialisation, client sampling and minibatches are drawn anew for every partition. Test data
-that a data set publishes are the same in all instances."""
+"""Seeds of instances. Where users or tasks are the clients, these are the same in all instances: a
+problem is about its population, and half of the users would be another one, with other costs."""
 
 
 @dataclass(frozen=True)
