@@ -32,14 +32,12 @@ from fedhpo_gym.envs.round.settings import (
     RATE,
     Controls,
     RoundSettings,
-    amounts,
-    fall_of,
     measured_objectives,
 )
 from fedhpo_gym.envs.vector import columns_of, first_row
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
-from fedhpo_gym.objectives import NO_PRIVACY, Objective, values_of
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, NO_PRIVACY, Objective, values_of
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
 from fedhpo_gym.tasks import Instance, Task
 
@@ -126,7 +124,12 @@ class RoundProcess:
         return Episodes.start(number, history, size, self.task.num_clients, len(self.measured))
 
     def _amounts(self, work: Work, cost: Cost) -> NDArray[np.float64]:
-        return amounts(self.task, work, cost.upload_bytes, cost.download_bytes)
+        """Return bytes, operations and joules of some work, as `AMOUNTS`; 0 where nobody knows."""
+        samples, system = work.samples_read, self.task.system
+        flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
+        known = system.knows_energy and not work.reports
+        energy_j = system.energy_j(work) if known else 0.0
+        return np.array([cost.upload_bytes, cost.download_bytes, flops, energy_j])
 
     def draws(self) -> EpisodeDraws:
         noisy, number = self.settings.noise is not None, len(self.episodes.over)
@@ -434,7 +437,10 @@ class RoundProcess:
             "time": -time,
             "upload": -(state.upload_bytes - upload_bytes) / self._largest[0],
             "fairness": spread - state.client_spread,
-            **fall_of(self.measured, measured, state.measured),
+            **{
+                one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
+                for column, one in enumerate(self.measured)
+            },
         }
         vectors = np.stack([columns[name] for name in settings.names], axis=1)
         space = self.reward_space
