@@ -94,11 +94,8 @@ class Objective:
             function: Reads a number off an evaluation; NaN is the worst of the bounds, infinity
                 the nearer one. It must be pure: equal evaluations, equal numbers. The arrays that
                 it gets are read-only.
-            name: See the class.
-            unit: See the class.
-            minimize: See the class.
-            bounds: See the class.
-            sensitivity: See the class; needed where evaluations are private.
+            name, unit, minimize, bounds: attributes of the objective.
+            sensitivity: another attribute; needed where evaluations are private.
 
         Raises:
             InvalidArgumentError: The function cannot be called, or an argument is out of its range.

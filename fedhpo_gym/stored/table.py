@@ -238,7 +238,8 @@ class Table(StoredCurves):
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look up (B,) columns of values by dimension; off the grid is an error."""
         cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
-        rows = self._seed_rows(seeds)
+        self.require_seeds(seeds)
+        rows = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
         return Evaluations(
             self._metrics("best", cells, rows),
             self.num_samples[rows],
@@ -295,10 +296,6 @@ class Table(StoredCurves):
                 f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
                 f'got {unknown[0]!r}; use one of them or backend="raw"'
             )
-
-    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
-        self.require_seeds(seeds)
-        return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
 
 
 class _Axis:
