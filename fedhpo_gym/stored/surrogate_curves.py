@@ -132,7 +132,8 @@ class CurveModel:
         asked = np.repeat(rounds, rows.shape[1])
         before = np.searchsorted(knots, asked, side="right") - 1
         coefficients = self.coefficients(rows)
-        losses, log_rounds, chances = self._watched(coefficients)
+        watched = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
+        losses, log_rounds, chances = watched + self._watch_centre  # (K, n) each, not scaled yet
         chosen = running_best(self._in_range(losses, VALIDATION))
         each = np.arange(len(asked))
         first = chosen[before, each]
@@ -161,12 +162,6 @@ class CurveModel:
         middle = on_grid(targets[:, start:stop], CLIENT_BITS, MAX_CLIENT) @ self._clients
         parts = (targets[:, :start], middle, targets[:, stop:])
         return np.concatenate(parts, axis=1)
-
-    def _watched(self, coefficients: Exact) -> Exact:
-        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots."""
-        found = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
-        found += self._watch_centre
-        return found
 
     def _best_rounds(
         self, targets: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]

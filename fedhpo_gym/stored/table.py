@@ -240,11 +240,13 @@ class Table(StoredCurves):
         cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
         self.require_seeds(seeds)
         rows = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        diverged_at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
+        asked = np.asarray(self.rounds)[cells[0]]
         return Evaluations(
             self._metrics("best", cells, rows),
             self.num_samples[rows],
             self.codes("best_round")[cells][:, rows].astype(np.int64),
-            self._diverged(cells, rows),
+            (diverged_at > 0) & (diverged_at <= asked[:, None]),
             np.array(seeds),
             columns,
             lambda: self._metrics("current", cells, rows),
@@ -280,13 +282,6 @@ class Table(StoredCurves):
             )
             for which in WHICH
         }
-
-    def _diverged(
-        self, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
-        asked = np.asarray(self.rounds)[cells[0]]
-        return np.asarray((at > 0) & (at <= asked[..., None]), dtype=np.bool_)
 
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
         """Check that the table holds these seeds."""

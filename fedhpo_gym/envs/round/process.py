@@ -167,7 +167,9 @@ class RoundProcess:
         evaluations = self._evaluations(metrics, samples, where)
         values = values_of(self.measured, evaluations, NO_PRIVACY)
         if noise is None:
-            return Measurement(truth, _spread(metrics, samples), truth, values, values)
+            present = samples[:, :, VAL] > 0
+            spread = mean_and_spread(metrics[:, :, VAL, ACCURACY], present)[:, 1]
+            return Measurement(truth, spread, truth, values, values)
         pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
         rngs = list(streams(STREAM, list(pairs)))
         told, number = self.settings.told, self.settings.evaluations
@@ -197,7 +199,9 @@ class RoundProcess:
         state, means = self.episodes, heard.means
         state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
         state.client_spread[where] = heard.spread
-        state.potential[where] = self._potential(means)
+        measure = POTENTIALS[self.settings.potential].measure
+        loss, accuracy = means[:, VAL, LOSS], means[:, VAL, ACCURACY]
+        state.potential[where] = measure(loss, accuracy, self.task.chance_loss)
         state.true_loss[where] = heard.truth[:, VAL, LOSS]
         state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
         if self.measured:
@@ -231,7 +235,10 @@ class RoundProcess:
             state.configuration[index] = configuration
         state.steps += 1
         state.rounds += settings.rounds_per_step
-        state.action[:] = self._seen_actions(actions, trained)
+        taken = np.asarray(actions, dtype=np.float32)
+        if self.controls.num_rows is not None:  # a client that did not train keeps its row
+            taken = np.where(trained[:, :, None], taken, state.action.reshape(taken.shape))
+        state.action[:] = taken.reshape(len(taken), -1)
         state.diverged[:] = report.diverged
         self._measure(report, trained)
         terminated = (
@@ -447,20 +454,6 @@ class RoundProcess:
         vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
-    def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
-        measure = POTENTIALS[self.settings.potential].measure
-        return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self.task.chance_loss)
-
-    def _seen_actions(
-        self, actions: NDArray[np.floating], trained: NDArray[np.bool_]
-    ) -> NDArray[np.float32]:
-        """Return (N, size) actions; a client that did not train keeps its row."""
-        taken = np.asarray(actions, dtype=np.float32)
-        if self.controls.num_rows is not None:
-            old = self.episodes.action.reshape(taken.shape)
-            taken = np.where(trained[:, :, None], taken, old)
-        return taken.reshape(len(taken), -1)
-
     def _reward_space(self) -> gym.spaces.Box:
         settings = self.settings
         potential = POTENTIALS[settings.potential]
@@ -481,9 +474,3 @@ class RoundProcess:
 
 MAX_NATS: Final = float(np.finfo(np.float32).max)
 """What a loss that is not finite is reported as."""
-
-
-def _spread(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Return the (N,) standard deviation of validation accuracy, over clients with such data."""
-    chosen = num_samples[:, :, VAL] > 0
-    return mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]

@@ -234,18 +234,13 @@ class Controls:
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions."""
         dearest: dict[str, Value] = {**self.default}
-        # The smaller its minibatches, the more steps a client takes.
-        dearest.update(
-            {d.name: d.low if self._dear_if_low(d) else d.high for d in self.space.dimensions}
-        )
+        # The smaller its minibatches, the more steps a client takes; the fewer clients train at
+        # once, the longer it takes until enough have reported.
+        low = ("batch_size", RATE) if self._task.asynchronous else ("batch_size",)
+        for d in self.space.dimensions:
+            dearest[d.name] = d.low if d.name.partition("@")[0] in low else d.high
         rate = float(dearest[RATE])
         return work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
-
-    def _dear_if_low(self, dimension: Dimension) -> bool:
-        # The fewer clients train at once, the longer it takes until enough have reported.
-        return dimension.name.partition("@")[0] == "batch_size" or (
-            self._task.asynchronous and dimension.name == RATE
-        )
 
 
 def _fixed(

@@ -20,7 +20,7 @@ from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
-from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Numbers, Trial, TrialProcess
+from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -456,15 +456,11 @@ class TrialVectorEnv(BatchedVectorEnv):
             info["penalty"] = self._penalty.of(scores)
             info["score"] = rewards = scores[:, 0] - info["penalty"]
         if self._incumbent is not None:
-            rewards = self._reward(self._incumbent, numbers)
+            before, best = self._potentials, state.best_numbers
+            values = self._process.values(best)[:, 0]
+            self._potentials = self._incumbent.potential(values, best[:, VIOLATION])
+            rewards = self._incumbent.rewards(
+                before, self._potentials, numbers[:, TIME_S], state.elapsed_s, self._optima
+            )
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return StepOutcome(rewards, left <= 0.0, never, info)
-
-    def _reward(self, kind: IncumbentValue, numbers: Numbers) -> NDArray[np.float64]:
-        before = self._potentials
-        best = self._process.episodes.best_numbers
-        values = self._process.values(best)[:, 0]
-        self._potentials = kind.potential(values, best[:, VIOLATION])
-        elapsed_s = self._process.episodes.elapsed_s
-        times_s = numbers[:, TIME_S]
-        return kind.rewards(before, self._potentials, times_s, elapsed_s, self._optima)

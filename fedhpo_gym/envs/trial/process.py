@@ -185,7 +185,11 @@ class TrialProcess:
             self._actions[better] = np.clip(own, -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
         if self._tuning is not None:
-            self._count(self._tuning, active)
+            for index in np.flatnonzero(active).tolist():
+                rounds = int(numbers[index, ROUNDS])
+                query = self.source.query(handles[index])
+                self._tuning.end(index, self.part(index).task, query, rounds)
+            frame[:, self._tuned] = self._tuning.vectors
         self._show_instances()
         value = np.maximum(state.best_numbers[:, SHOWN], self._least_value)
         past = zip(self._past, (state.elapsed_s, state.trials, value), self._most, strict=True)
@@ -197,14 +201,6 @@ class TrialProcess:
         """Count what a trial spends of privacy that begins now and ends at a later step."""
         if self._tuning is not None:
             self._tuning.begin(index, self.part(index).task, query, rounds)
-
-    def _count(self, ledger: TuningLedger, active: Mask) -> None:
-        """Take the end of a trial of every active episode into the privacy that they spend."""
-        state = self.episodes
-        for index in np.flatnonzero(active).tolist():
-            query, rounds = self.source.query(state.handles[index]), state.numbers[index, ROUNDS]
-            ledger.end(index, self.part(index).task, query, int(rounds))
-        self.frame[:, self._tuned] = ledger.vectors
 
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
         """Return the (B,) values and violations of all trials that an episode can ask for."""
