@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from fedhpo_gym.envs.round.observation import (
     Episodes,
     Measurement,
     Row,
-    client_means,
     log_norms,
     mean_and_spread,
     measurement_of,
@@ -35,15 +34,17 @@ from fedhpo_gym.envs.round.settings import (
     measured_objectives,
 )
 from fedhpo_gym.envs.vector import columns_of, first_row
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import STREAM, Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
-from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, NO_PRIVACY, Objective, values_of
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
 from fedhpo_gym.tasks import Instance, Task
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
 _ALL: Final = slice(None)
+EXACT: Final = Noise()
+"""What evaluations lack where nothing is asked for: nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,22 +162,15 @@ class RoundProcess:
 
     def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Measurement:
         """Return what the server hears of an evaluation of some episodes."""
-        state, noise = self.episodes, self.settings.noise
-        samples = state.num_samples[where]
-        truth = client_means(metrics, samples)
-        evaluations = self._evaluations(metrics, samples, where)
-        values = values_of(self.measured, evaluations, NO_PRIVACY)
-        if noise is None:
-            present = samples[:, :, VAL] > 0
-            spread = mean_and_spread(metrics[:, :, VAL, ACCURACY], present)[:, 1]
-            return Measurement(truth, spread, truth, values, values)
-        pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
-        rngs = list(streams(STREAM, list(pairs)))
+        state, noise, rngs = self.episodes, self.settings.noise, list[np.random.Generator]()
+        evaluations = self._evaluations(metrics, state.num_samples[where], where)
+        if noise is not None:
+            pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
+            rngs += streams(STREAM, list(pairs))
         told, number = self.settings.told, self.settings.evaluations
-        heard = measurement_of(
-            noise, self.task, told, number, evaluations, truth, rngs, self.measured
+        return measurement_of(
+            noise or EXACT, self.task, told, number, evaluations, rngs, self.measured
         )
-        return replace(heard, true_measured=values)
 
     def _evaluations(
         self, metrics: Metrics, samples: NDArray[np.int64], where: NDArray[np.intp]

@@ -23,7 +23,7 @@ from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Indices, Layout, Mask
 from fedhpo_gym.evaluation.multi_objective import read_constraints
-from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM, Noise, clients_evaluated
+from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
 
@@ -380,33 +380,17 @@ def noisy_values(
     bounds = np.array([metric.bounds for metric in setup.task.metrics])
     heard = noise.apply(evaluations, rngs, bounds)
     values = np.where(setup.reads_clients, values_of(setup.objectives, heard, spent), truth)
-    if noise.private:
-        values = _private(setup, noise, values, heard, rngs)
+    if noise.private and setup.reads_clients.any():
+        told = np.flatnonzero(setup.reads_clients)
+        objectives = [setup.objectives[i] for i in told]
+        number = noise.evaluations or EVALUATIONS
+        noisy = noise.private_values(objectives, values[:, told], heard, number, rngs)
+        # Those of courses that diverged stay the worst.
+        values[:, told] = np.where(heard.has_diverged[:, None], values[:, told], noisy)
     entries = observation.measure(setup.task, heard, spent.privacy)
     if noise.withholds:
         entries.update(_told(setup, values))
     return values, entries
-
-
-def _private(
-    setup: TrialSetup,
-    noise: Noise,
-    values: Numbers,
-    heard: Evaluations,
-    rngs: Sequence[np.random.Generator],
-) -> Numbers:
-    """Return values with Laplace noise, clipped; those of courses that diverged stay the worst."""
-    clients, objectives = clients_evaluated(heard), setup.objectives
-    found = values.copy()
-    told = np.flatnonzero(setup.reads_clients).tolist()
-    if not told:
-        return found
-    each = np.stack([objectives[i].sensitivity(clients) for i in told], axis=1)  # type: ignore[misc]
-    added = noise.laplace(each, noise.evaluations or EVALUATIONS, rngs)
-    for column, i in enumerate(told):
-        noisy = np.clip(values[:, i] + added[:, column], *objectives[i].bounds)
-        found[:, i] = np.where(heard.has_diverged, values[:, i], noisy)
-    return found
 
 
 def _told(setup: TrialSetup, values: Numbers) -> dict[str, Numbers]:
