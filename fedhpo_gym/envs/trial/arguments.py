@@ -199,14 +199,6 @@ class TrialArguments:
         given = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in given.items() if value is not None}
 
-    def open_instances(self) -> tuple[Backend, ...]:
-        """Open what answers in the episodes of each instance; nothing where none are asked for."""
-        if self.instances is None:
-            return ()
-        fixed = {"alpha": self.alpha, "preprocessing": self.preprocessing}
-        given = {name: value for name, value in fixed.items() if value is not None}
-        return open_instances(self.variant, self.backend_name, self.instances, given)
-
     @property
     def chosen_objectives(self) -> tuple[str | Objective, ...]:
         """The objectives: as asked, else those of the id."""
@@ -270,10 +262,13 @@ class TrialArguments:
 
     def open(self) -> TrialSetup:
         """Open what answers, and return what is asked of it."""
-        instances, options = self.open_instances(), self.backend_options
-        backend = instances[0] if instances else None
-        if backend is None:
-            backend = make_backend(self.backend_name, self.variant, seed=self.seed, **options)
+        name, options, instances = self.backend_name, self.backend_options, tuple[Backend, ...]()
+        if self.instances is None:
+            backend = make_backend(name, self.variant, seed=self.seed, **options)
+        else:
+            fixed = chosen_options(self, ("alpha", "preprocessing"))
+            instances = open_instances(self.variant, name, self.instances, fixed)
+            backend = instances[0]
         setup = TrialSetup.of(
             backend.task,
             backend,
