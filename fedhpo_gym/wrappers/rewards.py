@@ -258,9 +258,11 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         return observation, float(reward[0]), terminated, truncated, info
 
 
-def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
-    """Refuse a kind, a discount or a division by cost that `IncumbentReward` does not have."""
-    require_known("reward", as_typed("reward", kind, str), KINDS)
+def check_reward(
+    kind: str, discount: float = 1.0, per_cost: bool = False, known: Sequence[str] = KINDS
+) -> None:
+    """Refuse a kind, a discount or a division by cost that rewards do not have."""
+    require_known("reward", as_typed("reward", kind, str), known)
     as_typed("reward_per_cost", per_cost, bool)
     number = as_typed("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
     if kind != "improvement" and (per_cost or number != 1):

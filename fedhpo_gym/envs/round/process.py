@@ -38,7 +38,7 @@ from fedhpo_gym.evaluation.noise import STREAM, Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
-from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.tasks import Instance, Task, work_of
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
@@ -214,9 +214,11 @@ class RoundProcess:
         before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
         spread, measured = state.client_spread.copy(), state.measured.copy()
         for index, configuration in enumerate(configurations):
-            work = self.controls.work(
+            work = work_of(
+                self.task,
                 configuration,
                 settings.rounds_per_step,
+                rates[index],
                 trained[index],
                 state.num_samples[index, :, TRAIN],
                 self._happened(index, report),

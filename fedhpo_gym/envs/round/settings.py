@@ -16,7 +16,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import MAX_LOSS, Objective
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.systems import CourseHistory, Work
+from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
 
 MAX_ROUNDS: Final = 100_000
@@ -218,18 +218,6 @@ class Controls:
             own = self.space.decode(row)
             configuration.update({f"{name}@{client}": value for name, value in own.items()})
         return configuration
-
-    def work(
-        self,
-        configuration: Mapping[str, Value],
-        rounds: int,
-        sampled: NDArray[np.bool_],
-        num_samples: NDArray[np.integer] | None = None,
-        happened: CourseHistory | None = None,
-    ) -> Work:
-        """Return the work of some rounds of (clients,) sampled ones, which the system charges."""
-        rate = float(configuration[RATE])
-        return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
 
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions."""

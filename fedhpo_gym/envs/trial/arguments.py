@@ -20,7 +20,7 @@ from fedhpo_gym.backends import (
     make_backend,
 )
 from fedhpo_gym.core.checks import check_fields, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
 from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
@@ -160,16 +160,8 @@ class TrialArguments:
                     "`reward` must not be given where the reward is a vector, got "
                     f"{shown(self.reward)}; use the id without MO-"
                 )
-            return
-        if self.reward is not None and self.reward not in REWARDS:
-            raise unknown_name("reward", self.reward, REWARDS)
-        if self.reward_kind != "score":
-            check_reward(self.reward_kind, *given[1:])
-        elif given[1:] != (1.0, False):
-            raise InvalidArgumentError(
-                "`reward_discount` and `reward_per_cost` change reward='improvement' only, got "
-                "reward='score'; leave them out"
-            )
+        else:
+            check_reward(self.reward_kind, *given[1:], known=REWARDS)
 
     def _check_instances(self) -> None:
         if self.instances is None:
