@@ -223,7 +223,6 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
             InvalidArgumentError: an argument is out of its range, `env` is of another kind, or
                 "regret" is asked for where the optimum is not known.
         """
-        check_reward(kind, discount, per_cost)
         check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
         gym.utils.RecordConstructorArgs.__init__(
             self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
