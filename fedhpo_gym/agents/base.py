@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -344,19 +344,9 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
         yield step
 
 
-class TrialWorkers(Protocol):
-    """Workers that run trials side by side, as `fedhpo_gym.parallel` makes them."""
-
-    @property
-    def free(self) -> int: ...
-    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]: ...
-    def start(self, action: NDArray[np.float32]) -> int: ...
-    def finish(self) -> Any: ...
-
-
 @checked_types
-def run_crew(crew: TrialWorkers, agent: Agent, seed: int) -> Iterator[Step]:
-    """Run one episode with simulated workers, and yield its trials as they end.
+def run_crew(crew: Any, agent: Agent, seed: int) -> Iterator[Step]:
+    """Run one episode with workers that `fedhpo_gym.parallel` made; yield trials as they end.
 
     Whenever a worker is free, the agent is asked, before it knows what the others will find.
     """

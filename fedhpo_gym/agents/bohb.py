@@ -289,7 +289,9 @@ class PriorBand(Hyperband):
         """Return the chances of a uniform draw and of one from the belief."""
         uniform = 1.0 / (1.0 + self._eta**rung)
         enough = [seen for seen in self._seen if len(seen) >= self._eta]
-        if not self._seen[-1] or not enough or self._spent() < self._bracket_cost:
+        # The steps of the ladder that were paid, as if every trial had been resumed.
+        spent = float(self._steps @ [len(seen) for seen in self._seen])
+        if not self._seen[-1] or not enough or spent < self._bracket_cost:
             return uniform, 1.0 - uniform
         order = sorted(enough[-1], key=lambda one: -one[0])[: len(enough[-1]) // self._eta]
         points = np.array([point for _, point in order])
@@ -301,7 +303,3 @@ class PriorBand(Hyperband):
 
     def _incumbent(self) -> Point:
         return max((one for seen in self._seen for one in seen), key=lambda one: one[0])[1]
-
-    def _spent(self) -> float:
-        """Return the steps of the ladder that were paid, as if every trial had been resumed."""
-        return float(self._steps @ [len(seen) for seen in self._seen])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final, Protocol, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -186,9 +186,6 @@ class Traces:
         self.after.append(float(share @ after))
         return weighted
 
-    def to_dict(self) -> dict[str, list[float]]:
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         return cls(**{name: [float(value) for value in values] for name, values in data.items()})
@@ -252,15 +249,6 @@ DEFAULT_ARMS: Final = 27
 """Number of arms in Khodak et al. (2021) and in FedHPO-Bench, Section 4.2."""
 
 
-class ArmPolicy(Protocol):
-    """What learns how good arms are."""
-
-    def update(self, feedbacks: Sequence[ArmFeedback]) -> None: ...
-    def to_dict(self) -> dict[str, Any]: ...
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
-
-
 class ArmAgent(Agent):
     """Plays an arm on every sampled client, and learns from those that report.
 
@@ -272,7 +260,7 @@ class ArmAgent(Agent):
         arms: what it chooses from; by default 27 draws from the prior.
     """
 
-    policy: ArmPolicy
+    policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `from_dict`
 
     acts_on = ("round",)
     per_client = True

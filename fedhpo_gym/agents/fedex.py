@@ -132,7 +132,7 @@ class FedExPolicy:
             "log_theta": [logs.tolist() for logs in self._logs],
             "store": list(self._store),
             "stopped": self.stopped,
-            "traces": self.traces.to_dict(),
+            "traces": asdict(self.traces),
         }
 
     @classmethod

@@ -243,7 +243,7 @@ class PersonalPolicy:
             "encodings": self.encodings.tolist(),
             "parameters": listed(self._parameters),
             "adam": self._adam.to_dict(),
-            "traces": self.traces.to_dict(),
+            "traces": asdict(self.traces),
         }
 
     @classmethod

@@ -71,7 +71,10 @@ class FedHyper(Agent):
         self._scales = [1.0]
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        return self._space.encode({**self._start, self._name: self._rate()}).astype(np.float32)
+        dimension = self._space[self._name]
+        wanted = float(self._start[self._name]) * self.factor
+        rate = float(np.clip(wanted, dimension.low, dimension.high))
+        return self._space.encode({**self._start, self._name: rate}).astype(np.float32)
 
     def tell(self, step: Step) -> None:
         if "move_product" not in step.info:
@@ -101,11 +104,6 @@ class FedHyper(Agent):
         raise InvalidArgumentError(
             f"`dynamic` must hold {GLOBAL!r} or {LOCAL!r} for FedHyper, got {list(names)}"
         )
-
-    def _rate(self) -> float:
-        dimension = self._space[self._name]
-        wanted = float(self._start[self._name]) * self.factor
-        return float(np.clip(wanted, dimension.low, dimension.high))
 
     def _state(self) -> dict[str, Any]:
         return {"factor": self.factor, "scales": list(self._scales)}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space import Dimension, Value
 
 Array = NDArray[np.float64]
 
@@ -197,8 +197,10 @@ class FedTune(Agent):
         self._participants = participants
         moving = [passes] if participants is None else [passes, participants]
         self._steps = {name: _steps(space[name]) for name in moving}
-        chosen = _middle(space, self._steps) if start is None else start
-        self._configuration = space.validate(chosen, "start")
+        if start is None:
+            middle = {name: points[len(points) // 2] for name, points in self._steps.items()}
+            start = {**space.decode(np.zeros(len(space))), **middle}
+        self._configuration = space.validate(start, "start")
         now, limit = self._position(passes)
         people, most = (0, 0) if participants is None else self._position(participants)
         self.controller = FedTuneController(
@@ -243,12 +245,6 @@ class FedTune(Agent):
                 f"`start[{name!r}]` must be one of {list(points)}, got {value}."
             )
         return points.index(value), len(points) - 1
-
-
-def _middle(space: SearchSpace, steps: Mapping[str, tuple[Value, ...]]) -> dict[str, Value]:
-    """Return the middle of a space; what moves in steps starts on the middle one."""
-    moving = {name: points[len(points) // 2] for name, points in steps.items()}
-    return {**space.decode(np.zeros(len(space))), **moving}
 
 
 def _steps(dimension: Dimension) -> tuple[Value, ...]:

@@ -145,7 +145,8 @@ class FederatedThompson:
         self._seed = seed
         self._points: list[list[list[float]]] = [[] for _ in range(clients)]
         self._values: list[list[float]] = [[] for _ in range(clients)]
-        self._shared = self._features(self.settings.shared_features, "fts_shared")
+        number, scale = self.settings.shared_features, self.settings.length_scale
+        self._shared = draw_features(dimensions, number, scale, stream(seed, "fts_shared"))
         self._sent: dict[int, tuple[int, Array]] = {}
 
     def suggest(self, client: int) -> Array:
@@ -228,10 +229,6 @@ class FederatedThompson:
         if len(values):
             values = (values - values.mean()) / (values.std() or 1.0)
         return sample_weights(features(points), values, self.settings.noise, rng)
-
-    def _features(self, number: int, name: str) -> FourierFeatures:
-        scale = self.settings.length_scale
-        return draw_features(self.dimensions, number, scale, stream(self._seed, name))
 
 
 class FTS(PointAgent):

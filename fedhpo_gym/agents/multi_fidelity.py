@@ -322,12 +322,9 @@ class DEHB(Hyperband):
 
     def _most(self) -> list[int]:
         """Return the largest number of configurations that a bracket has on each rung."""
-        found = [0] * len(self.rungs)
-        for turn in range(len(self.rungs)):
-            bracket = self._bracket(turn)
-            for rung in range(bracket.rung, len(self.rungs)):
-                found[rung] = max(found[rung], self._size(bracket, rung))
-        return found
+        rungs = range(len(self.rungs))
+        brackets = [self._bracket(turn) for turn in rungs]
+        return [max(self._size(b, r) for b in brackets if b.rung <= r) for r in rungs]
 
     def _size(self, bracket: Bracket, rung: int) -> int:
         """Return how many trials a bracket has on a rung."""

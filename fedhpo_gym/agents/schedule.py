@@ -64,14 +64,12 @@ class Schedule:
         done = 1.0 - np.asarray(observation["remaining_rounds"], dtype=np.float64)[..., 0]
         actions = np.empty((*done.shape, len(self.space)), dtype=np.float32)
         for index in np.ndindex(done.shape):
-            actions[index] = self._action(float(KINDS[self.kind](done[index])))
+            configuration = dict(self.configuration)
+            if self.kind != "static":
+                value = configuration[self.name] * float(KINDS[self.kind](done[index]))
+                configuration[self.name] = max(value, self.space[self.name].low)
+            actions[index] = self.space.encode(configuration)
         return actions
-
-    def _action(self, factor: float) -> NDArray[np.float32]:
-        if self.kind == "static":
-            return self.space.encode(self.configuration).astype(np.float32)
-        value = max(self.configuration[self.name] * factor, self.space[self.name].low)
-        return self.space.encode({**self.configuration, self.name: value}).astype(np.float32)
 
 
 class ScheduleAgent(Agent):

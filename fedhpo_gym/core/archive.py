@@ -24,7 +24,6 @@ import zipfile
 import zlib
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -324,17 +323,6 @@ _RAISED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Member:
-    """What the header of an array declares."""
-
-    info: zipfile.ZipInfo
-    shape: tuple[int, ...]
-    fortran_order: bool
-    dtype: np.dtype[Any]
-    start: int
-
-
 def read_npz(
     file: IO[bytes],
     what: object,
@@ -344,34 +332,25 @@ def read_npz(
     """Return all arrays of an npz file of numbers, truth values and strings."""
     try:
         with zipfile.ZipFile(file) as archive:
-            return _read(archive, what, shapes, growth)
+            infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if len(infos) != len(archive.infolist()):
+                raise ValueError("two arrays have the same name")
+            if shapes is not None and set(infos) != set(shapes):
+                raise ValueError(
+                    f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}"
+                )
+            require_bytes(growth * sum(info.file_size for info in infos.values()), what)
+            return {n: _array(archive, info, (shapes or {}).get(n)) for n, info in infos.items()}
     except FedHPOError:
         raise
     except _RAISED as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _read(
-    archive: zipfile.ZipFile,
-    what: object,
-    shapes: Mapping[str, tuple[int, ...]] | None,
-    growth: int,
-) -> dict[str, NDArray[Any]]:
-    infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    if len(infos) != len(archive.infolist()):
-        raise ValueError("two arrays have the same name")
-    if shapes is not None and set(infos) != set(shapes):
-        raise ValueError(f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}")
-    require_bytes(growth * sum(info.file_size for info in infos.values()), what)
-    members = {name: _declared(archive, info) for name, info in infos.items()}
-    for name, shape in (shapes or {}).items():
-        if members[name].shape != shape:
-            raise ValueError(f"array {name!r} has shape {members[name].shape}, expected {shape}")
-    return {name: _array(archive, member) for name, member in members.items()}
-
-
-def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
-    """Read the header of an array; it must declare as many bytes as the directory does."""
+def _array(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, expected: tuple[int, ...] | None
+) -> NDArray[Any]:
+    """Read an array, whose header must declare as many bytes as the directory does."""
     if info.compress_type not in _METHODS:
         raise ValueError(f"{info.filename!r} is compressed by method {info.compress_type}")
     with archive.open(info) as handle:
@@ -379,26 +358,19 @@ def _declared(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
         if version not in _HEADERS:
             raise ValueError(f"{info.filename!r} has a header of version {version}")
         shape, fortran_order, dtype = _HEADERS[version](handle)
-        start = handle.tell()
-    if dtype.kind not in _KINDS or dtype.itemsize < 1 or min(shape, default=0) < 0:
-        raise ValueError(f"{info.filename!r} declares {dtype} of shape {shape}")
-    if start + math.prod(shape) * dtype.itemsize != info.file_size:
-        raise ValueError(f"{info.filename!r} declares shape {shape} in {info.file_size} bytes")
-    return _Member(info, shape, fortran_order, dtype, start)
-
-
-def _array(archive: zipfile.ZipFile, member: _Member) -> NDArray[Any]:
-    flat: NDArray[Any] = np.empty(math.prod(member.shape), member.dtype)
-    room = flat.view(np.uint8)
-    with archive.open(member.info) as handle:
-        if len(handle.read(member.start)) < member.start:
-            raise EOFError(f"{member.info.filename!r} ends in its header")
+        if dtype.kind not in _KINDS or dtype.itemsize < 1 or min(shape, default=0) < 0:
+            raise ValueError(f"{info.filename!r} declares {dtype} of shape {shape}")
+        if handle.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
+            raise ValueError(f"{info.filename!r} declares shape {shape} in {info.file_size} bytes")
+        if expected is not None and shape != expected:
+            name = info.filename.removesuffix(".npy")
+            raise ValueError(f"array {name!r} has shape {shape}, expected {expected}")
+        flat: NDArray[Any] = np.empty(math.prod(shape), dtype)
+        room = flat.view(np.uint8)
         while room.size:
             piece = np.frombuffer(handle.read(min(_READ_AT_ONCE, room.size)), np.uint8)
             if not piece.size:
-                raise EOFError(f"{member.info.filename!r} ends too early")
+                raise EOFError(f"{info.filename!r} ends too early")
             room[: piece.size] = piece
             room = room[piece.size :]
-    if member.fortran_order:
-        return flat.reshape(member.shape[::-1]).T
-    return flat.reshape(member.shape)
+    return flat.reshape(shape[::-1]).T if fortran_order else flat.reshape(shape)

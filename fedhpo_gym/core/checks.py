@@ -46,7 +46,9 @@ def as_number(value: object) -> int | float | None:
     if isinstance(value, np.floating):
         return float(str(value))
     number = as_integer(value)
-    if number is None or not _fits_a_float(number):
+    try:
+        float(number or 0)
+    except OverflowError:
         return None
     return number
 
@@ -61,14 +63,6 @@ def as_integer(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
-
-
-def _fits_a_float(number: int) -> bool:
-    try:
-        float(number)
-    except OverflowError:
-        return False
-    return True
 
 
 FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -331,7 +325,7 @@ def _filled(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
     if isinstance(value, str | bytes):
         raise _WrongTypeError
     if isinstance(value, Iterator):
-        return _while_read(value, inner[0])
+        return (as_typed("item", one, inner[0]) for one in value)
     if origin is tuple and inner[-1] is not ...:
         if len(value) != len(inner):
             raise _WrongTypeError
@@ -340,11 +334,6 @@ def _filled(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
         return value
     found = [_typed(one, inner[0]) for one in value]
     return tuple(found) if isinstance(value, tuple) else found
-
-
-def _while_read(items: Iterator[Any], hint: Any) -> Iterator[Any]:
-    for item in items:
-        yield as_typed("item", item, hint)
 
 
 def _as_array(value: Any, kind: Any) -> NDArray[Any]:

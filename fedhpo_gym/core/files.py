@@ -7,7 +7,6 @@ and on the disk. Only a process that is killed outright can leave it behind, as 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import glob
 import json
@@ -102,7 +101,7 @@ def sole_writer(folder: Path) -> Iterator[bool]:
 
 
 def _lock(descriptor: int) -> bool:
-    with contextlib.suppress(ImportError, OSError):
+    with suppress(ImportError, OSError):
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -130,7 +129,7 @@ def _temporary(path: Path) -> Path:
 
 def _sync(folder: Path) -> None:
     """Write the names in a folder to the disk, where the system can."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -50,14 +50,6 @@ class Work(Protocol[J_contra]):
 
 
 @dataclass(frozen=True)
-class _Message:
-    """What a worker says: that it is there, that it got on, what a job returned or raised."""
-
-    kind: str
-    content: Any = None
-
-
-@dataclass(frozen=True)
 class JobResult(Generic[J]):
     """How a job ended: what it returned, or what it raised or became of its worker."""
 
@@ -138,23 +130,23 @@ class WorkerPool(Generic[J]):
     def _heard(self, worker: _Worker, advance: Callable[[], None]) -> JobResult[J] | None:
         """Take in what a worker says; return how its job ended, if it did."""
         try:
-            message: _Message = worker.connection.recv()
+            said, content = worker.connection.recv()
         except (EOFError, OSError) as error:
             lost = self._lost(worker)
             lost.__cause__ = error
             if not self._began:  # nor would any other
                 raise lost from error
             return JobResult(worker.jobs.pop(), error=lost)
-        if message.kind == "started":
+        if said == "started":
             self._began = True
             return None
-        if message.kind == "advanced":
+        if said == "advanced":
             advance()
             return None
         job = worker.jobs.pop()
-        if message.kind == "failed":
-            return JobResult(job, error=message.content)
-        return JobResult(job, result=message.content)
+        if said == "failed":
+            return JobResult(job, error=content)
+        return JobResult(job, result=content)
 
     def _lost(self, worker: _Worker) -> WorkerLostError:
         self._workers.remove(worker)
@@ -251,14 +243,14 @@ def _serve(connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         work: Work[Any] = connection.recv()
-        connection.send(_Message("started"))
+        connection.send(("started", None))
         while True:
             job = connection.recv()
             try:
-                message = _Message("done", work(job, lambda: connection.send(_Message("advanced"))))
+                message = "done", work(job, lambda: connection.send(("advanced", None)))
             except Exception as error:  # noqa: BLE001 - the crew raises it
                 error.add_note(f"In a worker process:\n{traceback.format_exc()}")
-                message = _Message("failed", error)
+                message = "failed", error
             connection.send(message)
 
 

@@ -70,11 +70,6 @@ def _any(found: Mapping[str, bool], *names: str) -> bool:
     return any(found.get(name) for name in names)
 
 
-def processor_name() -> str:
-    """Return the name of the processor where the system tells it."""
-    return _cpu_info("model name") or platform.processor()
-
-
 @cache
 def _cpu_info(entry: str) -> str:
     info = Path("/proc/cpuinfo")
@@ -87,7 +82,7 @@ def this_platform() -> dict[str, str]:
     chosen = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
     found = {
         "machine": platform.machine(),
-        "processor": processor_name(),
+        "processor": _cpu_info("model name") or platform.processor(),
         "vectors": vector_level(),
         "settings": " ".join(chosen),
         "numpy": np.__version__,

@@ -40,8 +40,25 @@ def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Ge
 
 
 def first_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Return the (n, 4) words that `started` makes streams of, for (n, k) keys."""
-    return _states(keys, crc32(name.encode("utf-8")))
+    """Return the (n, 4) words that `started` makes streams of, for (n, k) seeds and keys.
+
+    What `numpy.random.SeedSequence(seed, spawn_key=(crc32, *keys)).generate_state(4, np.uint64)`
+    computes for one, for all at once: numpy promises that it stays as it is. The hash and its
+    constants are those of `seed_seq_fe` (M. E. O'Neill, "Developing a seed_seq Alternative", 2015).
+    """
+    columns = [keys[:, 0], *[np.zeros_like(keys[:, 0])] * (_POOL - 1)]
+    columns += [np.full_like(keys[:, 0], crc32(name.encode("utf-8"))), *keys[:, 1:].T]
+    take_in = _Hash(0x43B0D7E5, 0x931E8875)
+    pool = [take_in(column) for column in columns[:_POOL]]
+    for source in range(_POOL):
+        for target in range(_POOL):
+            if source != target:
+                pool[target] = _mixed(pool[target], take_in(pool[source]))
+    for column in columns[_POOL:]:
+        pool = [_mixed(word, take_in(column)) for word in pool]
+    give_out = _Hash(0x8B51F9DD, 0x58F38DED)
+    words = np.stack([give_out(word) for word in (*pool, *pool)], axis=1).astype(np.uint64)
+    return words[:, ::2] | words[:, 1::2] << np.uint64(32)
 
 
 def started(words: NDArray[np.uint64]) -> np.random.Generator:
@@ -65,28 +82,6 @@ class _Seeded(np.random.SeedSequence):
 
 _MANY = 32  # fewer streams are sooner made one by one
 _POOL = 4  # words in which a `SeedSequence` keeps its entropy
-
-
-def _states(keys: NDArray[np.uint32], name: int) -> NDArray[np.uint64]:
-    """Return the (n, 4) words from which PCG64 starts, for (n, k) seeds and keys of a name.
-
-    What `numpy.random.SeedSequence(seed, spawn_key=(name, *keys)).generate_state(4, np.uint64)`
-    computes for one, for all at once: numpy promises that it stays as it is. The hash and its
-    constants are those of `seed_seq_fe` (M. E. O'Neill, "Developing a seed_seq Alternative", 2015).
-    """
-    columns = [keys[:, 0], *[np.zeros_like(keys[:, 0])] * (_POOL - 1)]
-    columns += [np.full_like(keys[:, 0], name), *keys[:, 1:].T]
-    take_in = _Hash(0x43B0D7E5, 0x931E8875)
-    pool = [take_in(column) for column in columns[:_POOL]]
-    for source in range(_POOL):
-        for target in range(_POOL):
-            if source != target:
-                pool[target] = _mixed(pool[target], take_in(pool[source]))
-    for column in columns[_POOL:]:
-        pool = [_mixed(word, take_in(column)) for word in pool]
-    give_out = _Hash(0x8B51F9DD, 0x58F38DED)
-    words = np.stack([give_out(word) for word in (*pool, *pool)], axis=1).astype(np.uint64)
-    return words[:, ::2] | words[:, 1::2] << np.uint64(32)
 
 
 class _Hash:

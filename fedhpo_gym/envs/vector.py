@@ -94,16 +94,6 @@ def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str
     return out
 
 
-def final_observations(
-    layout: Layout, frame: NDArray[np.float32], where: Indices
-) -> NDArray[np.object_]:
-    """Return (n,) dictionaries: the observations of some environments, None for the others."""
-    out = np.full(len(frame), None, dtype=object)
-    for index in where:
-        out[index] = layout.views(frame[index].copy())
-    return out
-
-
 MAX_ENVS: Final = 2**24
 """Most environments of a vector: their observations alone take more than a gigabyte."""
 
@@ -119,12 +109,6 @@ class StepOutcome:
     terminated: Mask
     truncated: Mask
     info: dict[str, Any]
-
-    def clear(self, where: Indices) -> None:
-        """Say what a reset says: no reward, and not done."""
-        self.rewards[where] = 0.0
-        self.terminated[where] = False
-        self.truncated[where] = False
 
 
 class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
@@ -209,7 +193,8 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             infos = masked(outcome.info, active)
             where = np.flatnonzero(~active)
             if where.size:
-                outcome.clear(where)
+                outcome.rewards[where] = 0.0
+                outcome.terminated[where] = outcome.truncated[where] = False
                 self._restart(where, [None] * len(where))
             self._done = outcome.terminated | outcome.truncated
         return (self._observations(), outcome.rewards, outcome.terminated, outcome.truncated, infos)
@@ -242,7 +227,9 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         infos = masked(outcome.info, ~done)
         where = np.flatnonzero(done)
         if where.size:
-            infos["final_obs"] = final_observations(self.layout, self._frame, where)
+            infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
+            for index in where:
+                infos["final_obs"][index] = self.layout.views(self._frame[index].copy())
             infos["final_info"] = masked(outcome.info, done)
             infos["_final_obs"], infos["_final_info"] = done.copy(), done.copy()
             self._restart(where, [None] * len(where))

@@ -171,9 +171,15 @@ def read_constraints(
     objectives: Sequence[Any], constraints: Constraints | None
 ) -> dict[int, tuple[float, float]]:
     """Return limit and weight of each constraint, by the position of its objective."""
+    given: object = {} if constraints is None else constraints
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise InvalidArgumentError(
+            "`constraints` must be a mapping from objectives to limits, such as "
+            f"{{'fairness_std': 0.1}}, got {shown(given)}"
+        )
     names = [objective.name for objective in objectives]
     found = {}
-    for name, constraint in _checked_constraints(constraints).items():
+    for name, constraint in given.items():
         require_known("constraint on the chosen `objectives`", name, names)
         place = names.index(name)
         limit, _ = found[place] = _limit_and_weight(name, constraint)
@@ -211,17 +217,6 @@ def is_better(violation: Numbers, error: Numbers, than: tuple[Numbers, Numbers])
     nearer, further = violation < than[0], violation > than[0]
     # Not "lower": the first trial is better than NaN, whatever its error.
     return np.asarray(nearer | ~(further | (error >= than[1])))
-
-
-def _checked_constraints(constraints: object) -> Constraints:
-    if constraints is None:
-        return {}
-    if isinstance(constraints, Mapping) and all(isinstance(name, str) for name in constraints):
-        return constraints
-    raise InvalidArgumentError(
-        "`constraints` must be a mapping from objectives to limits, such as "
-        f"{{'fairness_std': 0.1}}, got {shown(constraints)}"
-    )
 
 
 def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:

@@ -162,6 +162,20 @@ class Noise:
         scales = sensitivities * (sensitivities.shape[1] * evaluations / self.epsilon)
         return np.asarray((drawn * scales).mean(axis=-1))
 
+    def private_values(
+        self,
+        objectives: Sequence[Any],
+        values: NDArray[np.float64],
+        heard: Evaluations,
+        evaluations: int,
+        rngs: Generators,
+    ) -> NDArray[np.float64]:
+        """Return (B, R) values of objectives with the noise of `laplace`, clipped."""
+        clients = clients_evaluated(heard)
+        each = np.stack([one.sensitivity(clients) for one in objectives], axis=1)
+        low, high = np.array([one.bounds for one in objectives]).T
+        return np.clip(values + self.laplace(each, evaluations, rngs), low, high)
+
 
 def clients_evaluated(evaluations: Evaluations) -> NDArray[np.float64]:
     """Return how many clients are heard in each of the B evaluations and S seeds: (B, S)."""

@@ -94,11 +94,8 @@ class Objective:
             function: Reads a number off an evaluation; NaN is the worst of the bounds, infinity
                 the nearer one. It must be pure: equal evaluations, equal numbers. The arrays that
                 it gets are read-only.
-            name: See the class.
-            unit: See the class.
-            minimize: See the class.
-            bounds: See the class.
-            sensitivity: See the class; needed where evaluations are private.
+            name, unit, minimize, bounds: attributes of the objective.
+            sensitivity: another attribute; needed where evaluations are private.
 
         Raises:
             InvalidArgumentError: The function cannot be called, or an argument is out of its range.
@@ -183,19 +180,11 @@ class Objective:
 
     def error(self, value: float) -> float:
         """Return ``value`` transformed and signed so that lower is better."""
-        if TRANSFORMS[self.transform]:
-            return float(self.errors(np.array([value]))[0])
-        low, high = self.bounds
-        if math.isnan(value):
-            value = high if self.minimize else low
-        clipped = float(min(max(value, low), high))
-        return clipped if self.minimize else -clipped
+        return float(self.errors(np.array([value], dtype=np.float64))[0])
 
     def unclipped_error(self, value: float) -> float:
         """Return ``value`` signed so that lower is better, NaN as infinity: for ranking."""
-        if math.isnan(value):
-            return math.inf
-        return value if self.minimize else -value
+        return float(self.unclipped_errors(np.array([value], dtype=np.float64))[0])
 
     def errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the ``error`` of each of (B,) values."""

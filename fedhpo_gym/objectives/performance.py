@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -35,13 +36,9 @@ def performances(
     values, diverged = evaluations.means(splits, metric), evaluations.has_diverged
     if not diverged.any():
         return values
-    return np.where(diverged[:, None], _worst(metric, worst), values)
-
-
-def _worst(metric: Metric, worst: float | None) -> float:
-    if worst is not None:
-        return worst
-    return LARGEST if metric == "loss" else 0.0
+    if worst is None:
+        worst = LARGEST if metric == "loss" else 0.0
+    return np.where(diverged[:, None], worst, values)
 
 
 @checked_types
@@ -60,14 +57,13 @@ def performance_objective(
     require_known("split", split, splits)
     require_known("measure", measure, known)
     spec = known[measure]
-    where, metric = split, spec.name
     is_error = spec.complement is not None
     worst = LARGEST if spec.open_ended else spec.worst
     low, high = spec.bounds
     bounds = (1.0 - high, 1.0 - low) if is_error else spec.bounds
 
     def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
-        values = performances(evaluations, (where,), metric, worst)[:, 0]
+        values = performances(evaluations, (split,), spec.name, worst)[:, 0]
         return 1.0 - values if is_error else values
 
     def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,7 +77,7 @@ def performance_objective(
         compute=compute,
         open_ended=spec.open_ended,
         sensitivity=None if split == "test" else sensitivity,
-        reads=frozenset({(where, metric)}),
+        reads=frozenset({(split, spec.name)}),
     )
 
 
@@ -229,18 +225,15 @@ class Spending(Spent):
         self, privacy: PrivacyLedger | PrivacyLedgers, find_costs: Callable[[], Costs]
     ) -> None:
         self._privacy, self._find = privacy, find_costs
-        self._costs: Costs | None = None
 
     @property
     def privacy(self) -> PrivacyLedger | PrivacyLedgers:
         return self._privacy
 
-    @property
+    @cached_property
     def costs(self) -> Costs:
         """The costs, by each of `COST_NAMES`."""
-        if self._costs is None:
-            self._costs = self._find()
-        return self._costs
+        return self._find()
 
 
 @checked_types

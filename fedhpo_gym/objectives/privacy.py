@@ -107,17 +107,6 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 
 
 @checked_types
-def gaussian_ledger(
-    noise_multiplier: float, rounds: Rounds, sample_rate: Share, delta: Delta
-) -> PrivacyLedger:
-    """Return what rounds of a subsampled Gaussian mechanism spend, capped at ``CAP``.
-
-    The noise multiplier is the standard deviation of the noise over the clipping norm.
-    """
-    return ledger_of(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS), delta)
-
-
-@checked_types
 def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
     """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``."""
     epsilon = epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
@@ -129,19 +118,12 @@ def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
 
 @checked_types
 def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
-    """Return `renyi_gaussian` at all `SEARCH_ORDERS`."""
-    return np.array(_composed(noise_multiplier, rounds, sample_rate, SEARCH_ORDERS))
-
-
-@checked_types
-def renyi_gaussian(
-    order: Annotated[int, Range(2)], noise_multiplier: float, rounds: Rounds, sample_rate: Share
-) -> float:
-    """Return a bound of the Renyi divergence, in nats, of a composed subsampled Gaussian.
+    """Return a bound, at `SEARCH_ORDERS`, of the divergence of a composed subsampled Gaussian.
 
     In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
-    of one client that is replaced. With noise multiplier z, the bound at order a is ``T / (a - 1)
-    log(1 - q + q exp(a (a - 1) / (2 z^2)))``; infinite without noise.
+    of one client that is replaced. With noise multiplier z, the standard deviation of the noise
+    over the clipping norm, the bound at order a is, in nats, ``T / (a - 1) log(1 - q + q exp(a (a -
+    1) / (2 z^2)))``; infinite without noise.
 
     A round without the client says the same of both data sets, a round with it is a Gaussian
     mechanism, and exp((a - 1) D_a) is jointly convex (van Erven and Harremoes, 2014, Section III).
@@ -149,7 +131,18 @@ def renyi_gaussian(
     (Wang, Balle and Kasiviswanathan, 2019, Theorem 9) do not apply: they take for granted that one
     client in place of another changes no more than one sample does, but uploads arrive one by one.
     """
-    return _composed(noise_multiplier, rounds, sample_rate, (order,))[0]
+    _require_finite(noise_multiplier)
+    if rounds == 0 or sample_rate == 0.0:
+        return np.zeros(len(SEARCH_ORDERS))
+    orders = np.array(SEARCH_ORDERS, dtype=np.float64)
+    with np.errstate(over="ignore", divide="ignore"):
+        plain = orders / (2.0 * np.float64(noise_multiplier) ** 2)
+        if sample_rate == 1.0:
+            return np.asarray(rounds * plain)
+        grown = math.log(sample_rate) + (orders - 1.0) * plain
+    sampled = np.logaddexp(math.log1p(-sample_rate), grown) / (orders - 1.0)
+    # Rounding can leave a logarithm of 1 a hair below 0.
+    return np.asarray(rounds * np.maximum(sampled, 0.0))
 
 
 @checked_types
@@ -212,24 +205,6 @@ def planned_noise(
 
 _NOISE: Final = (1e-3, 1e15)
 """Noise multipliers among which the smallest is looked for: the last one hides everything."""
-
-
-def _composed(
-    noise_multiplier: float, rounds: int, sample_rate: float, orders: Sequence[int]
-) -> list[float]:
-    """Return `renyi_gaussian` at some orders."""
-    _require_finite(noise_multiplier)
-    if rounds == 0 or sample_rate == 0.0:
-        return [0.0] * len(orders)
-    each = np.array(orders, dtype=np.float64)
-    with np.errstate(over="ignore", divide="ignore"):
-        plain = each / (2.0 * np.float64(noise_multiplier) ** 2)
-    if sample_rate == 1.0:
-        return [rounds * divergence for divergence in plain.tolist()]
-    grown = math.log(sample_rate) + (each - 1.0) * plain
-    sampled = np.logaddexp(math.log1p(-sample_rate), grown) / (each - 1.0)
-    # Rounding can leave a logarithm of 1 a hair below 0.
-    return [rounds * divergence for divergence in np.maximum(sampled, 0.0).tolist()]
 
 
 def _require_finite(noise_multiplier: float) -> None:

@@ -135,14 +135,14 @@ class Dimension:
             raise self._off_grid(number, what)
         return number
 
-    def index(self, value: object, what: str = "configuration") -> int:
+    def index(self, value: object) -> int:
         """Return the position of ``value`` in ``grid``."""
-        if self.kind == "category":
-            return self.grid.index(self._category(value, what))
-        number = self._cast(self.validate(value, what), what)
-        index = self._position(number)
+        legal = self.validate(value)
+        if isinstance(legal, str):
+            return self.grid.index(legal)
+        index = self._position(legal)
         if index is None:
-            raise self._off_grid(number, what)
+            raise self._off_grid(legal, "configuration")
         return index
 
     def decode(self, u: float) -> Value:

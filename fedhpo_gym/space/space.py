@@ -116,7 +116,11 @@ class SearchSpace:
 
     def decode(self, action: ArrayLike) -> dict[str, Value]:
         """Return the configuration of an action of (n,) coordinates in [-1, 1]."""
-        array = self._actions(action, (len(self),))
+        array = as_reals("action", action).astype(np.float64, copy=False)
+        if array.shape != (shape := (len(self),)):
+            raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
+        if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):
+            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
         config: dict[str, Value] = {}
         for d, u in zip(self.dimensions, array.tolist(), strict=True):
             if d.is_active(config):
@@ -343,14 +347,6 @@ class SearchSpace:
                 f"`dimensions` must be a list of objects, got {records!r:.80}."
             )
         return cls(tuple(_dimension(record) for record in records))
-
-    def _actions(self, action: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        array = as_reals("action", action).astype(np.float64, copy=False)
-        if array.shape != shape:
-            raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
-        if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):
-            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
-        return array
 
 
 def _narrowed(dimension: Dimension, values: tuple[Value, ...]) -> Dimension:

@@ -199,11 +199,7 @@ COUNTS, VALUES = "f1_counts", "f1_values"
 
 
 class Codebook:
-    """Lists of macro-F1 codes, and the nearest entry of each to any code.
-
-    Attributes:
-        sizes: (lists,) entries.
-    """
+    """Lists of macro-F1 codes, of (lists,) `sizes`, and the nearest entry of each to any code."""
 
     def __init__(self, samples: NDArray[np.int64], members: Mapping[str, NDArray[Any]]) -> None:
         """Take the lists, with `samples` (seeds, columns)."""
@@ -252,10 +248,7 @@ def list_values(
     seeds: Integers,
     pairs: list[tuple[NDArray[np.int32], NDArray[np.int32]]],
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the members that hold the lists of what occurs.
-
-    Shapes: `samples` (seeds, columns); `seeds` (cells,).
-    """
+    """Return the members that hold the lists of what occurs, for `seeds` (cells,)."""
     occurs = np.zeros((lists_for(samples), _CODES), np.bool_)
     for hits, codes in pairs:
         occurs[_first(samples)[seeds] + hits, codes] = True
@@ -425,7 +418,13 @@ def _columns(arrays: Arrays, layout: CurveLayout, which: str, metric: str) -> Va
         name = f"{which}_{split}_{metric}"
         array = arrays.get(name)
         shape = (*layout.shape, clients)
-        if array is None or array.shape != shape or not _fits(array, dtype):
+        most = np.iinfo(dtype).max
+        if (
+            array is None
+            or array.shape != shape
+            or array.dtype.kind != "u"
+            or int(array.max(initial=0)) > most
+        ):
             found = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
             raise InvalidArgumentError(
                 f"array {name!r} must hold codes that fit {dtype}, of shape {shape}, got {found}; "
@@ -433,10 +432,6 @@ def _columns(arrays: Arrays, layout: CurveLayout, which: str, metric: str) -> Va
             )
         parts.append(array.reshape(-1, clients))
     return np.concatenate(parts, axis=1).astype(np.int32)
-
-
-def _fits(array: NDArray[Any], dtype: np.dtype[np.unsignedinteger]) -> bool:
-    return array.dtype.kind == "u" and int(array.max(initial=0)) <= np.iinfo(dtype).max
 
 
 def _follows(

@@ -36,7 +36,7 @@ from fedhpo_gym.stored.lattice import (
 )
 from fedhpo_gym.stored.meta_data import LOSS, MetaData
 from fedhpo_gym.stored.table import FORMAT
-from fedhpo_gym.tasks import Task, task_of
+from fedhpo_gym.tasks import task_of
 
 LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
@@ -79,8 +79,7 @@ def health_of(stored: StoredNumbers) -> dict[str, Any]:
     found["missing"] = dict(_reasons(stored, land, found))
     if not land.exact and not np.isinf(land.means).any():
         found["diverging"] = None
-    rounded: dict[str, Any] = _rounded(found)
-    return rounded
+    return _rounded(found)  # type: ignore[no-any-return]
 
 
 @checked_types
@@ -202,13 +201,12 @@ def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
     if not len(finite):
         return None
     logs = _logs(np.minimum(losses, finite.max())).reshape(land.space.grid_shape)
-    found = variance_shares(logs[..., None])
-    if found is None:
+    shares = variance_shares(logs)
+    if shares is None:
         return None
-    names = land.space.names
     return {
         name: {"alone": float(alone), "total": float(total)}
-        for name, (alone, total) in zip(names, found[0], strict=True)
+        for name, (alone, total) in zip(land.space.names, shares, strict=True)
     }
 
 
@@ -243,38 +241,22 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-def variance_shares(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float] | None:
-    """Return each axis's share of the variance, alone and with all its interactions.
+def variance_shares(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """Return each axis's share of the variance, alone and with all its interactions: (axes, 2).
 
     Exact on a complete grid whose points weigh the same (Hooker, 2007; Hutter, Hoos and
     Leyton-Brown, 2014). Alone: Var(E[f | x_i]) / Var(f). With interactions: 1 - Var(E[f | all but
     x_i]) / Var(f). These are Sobol's first-order and total indices.
-
-    Under several seeds, variances are covariances between two of them: what one seed alone shows is
-    noise, and would else count as an interaction of everything.
-
-    Shapes: returns (axes, 2).
     """
-    whole = _common(values)
+    whole = values.var()
     if not whole > 0:
         return None
-    axes = range(values.ndim - 1)
+    axes = range(values.ndim)
     shares = []
     for axis in axes:
         alone = values.mean(axis=tuple(a for a in axes if a != axis))
-        shares.append((_common(alone), whole - _common(values.mean(axis=axis))))
-    each = values.reshape(-1, values.shape[-1]).var(axis=0).mean()
-    return np.clip(np.array(shares) / whole, 0.0, 1.0), float(whole / each)
-
-
-def _common(values: NDArray[np.float64]) -> float:
-    """Return the mean covariance of two different seeds; with one seed, its variance."""
-    flat = values.reshape(-1, values.shape[-1])
-    covariance = np.atleast_2d(np.cov(flat, rowvar=False, bias=True))
-    count = len(covariance)
-    if count == 1:
-        return float(covariance[0, 0])
-    return float((covariance.sum() - np.trace(covariance)) / (count * (count - 1)))
+        shares.append((alone.var(), whole - values.mean(axis=axis).var()))
+    return np.asarray(np.clip(np.array(shares) / whole, 0.0, 1.0))
 
 
 MOST_EDGES = 1
@@ -486,7 +468,6 @@ class Difficulty:
 
 def difficulty_of(stored: StoredNumbers) -> Difficulty:
     """Return how hard the problem of stored numbers is."""
-    task = task_of(stored.identity)
     exact = all(d.values is not None for d in stored.space.dimensions)
     space = stored.space if exact else asked_space(stored)
     asked, one = asked_columns(space, DRAWS, "difficulty"), space.columns_of([usual(space)])
@@ -495,7 +476,9 @@ def difficulty_of(stored: StoredNumbers) -> Difficulty:
         int(stored.fidelity_space["round"].high),
         float(stored.fidelity_space["client_sample_rate"].high),
     )
-    return difficulty_from(losses_at(stored, columns, fidelity), _guess(stored, task))
+    labels = labels_on(stored)
+    guess = float(labels["val_loss"]) if labels else task_of(stored.identity).chance_loss
+    return difficulty_from(losses_at(stored, columns, fidelity), guess)
 
 
 def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
@@ -509,10 +492,7 @@ def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
 
 
 def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:
-    """Return how hard a problem is, of which some configurations are known.
-
-    Shapes: `losses` (configurations + 1, seeds).
-    """
+    """Return how hard a problem is, of (configurations + 1, seeds) losses."""
     *means, default = losses.mean(axis=1)
     found = np.sort(np.array(means))
     best = float(found[0])
@@ -562,19 +542,12 @@ def _nearest_value(dimension: Dimension, wanted: float | None) -> Value:
     return min(dimension.grid, key=lambda one: abs(scale(float(one)) - scale(wanted)))
 
 
-def _guess(stored: StoredNumbers, task: Task) -> float:
-    labels = labels_on(stored)
-    return float(labels["val_loss"]) if labels else task.chance_loss
-
-
 def seed_error(losses: NDArray[np.float64]) -> float:
-    """Return the standard error of a mean over seeds, as comparisons of configurations feel it.
+    """Return the standard error of a mean over seeds, of (configurations, seeds) losses.
 
     What a seed does to all configurations alike cancels in every comparison and does not count:
     what is left are the residuals of an additive model of configuration and seed, whose root mean
     square is divided by the root of the number of seeds, because values are means over them.
-
-    Shapes: `losses` (configurations, seeds).
     """
     ranked = losses[np.argsort(losses.mean(axis=1))][: max(int(TOP * len(losses)), 2)]
     top = ranked[np.isfinite(ranked).all(axis=1)]

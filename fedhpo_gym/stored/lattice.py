@@ -113,10 +113,7 @@ def losses_at(
 def validation_losses(
     answers: Evaluations, num_samples: NDArray[np.integer]
 ) -> NDArray[np.float64]:
-    """Return the (configurations, seeds) validation losses of answers; infinity where one diverged.
-
-    Shapes: `num_samples` (seeds, clients, splits).
-    """
+    """Return the (configurations, seeds) validation losses; infinity where one diverged."""
     samples = num_samples[:, :, SPLITS.index("val")]
     weights = samples / samples.sum(axis=1, keepdims=True)
     values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)

@@ -34,11 +34,7 @@ _FEW = 1 << 6
 
 
 class Cells:
-    """In which order cells are coded, those of one sum of indices together, and their neighbours.
-
-    Attributes:
-        axes: those that paths go along.
-    """
+    """The order in which cells are coded, neighbours first; `axes` are those paths go along."""
 
     def __init__(self, shape: tuple[int, ...], paths: Sequence[Path]) -> None:
         self.shape = shape

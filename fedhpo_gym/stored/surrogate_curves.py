@@ -128,15 +128,12 @@ class CurveModel:
     def best_so_far(
         self, rows: NDArray[np.float32], rounds: NDArray[np.int64], knots: NDArray[np.int64]
     ) -> Best:
-        """Return what is best so far at the asked rounds.
-
-        Shapes: `rows` (groups, S, features); `rounds` (groups,); `knots` (K,); returns (groups * S,
-        outputs).
-        """
+        """Return the (groups * S, outputs) that are best so far at (groups,) rounds."""
         asked = np.repeat(rounds, rows.shape[1])
         before = np.searchsorted(knots, asked, side="right") - 1
         coefficients = self.coefficients(rows)
-        losses, log_rounds, chances = self._watched(coefficients)
+        watched = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
+        losses, log_rounds, chances = watched + self._watch_centre  # (K, n) each, not scaled yet
         chosen = running_best(self._in_range(losses, VALIDATION))
         each = np.arange(len(asked))
         first = chosen[before, each]
@@ -166,19 +163,10 @@ class CurveModel:
         parts = (targets[:, :start], middle, targets[:, stop:])
         return np.concatenate(parts, axis=1)
 
-    def _watched(self, coefficients: Exact) -> Exact:
-        """Return (3, K, n) targets, not scaled yet, of `WATCHED` outputs at all knots."""
-        found = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
-        found += self._watch_centre
-        return found
-
     def _best_rounds(
         self, targets: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return best rounds at knots where the loss fell: after the knot before.
-
-        Shapes: `targets` (n,); `at` (n,); `knots` (K,).
-        """
+        """Return the (n,) best rounds at knots where the loss fell: after the knot before."""
         earliest = np.concatenate([[1], knots[:-1] + 1])
         found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)
         return np.asarray(np.minimum(np.maximum(found, earliest[at]), knots[at]))
@@ -199,10 +187,7 @@ NOTICED = 2e-4
 
 
 def running_best(columns: Floats) -> Indices:
-    """Return, for every knot, the knot up to it that holds the best-so-far.
-
-    Shapes: `columns` (K, n); returns (K, n).
-    """
+    """Return, for every knot of (K, n) columns, the knot up to it that holds the best-so-far."""
     chosen = np.zeros(columns.shape, dtype=np.int64)
     best = columns[0].copy()
     for knot in range(1, len(columns)):

@@ -50,12 +50,14 @@ class CurveInputs:
         return (*self.space.names, "log_clients", *products, *seeds)
 
     def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the (B, S, columns) rows of B evaluations, one per seed.
-
-        Shapes: `columns` (B,); `seed_rows` (S,).
-        """
+        """Return the (B, S, columns) rows of B evaluations, one for each of `seed_rows` (S,)."""
         known = self._known(self.space.encode_columns(columns), columns[SAMPLE_RATE])
-        return _for_each_seed(known, seed_rows, len(self.seeds))
+        width = known.shape[1]
+        shape = (len(known), len(seed_rows), width + len(self.seeds))
+        rows = np.zeros(shape, dtype=np.float32)
+        rows[..., :width] = known[:, None]
+        rows[:, np.arange(len(seed_rows)), width + seed_rows] = 1.0
+        return rows
 
     def rows_of_one_seed(
         self,
@@ -63,10 +65,7 @@ class CurveInputs:
         rates: NDArray[np.floating],
         seed: NDArray[np.int64],
     ) -> NDArray[np.float32]:
-        """Return the (n, 1, columns) rows of n courses.
-
-        Shapes: `coordinates` (n, d); `rates` (n,); `seed` (n,).
-        """
+        """Return the (n, 1, columns) rows of n courses with (n, d) coordinates."""
         eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
         known = self._known(coordinates.astype(np.float32), rates)
         return np.column_stack([known.astype(np.float32), eye])[:, None]
@@ -91,17 +90,6 @@ class CurveInputs:
 def _sampled(rates: NDArray[np.floating], clients: int) -> NDArray[np.float64]:
     """Return how many clients take part, by the rule of `Fidelity.sampled_clients`."""
     return np.maximum(np.floor(np.asarray(rates, dtype=np.float64) * clients + 1e-9), 1.0)
-
-
-def _for_each_seed(
-    known: NDArray[np.floating], seed_rows: NDArray[np.int64], seeds: int
-) -> NDArray[np.float32]:
-    """Return (B, S, columns + seeds) rows: those of (B, columns) with every seed."""
-    width = known.shape[1]
-    rows = np.zeros((len(known), len(seed_rows), width + seeds), dtype=np.float32)
-    rows[..., :width] = known[:, None]
-    rows[:, np.arange(len(seed_rows)), width + seed_rows] = 1.0
-    return rows
 
 
 RATE, EPOCHS, BATCH = "learning_rate", "step_size", "batch_size"

@@ -274,12 +274,9 @@ class ExactKernel:
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features)."""
         flat = rows.reshape(-1, rows.shape[-1])
-        starts = range(0, len(flat), CHUNK)
-        parts = [self._exactly(flat[start : start + CHUNK]) for start in starts]
+        parts = []
+        for start in range(0, len(flat), CHUNK):
+            stretched = on_grid(flat[start : start + CHUNK] * self._stretch, POINT_BITS, MAX_POINT)
+            parts.append(on_grid(matern(stretched, self._points), KERNEL_BITS) @ self._weights)
         predicted = np.concatenate(parts) * self._unit
         return np.asarray(predicted.reshape(*rows.shape[:-1], -1), dtype=np.float32)
-
-    def _exactly(self, rows: NDArray[np.float32]) -> Exact:
-        stretched = on_grid(rows * self._stretch, POINT_BITS, MAX_POINT)
-        kernel = on_grid(matern(stretched, self._points), KERNEL_BITS)
-        return np.asarray(kernel @ self._weights, dtype=np.float64)

@@ -19,7 +19,7 @@ from fedhpo_gym.core.checks import as_integer, as_typed
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, position, query_columns
-from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.curve_coder import ENTRY, WORDS, CurveLayout, Packing, pack, unpack
 
@@ -237,23 +237,37 @@ class Table(StoredCurves):
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look up (B,) columns of values by dimension; off the grid is an error."""
-        cells = tuple(axis.positions(columns[axis.name]) for axis in self._axes)
-        rows = self._seed_rows(seeds)
+        cells = self._cells(columns)
+        self.require_seeds(seeds)
+        rows = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        diverged_at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
+        asked = np.asarray(self.rounds)[cells[0]]
         return Evaluations(
             self._metrics("best", cells, rows),
             self.num_samples[rows],
             self.codes("best_round")[cells][:, rows].astype(np.int64),
-            self._diverged(cells, rows),
+            (diverged_at > 0) & (diverged_at <= asked[:, None]),
             np.array(seeds),
             columns,
             lambda: self._metrics("current", cells, rows),
         )
 
+    def _cells(self, columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], ...]:
+        """Return the places of (B,) values on every axis; exact grid points need no check."""
+        cells = []
+        for dimension, known in self._axes:
+            asked = columns[dimension.name].tolist()
+            if not known.keys() >= {*asked}:  # close to a grid point, or on none
+                known = {value: dimension.index(value) for value in {*asked}}
+            cells.append(np.array([known[value] for value in asked], dtype=np.int64))
+        return tuple(cells)
+
     @cached_property
-    def _axes(self) -> tuple[_Axis, ...]:
+    def _axes(self) -> list[tuple[Dimension, dict[Value, int]]]:
+        """The dimensions of the axes, each with the places of its grid points."""
         fidelity = self.fidelity_space
         axes = (fidelity["round"], *self.space.dimensions, fidelity["client_sample_rate"])
-        return tuple(map(_Axis, axes))
+        return [(one, {value: index for index, value in enumerate(one.grid)}) for one in axes]
 
     def _metrics(
         self, which: str, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
@@ -280,13 +294,6 @@ class Table(StoredCurves):
             for which in WHICH
         }
 
-    def _diverged(
-        self, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
-    ) -> NDArray[np.bool_]:
-        at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
-        asked = np.asarray(self.rounds)[cells[0]]
-        return np.asarray((at > 0) & (at <= asked[..., None]), dtype=np.bool_)
-
     def require_seeds(self, seeds: tuple[int, ...]) -> None:
         """Check that the table holds these seeds."""
         unknown = [seed for seed in seeds if seed not in self.seeds]
@@ -295,27 +302,6 @@ class Table(StoredCurves):
                 f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
                 f'got {unknown[0]!r}; use one of them or backend="raw"'
             )
-
-    def _seed_rows(self, seeds: tuple[int, ...]) -> NDArray[np.int64]:
-        self.require_seeds(seeds)
-        return np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
-
-
-class _Axis:
-    """A dimension of the grid, which finds exact grid points without a check."""
-
-    def __init__(self, dimension: Dimension) -> None:
-        self.name = dimension.name
-        self._dimension = dimension
-        self._known = {value: index for index, value in enumerate(dimension.grid)}
-
-    def positions(self, values: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the grid index of each of many values."""
-        asked = values.tolist()
-        known = self._known
-        if not known.keys() >= {*asked}:  # close to a grid point, or on none
-            known = {value: self._dimension.index(value) for value in {*asked}}
-        return np.array([known[value] for value in asked], dtype=np.int64)
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:

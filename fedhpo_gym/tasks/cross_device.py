@@ -4,34 +4,18 @@ from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.systems import CROSS_DEVICE
-from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, Task
+from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, Task, fidelities
 from fedhpo_gym.tasks.logistic_regression import BUDGET_S, CLIENT_SPACE
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, Appendix H.1"
 
-FIDELITY_SPACE = SearchSpace(
-    (
-        Dimension("round", 1, 500, "int", values=SPARSE_ROUNDS, unit="rounds", scope="fidelity"),
-        Dimension(
-            "client_sample_rate",
-            0.005,
-            0.05,
-            "float",
-            values=(0.005, 0.01, 0.02, 0.05),
-            scope="fidelity",
-        ),
-    )
-)
+RATES = (0.005, 0.01, 0.02, 0.05)
+RATE = Dimension("client_sample_rate", 0.005, 0.05, "float", values=RATES, scope="fidelity")
+FIDELITY_SPACE = fidelities(SPARSE_ROUNDS, RATE)
 
 # No batch size: a step takes all training tweets of a user. The original's batches of 64 did so
 # too, for all users of its data.
-TWITTER_SPACE = SearchSpace(
-    (
-        Dimension("learning_rate", 1e-5, 1.0, "float", log=True, bins=6),
-        Dimension("weight_decay", 0.0, 0.001, "float", bins=4),
-        Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
-    )
-)
+TWITTER_SPACE = SearchSpace(tuple(d for d in CLIENT_SPACE.dimensions if d.name != "batch_size"))
 
 # The paper searches these three (Appendix H.1) and gives no intervals: these are ours.
 RATINGS_SPACE = SearchSpace(

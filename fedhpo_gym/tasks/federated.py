@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -32,6 +34,16 @@ STORED_ROUNDS = (
 # fmt: on
 """Rounds whose results tables hold: a growing step, with the rungs of the usual multi-fidelity
 ladders (81 and 500 divided by powers of 3, 500 by 2 and 4)."""
+
+SILO_RATE = Dimension("client_sample_rate", 0.2, 1.0, "float", bins=5, scope="fidelity")
+
+
+def fidelities(rounds: Sequence[int], rate: Dimension = SILO_RATE) -> SearchSpace:
+    """Return the fidelities of courses that are evaluated after some rounds, ascending."""
+    values, last = tuple(rounds), rounds[-1]
+    of_course = Dimension("round", 1, last, "int", values=values, unit="rounds", scope="fidelity")
+    return SearchSpace((of_course, rate))
+
 
 SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)
 """Rounds after which models are evaluated where an evaluation costs as much as training."""
@@ -293,28 +305,10 @@ def _digits(value: float) -> str:
     return np.format_float_positional(value, trim="-")
 
 
+_ENTROPIES = (Path(__file__).parents[1] / "data" / "label_entropy.csv").read_text(encoding="utf-8")
 LABEL_ENTROPY: Mapping[str, float] = MappingProxyType(
     {
-        "CreditG": 0.610864,
-        "Vehicle": 1.385647,
-        "KC1": 0.430565,
-        "BloodTransfusion": 0.548726,
-        "Australian": 0.687069,
-        "Car": 0.835756,
-        "Segment": 1.945910,
-        "BreastCancer": 0.660316,
-        "Digits": 2.302479,
-        "Wine": 1.086038,
-        "Iris": 1.098612,
-        "CIFAR10": 2.302585,
-        "SST2": 0.686930,
-        "CoLA": 0.606910,
-        "Twitter": 0.670346,
-        "Synthetic": 1.552145,
-        "MadeRatings": 1.435505,
-        "Cora": 1.831116,
-        "CiteSeer": 1.749644,
-        "FEMNIST": 3.358504,
+        **{row["name"]: float(row["entropy"]) for row in csv.DictReader(_ENTROPIES.splitlines())},
         **{table.name: table.entropy for table in NATURAL},
     }
 )
@@ -326,26 +320,8 @@ TEST_SEEDS = tuple(range(1000, 1016))
 """Seeds held out: no train instance shares one, nor do the tables (1, 2, 3)."""
 
 SETS = {"train": TRAIN_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
-
-DRAWN_ANEW: Mapping[str, frozenset[str]] = MappingProxyType(
-    {
-        "lda": frozenset({"clients", "split"}),
-        "community": frozenset({"clients", "split"}),
-        "user": frozenset({"split"}),
-        "user-80-10-10": frozenset({"split"}),
-        "skewed": frozenset({"clients", "split"}),
-        "unseen": frozenset({"clients", "split"}),
-        "task": frozenset({"split"}),
-    }
-)
-"""What an instance's seed draws of the data, by partition: which samples a client has ("clients"),
-and which of them are training, validation and test samples ("split").
-
-Where users or tasks are the clients, they are the same in train and test instances: a problem is
-about its population (the paper's rows name it), and half of the users would be another problem,
-with other costs. What is learned there transfers to other splits and initialisations, not to other
-users. Initialisation, client sampling and minibatches are drawn anew for every partition. Test data
-that a data set publishes are the same in all instances."""
+"""Seeds of instances. Where users or tasks are the clients, these are the same in all instances: a
+problem is about its population, and half of the users would be another one, with other costs."""
 
 
 @dataclass(frozen=True)
@@ -364,7 +340,7 @@ def make_instances(
     if isinstance(wanted, str):
         require_known("instance set", wanted, SETS)
         drawn = task.instance_alphas if task.partition == "lda" else (task.alpha,)
-        alphas = drawn if alpha is None else (_alpha(alpha),)
+        alphas = drawn if alpha is None else (checked_alpha(alpha),)
         return tuple(Instance(float(a), seed) for a in alphas for seed in SETS[wanted])
     if alpha is not None:
         raise InvalidArgumentError(
@@ -385,8 +361,4 @@ def _instance(pair: Sequence[float]) -> Instance:
         raise InvalidArgumentError(
             f"`instances` must hold (alpha, seed) pairs with non-negative whole seeds, got {pair!r}"
         )
-    return Instance(_alpha(alpha), number)
-
-
-def _alpha(value: object) -> float:
-    return float(checked_alpha(value))
+    return Instance(float(checked_alpha(alpha)), number)

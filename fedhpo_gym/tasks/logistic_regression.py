@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.federated import STORED_ROUNDS, Task
+from fedhpo_gym.tasks.federated import SILO_RATE, STORED_ROUNDS, Task, fidelities
 
 PAPER = "Wang et al.: FedHPO-Bench (2022), Tables 1, 7, 8"
 OURS = "problem of this suite on data of scikit-learn, space of the LR rows of FedHPO-Bench Table 8"
@@ -28,20 +28,12 @@ CLIENT_SPACE_V1 = SearchSpace(
 )
 
 FIDELITY_SPACE = SearchSpace(
-    (
-        Dimension("round", 1, 500, "int", bins=500, unit="rounds", scope="fidelity"),
-        Dimension("client_sample_rate", 0.2, 1.0, "float", bins=5, scope="fidelity"),
-    )
+    (Dimension("round", 1, 500, "int", bins=500, unit="rounds", scope="fidelity"), SILO_RATE)
 )
 
 # The best of 500 rounds on 57 validation samples is a lucky round, and luck is greatest where steps
 # are noisiest: the optimum of every round lies on the edge of the batch size.
-FIDELITY_SPACE_V1 = SearchSpace(
-    (
-        Dimension("round", 1, 500, "int", values=STORED_ROUNDS, unit="rounds", scope="fidelity"),
-        FIDELITY_SPACE["client_sample_rate"],
-    )
-)
+FIDELITY_SPACE_V1 = fidelities(STORED_ROUNDS)
 
 BUDGET_S = 21_600.0
 

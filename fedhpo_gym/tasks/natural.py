@@ -15,7 +15,7 @@ from fedhpo_gym.algorithms.serveropt import ADAPTS
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks import logistic_regression
-from fedhpo_gym.tasks.federated import Task
+from fedhpo_gym.tasks.federated import Task, fidelities
 from fedhpo_gym.tasks.networks import (
     MLP_ARCHITECTURE,
     MLP_BUDGET_S,
@@ -31,15 +31,7 @@ TRAINING = 0.6
 UNSEEN = "Unseen"
 
 
-def fidelity_space(rounds: tuple[int, ...]) -> SearchSpace:
-    """Return the fidelities of courses that are evaluated after some rounds, ascending."""
-    last = rounds[-1]
-    return SearchSpace(
-        (
-            Dimension("round", 1, last, "int", values=rounds, unit="rounds", scope="fidelity"),
-            Dimension("client_sample_rate", 0.1, 1.0, "float", bins=4, scope="fidelity"),
-        )
-    )
+RATE = Dimension("client_sample_rate", 0.1, 1.0, "float", bins=4, scope="fidelity")
 
 
 def shared_fields(table: NaturalTable) -> dict[str, Any]:
@@ -82,7 +74,7 @@ def natural_tasks(table: NaturalTable) -> Iterator[Task]:
     """Yield logistic regression and perceptrons, split within clients and by clients."""
     shared = {
         **shared_fields(table),
-        "fidelity_space": fidelity_space(ROUNDS),
+        "fidelity_space": fidelities(ROUNDS, RATE),
         "stored_rounds": ROUNDS,
     }
     linear = NaturalTask(
@@ -189,7 +181,7 @@ def joint_problems(shared: Mapping[str, Any]) -> Iterator[JointTask]:
         model=REGIMES[0],
         num_parameters=perceptron_size(features, classes, depth, width, vectors=1),
         client_space=CLIENT_SPACE,
-        fidelity_space=fidelity_space(JOINT_ROUNDS),
+        fidelity_space=fidelities(JOINT_ROUNDS, RATE),
         stored_rounds=JOINT_ROUNDS,
         budget_s=BUDGET_S,
         algorithm="serveropt",
@@ -199,7 +191,7 @@ def joint_problems(shared: Mapping[str, Any]) -> Iterator[JointTask]:
     )
     yield plain
     for name, of in zip(REGIMES[1:], (FEW, TEN), strict=True):
-        few = replace(plain, model=name, fidelity_space=fidelity_space(of), stored_rounds=of)
+        few = replace(plain, model=name, fidelity_space=fidelities(of, RATE), stored_rounds=of)
         task = replace(few, budget_s=round(of[-1] * CLIENT_S * (100 + shared["num_clients"])))
         private = name == REGIMES[2]
         yield replace(task, algorithm="dpfedavg").fix({"epsilon": EPSILON}) if private else task

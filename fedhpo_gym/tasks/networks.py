@@ -6,13 +6,13 @@ of theirs: `learning_rate@0` is the learning rate of client 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, STORED_ROUNDS, Task
-from fedhpo_gym.tasks.logistic_regression import LR_TASKS, PAPER
+from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, STORED_ROUNDS, Task, fidelities
+from fedhpo_gym.tasks.logistic_regression import CLIENT_SPACE, LR_TASKS, PAPER
 
 BERT = "Turc et al.: Well-Read Students Learn Better (2019)"
 SHCHUR = "data as published by Shchur et al.: Pitfalls of graph neural network evaluation (2018)"
@@ -33,14 +33,6 @@ _BERT_BATCH = Dimension("batch_size", 8, 128, "int", log=True, bins=5, unit="sam
 _STEPS = Dimension("step_size", 1, 8, "int", bins=8, unit="full-batch steps")
 
 
-def _fidelity(rounds: Sequence[int], last: int) -> SearchSpace:
-    """Return the fidelities of courses of so many rounds, evaluated after some of them."""
-    values = tuple(r for r in rounds if r <= last)
-    rate = Dimension("client_sample_rate", 0.2, 1.0, "float", bins=5, scope="fidelity")
-    of_course = Dimension("round", 1, last, "int", values=values, unit="rounds", scope="fidelity")
-    return SearchSpace((of_course, rate))
-
-
 _FEMNIST = Task(
     model="CNN",
     dataset="FEMNIST",
@@ -48,7 +40,7 @@ _FEMNIST = Task(
     num_classes=62,
     num_parameters=6_603_902,
     client_space=SearchSpace((*_REGULARIZED, _CNN_BATCH, _EPOCHS)),
-    fidelity_space=_fidelity(SPARSE_ROUNDS, 500),
+    fidelity_space=fidelities(SPARSE_ROUNDS),
     budget_s=20 * DAY_S,
     citation=f"{PAPER}; Caldas et al.: LEAF (2018)",
     num_clients=105,
@@ -73,7 +65,7 @@ CNN_TASKS = (
     # clients, and the paper's twenty days buy two.
     _FEMNIST.variant(
         version=1,
-        fidelity_space=_fidelity(SPARSE_ROUNDS, 81),
+        fidelity_space=fidelities([r for r in SPARSE_ROUNDS if r <= 81]),
         reward="improvement",
         precision="bfloat16",
         budget_s=200 * DAY_S,
@@ -81,7 +73,7 @@ CNN_TASKS = (
     _CIFAR10,
     _CIFAR10.variant(
         version=1,
-        fidelity_space=_fidelity(SPARSE_ROUNDS, 27),
+        fidelity_space=fidelities([r for r in SPARSE_ROUNDS if r <= 27]),
         reward="improvement",
         precision="bfloat16",
     ),
@@ -95,7 +87,7 @@ BERT_TASKS = tuple(
         num_classes=2,
         num_parameters=4_386_178,
         client_space=SearchSpace((*_REGULARIZED, _BERT_BATCH, _EPOCHS)),
-        fidelity_space=_fidelity(BERT_ROUNDS, 40),
+        fidelity_space=fidelities(BERT_ROUNDS),
         budget_s=20 * DAY_S,
         citation=f"{PAPER}; {BERT}; {citation}",
         # 0 trains from random weights: another problem, whose tables have another name.
@@ -116,7 +108,7 @@ GNN_TASKS = tuple(
         num_classes=num_classes,
         num_parameters=num_parameters,
         client_space=SearchSpace((*_REGULARIZED, _STEPS)),
-        fidelity_space=_fidelity(STORED_ROUNDS, 500),
+        fidelity_space=fidelities(STORED_ROUNDS),
         budget_s=DAY_S,
         citation=f"{PAPER}; {SHCHUR}",
         partition="community",
@@ -148,7 +140,7 @@ HETERO_TASKS = (
         client_space=SearchSpace(
             tuple(one for client in range(HETERO_CLIENTS) for one in _own_dimensions(client))
         ),
-        fidelity_space=_fidelity(SPARSE_ROUNDS, 500),
+        fidelity_space=fidelities(SPARSE_ROUNDS),
         budget_s=DAY_S,
         citation=f"{PAPER}; Wu et al.: MoleculeNet (2018); Morris et al.: TUDataset (2020)",
         num_clients=HETERO_CLIENTS,
@@ -161,10 +153,7 @@ HETERO_TASKS = (
 
 MLP_SPACE = SearchSpace(
     (
-        Dimension("learning_rate", 1e-5, 1.0, "float", log=True, bins=6),
-        Dimension("weight_decay", 0.0, 0.001, "float", bins=4),
-        Dimension("batch_size", 4, 256, "int", log=True, bins=7, unit="samples"),
-        Dimension("step_size", 1, 4, "int", bins=4, unit="local epochs"),
+        *CLIENT_SPACE.dimensions,
         Dimension("model_depth", 1, 3, "int", bins=3, unit="hidden layers"),
         Dimension("model_width", 16, 1024, "int", log=True, bins=7, unit="units"),
     )

@@ -45,17 +45,21 @@ def work_of(
             )
     if num_samples is None and task.system.samples_per_client:
         num_samples = np.full(task.num_clients, task.system.samples_per_client)
-    steps = samples = None
-    if num_samples is not None:
-        steps, samples = _most_steps_and_samples(task, configuration, sampled, num_samples)
+    held = np.zeros(task.num_clients) if num_samples is None else num_samples
+    epochs, steps = _epochs_and_steps(task, configuration, held)
+    counted = () if num_samples is None else (steps, epochs * held)
+    clients = ClientWork(epochs, *counted)
+    some = slice(None) if sampled is None else sampled
+    # Of the client that takes most; without a client, the shared ones.
+    most = epochs[some].max(initial=0.0) or _shared(task, configuration, EPOCHS, 1.0)
     return Work.of_course(
         task.parameters_of(configuration),
         task.num_clients,
         Fidelity(rounds, client_sample_rate),
-        local_epochs=_most_epochs(task, configuration, sampled),
-        minibatch_steps=steps,
-        samples=samples,
-        clients=_of_clients(task, configuration, num_samples),
+        local_epochs=float(most),
+        minibatch_steps=None if clients.steps is None else float(steps[some].max(initial=0.0)),
+        samples=None if clients.samples is None else float(clients.samples[some].max(initial=0.0)),
+        clients=clients,
         happened=happened,
         reports=int(_shared(task, configuration, BUFFER, 1.0)) if task.asynchronous else 0,
         copies=ALGORITHMS[task.algorithm].copies,
@@ -96,36 +100,6 @@ def round_system(task: Task) -> System:
     if task.system.compute != "constant":
         return task.system
     return replace(task.system, compute="epochs")
-
-
-def _most_epochs(task: Task, configuration: Mapping[str, Value], sampled: Chosen | None) -> float:
-    """Return the local epochs of the client that takes most; without a client, the shared ones."""
-    shared = _shared(task, configuration, EPOCHS, 1.0)
-    own = _own(configuration, EPOCHS)
-    if not own:
-        return shared
-    trained = [epochs for i, epochs in own.items() if sampled is None or sampled[i]]
-    number = task.num_clients if sampled is None else int(sampled.sum())
-    if number > len(trained):
-        trained.append(shared)
-    return max(trained, default=shared)
-
-
-def _most_steps_and_samples(
-    task: Task, configuration: Mapping[str, Value], sampled: Chosen | None, num_samples: Samples
-) -> tuple[float, float]:
-    """Return the most minibatch steps, and the most samples read, of a client in a round."""
-    held = np.where(True if sampled is None else sampled, num_samples, 0)
-    epochs, steps = _epochs_and_steps(task, configuration, held)
-    return float(steps.max()), float((epochs * held).max())
-
-
-def _of_clients(task: Task, configuration: Mapping[str, Value], held: Samples | None) -> ClientWork:
-    """Return what each client does in a round, given the (clients,) samples that they hold."""
-    if held is None:
-        return ClientWork(_epochs_and_steps(task, configuration, np.zeros(task.num_clients))[0])
-    epochs, steps = _epochs_and_steps(task, configuration, held)
-    return ClientWork(epochs, steps, epochs * held)
 
 
 def _epochs_and_steps(

@@ -223,7 +223,6 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
             InvalidArgumentError: an argument is out of its range, `env` is of another kind, or
                 "regret" is asked for where the optimum is not known.
         """
-        check_reward(kind, discount, per_cost)
         check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
         gym.utils.RecordConstructorArgs.__init__(
             self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
@@ -258,9 +257,11 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         return observation, float(reward[0]), terminated, truncated, info
 
 
-def check_reward(kind: str, discount: float = 1.0, per_cost: bool = False) -> None:
-    """Refuse a kind, a discount or a division by cost that `IncumbentReward` does not have."""
-    require_known("reward", as_typed("reward", kind, str), KINDS)
+def check_reward(
+    kind: str, discount: float = 1.0, per_cost: bool = False, known: Sequence[str] = KINDS
+) -> None:
+    """Refuse a kind, a discount or a division by cost that rewards do not have."""
+    require_known("reward", as_typed("reward", kind, str), known)
     as_typed("reward_per_cost", per_cost, bool)
     number = as_typed("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
     if kind != "improvement" and (per_cost or number != 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -19,6 +20,8 @@ from fedhpo_gym.wrappers.checks import check_env
 Floats = NDArray[np.float64]
 Points = str | Mapping[str, Sequence[float]]
 Objectives = Sequence[Any]
+Weights = Sequence[float] | None
+Limits = Mapping[str, float] | None
 
 SOURCES: Final = ("learned", "truth", "bounds")
 """Where ideal and nadir point can come from, besides being given."""
@@ -142,7 +145,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
     """
 
     vector_reward = False
-    rule: ClassVar[Callable[..., Rule]]
+    rule: ClassVar[Callable[..., Rule]]  # takes the objectives, and every argument of `__init__`
 
     def __init__(self, env: gym.Env[Any, Any], **arguments: Any) -> None:
         check_env(env, "objectives")
@@ -154,6 +157,14 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
         self._episodes = Episodes(self.rule(objectives, **arguments), 1)
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)
         gym.Wrapper.__init__(self, env)
+
+    @classmethod
+    def rule_of(cls, objectives: Objectives, **arguments: Any) -> Rule:
+        """Return the rule that `__init__` makes of some of its arguments."""
+        bound = inspect.signature(cls).bind(None, **arguments)
+        bound.apply_defaults()
+        _, *chosen = bound.arguments.values()
+        return cls.rule(objectives, *chosen)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -196,7 +207,7 @@ class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
                 f"{shown(env)}"
             )
         super().__init__(env)
-        self._episodes = Episodes(kind.rule(objectives, **arguments), self.num_envs)
+        self._episodes = Episodes(kind.rule_of(objectives, **arguments), self.num_envs)
         self._done = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -284,18 +295,12 @@ class WeightedSum(Scalarization):
     """
 
     def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        weights: Sequence[float] | None = None,
-        *,
-        points: Points = "learned",
+        self, env: gym.Env[Any, Any], weights: Weights = None, *, points: Points = "learned"
     ) -> None:
         super().__init__(env, weights=weights, points=points)
 
     @staticmethod
-    def rule(
-        objectives: Objectives, weights: Sequence[float] | None = None, points: Points = "learned"
-    ) -> Rule:
+    def rule(objectives: Objectives, weights: Weights, points: Points) -> Rule:
         source, w = Source(objectives, points), checked_weights(objectives, weights)
         return Rule(source, lambda error, _, front: -float((w * front.normalised(error)).sum()))
 
@@ -316,7 +321,7 @@ class Chebyshev(Scalarization):
     def __init__(
         self,
         env: gym.Env[Any, Any],
-        weights: Sequence[float] | None = None,
+        weights: Weights = None,
         *,
         rho: float = 0.05,
         points: Points = "learned",
@@ -324,12 +329,7 @@ class Chebyshev(Scalarization):
         super().__init__(env, weights=weights, rho=rho, points=points)
 
     @staticmethod
-    def rule(
-        objectives: Objectives,
-        weights: Sequence[float] | None = None,
-        rho: float = 0.05,
-        points: Points = "learned",
-    ) -> Rule:
+    def rule(objectives: Objectives, weights: Weights, rho: float, points: Points) -> Rule:
         source, w = Source(objectives, points), checked_weights(objectives, weights)
         share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
@@ -356,7 +356,7 @@ class Achievement(Scalarization):
     def __init__(
         self,
         env: gym.Env[Any, Any],
-        aspiration: Mapping[str, float] | None = None,
+        aspiration: Limits = None,
         *,
         rho: float = 0.05,
         points: Points = "learned",
@@ -364,12 +364,7 @@ class Achievement(Scalarization):
         super().__init__(env, aspiration=aspiration, rho=rho, points=points)
 
     @staticmethod
-    def rule(
-        objectives: Objectives,
-        aspiration: Mapping[str, float] | None = None,
-        rho: float = 0.05,
-        points: Points = "learned",
-    ) -> Rule:
+    def rule(objectives: Objectives, aspiration: Limits, rho: float, points: Points) -> Rule:
         source = Source(objectives, points)
         wanted = by_name("aspiration", objectives, aspiration)
         if missing := [one.name for one in objectives if one.name not in wanted]:
@@ -401,20 +396,12 @@ class EpsilonConstraint(Scalarization):
     """
 
     def __init__(
-        self,
-        env: gym.Env[Any, Any],
-        limits: Mapping[str, float] | None = None,
-        *,
-        objective: str | None = None,
+        self, env: gym.Env[Any, Any], limits: Limits = None, *, objective: str | None = None
     ) -> None:
         super().__init__(env, limits=limits, objective=objective)
 
     @staticmethod
-    def rule(
-        objectives: Objectives,
-        limits: Mapping[str, float] | None = None,
-        objective: str | None = None,
-    ) -> Rule:
+    def rule(objectives: Objectives, limits: Limits, objective: str | None) -> Rule:
         names = [one.name for one in objectives]
         if objective is not None and objective not in names:
             raise unknown_name("`objective`", str(objective), names)
@@ -454,7 +441,7 @@ class HypervolumeImprovement(Scalarization):
         super().__init__(env, points=points)
 
     @staticmethod
-    def rule(objectives: Objectives, points: Points = "bounds") -> Rule:
+    def rule(objectives: Objectives, points: Points) -> Rule:
         source = Source(objectives, points, end="reference")
         if source.kind == "learned":
             raise InvalidArgumentError(

@@ -26,7 +26,18 @@ from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.objectives.performance import performance_objective
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import TASKS, Problem, Task, get_task
-from fedhpo_gym.tasks.federated import DRAWN_ANEW, TEST_SEEDS, TRAIN_SEEDS
+from fedhpo_gym.tasks.federated import TEST_SEEDS, TRAIN_SEEDS
+
+DRAWN_ANEW = {
+    "lda": {"clients", "split"},
+    "community": {"clients", "split"},
+    "user": {"split"},
+    "user-80-10-10": {"split"},
+    "skewed": {"clients", "split"},
+    "unseen": {"clients", "split"},
+    "task": {"split"},
+}
+"""What the seed of an instance draws of the data, by partition."""
 
 STARS = MetricSpec("squared_error", "stars^2", True, (0.0, 16.0))
 HITS = MetricSpec("hits", "1", False, (0.0, 0.5), complement="misses")

@@ -81,7 +81,7 @@ class TestHypervolumeImprovement(ScalarizationConformance):
 
 
 def rewards(kind: type[Scalarization], scores: list[list[float]], **arguments: Any) -> list[float]:
-    episodes = Episodes(kind.rule(TWO, **arguments), 1)
+    episodes = Episodes(kind.rule_of(TWO, **arguments), 1)
     episodes.restart(0, None)
     return [episodes.value(0, one) for one in scores]
 

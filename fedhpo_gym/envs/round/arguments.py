@@ -165,21 +165,12 @@ class RoundArguments:
 
     def process(self, courses: Courses, number: int = 1) -> RoundProcess:
         """Return the process of as many episodes on courses of these instances."""
-        return RoundProcess(
-            self.variant,
-            self.controls,
-            self.chosen_instances,
-            self._round_settings(self._budget_s(courses)),
-            courses,
-            number,
-        )
-
-    def _budget_s(self, courses: Courses) -> float:
-        if self.budget_s is not None:
-            return self.budget_s
-        counted = self.variant.system.compute in NEEDS_SAMPLES
-        samples = courses.most_samples if counted else None
-        return self.variant.system.ample_s(self.controls.largest_work(self.horizon, samples))
+        system, budget_s = self.variant.system, self.budget_s
+        if budget_s is None:
+            samples = courses.most_samples if system.compute in NEEDS_SAMPLES else None
+            budget_s = system.ample_s(self.controls.largest_work(self.horizon, samples))
+        settings, instances = self._round_settings(budget_s), self.chosen_instances
+        return RoundProcess(self.variant, self.controls, instances, settings, courses, number)
 
     def _round_settings(self, budget_s: float) -> RoundSettings:
         usual = 1 if self.per_client else 5

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.envs.round.settings import AMOUNTS, DECADES, decades
 from fedhpo_gym.envs.trial.observation import box, inside
-from fedhpo_gym.evaluation.noise import Noise, clients_evaluated
+from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, NO_PRIVACY, Objective, fairness_vector, values_of
 from fedhpo_gym.tasks import Task
@@ -247,36 +247,32 @@ def measurement_of(
     told: Sequence[str],
     evaluations: int,
     exact: Evaluations,
-    truth: Floats,
     rngs: Sequence[np.random.Generator],
-    measured: Sequence[Objective] = (),
+    measured: Sequence[Objective],
 ) -> Measurement:
-    """Return what the server hears of (N, splits, metrics) means over clients.
-
-    Where the noise withholds metrics, all but `told` are those of a guess.
-    """
+    """Return what the server hears of N evaluations; what is withheld is that of a guess."""
     bounds = np.array([metric.bounds for metric in task.metrics])
     heard = noise.apply(exact, rngs, bounds)
-    means = np.array(client_means(heard.best[:, 0], heard.num_samples[:, 0]))
+    truth = client_means(exact.best[:, 0], exact.num_samples[:, 0])
+    true_measured = values_of(measured, exact, NO_PRIVACY)
     accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
     if heard is exact:
         spread = mean_and_spread(accuracy, present)[:, 1]
-    else:
-        known = np.where(present, accuracy, np.nan)[:, None]
-        spread = fairness_vector(known)[:, FAIRNESS_NAMES.index("std")]
+        return Measurement(truth, spread, truth, true_measured, true_measured)
+    means = client_means(heard.best[:, 0], heard.num_samples[:, 0])
+    spread = fairness_vector(np.where(present, accuracy, np.nan)[:, None])
+    spread = spread[:, FAIRNESS_NAMES.index("std")]
     found = values_of(measured, heard, NO_PRIVACY)
     if not noise.withholds:
-        return Measurement(means, spread, truth, found, found)
+        return Measurement(means, spread, truth, found, true_measured)
     values = {"val_loss": means[:, VAL, LOSS], "val_error": 1.0 - means[:, VAL, ACCURACY]}
     values["fairness_std"] = spread
     if noise.private:
-        asked = [(task.objectives[name], values[name]) for name in told]
-        noisy = _private(
-            noise, [*asked, *zip(measured, found.T, strict=True)], heard, rngs, evaluations
-        )
-        values = dict(zip(told, noisy, strict=False))
-        for column, private in enumerate(noisy[len(told) :]):
-            found[:, column] = np.where(exact.has_diverged, found[:, column], private)
+        objectives = [*(task.objectives[name] for name in told), *measured]
+        asked = np.column_stack([*(values[name] for name in told), found])
+        noisy = noise.private_values(objectives, asked, heard, evaluations, rngs)
+        values = dict(zip(told, noisy.T, strict=False))
+        found = np.where(exact.has_diverged[:, None], found, noisy[:, len(told) :])
     blank = np.zeros_like(means)
     blank[..., LOSS] = task.chance_loss
     if "val_loss" in told:
@@ -284,21 +280,4 @@ def measurement_of(
     if "val_error" in told:
         blank[:, VAL, ACCURACY] = 1.0 - values["val_error"]
     spread = values["fairness_std"] if "fairness_std" in told else np.zeros_like(spread)
-    return Measurement(blank, spread, truth, found, found)
-
-
-def _private(
-    noise: Noise,
-    values: Sequence[tuple[Objective, Floats]],
-    heard: Evaluations,
-    rngs: Sequence[np.random.Generator],
-    evaluations: int,
-) -> list[Floats]:
-    """Return (N,) values with Laplace noise, clipped; all share the epsilon of an evaluation."""
-    clients = clients_evaluated(heard)
-    each = np.stack([o.sensitivity(clients) for o, _ in values], axis=1)  # type: ignore[misc]
-    added = noise.laplace(each, evaluations, rngs)
-    return [
-        np.clip(value + added[:, column], *objective.bounds)
-        for column, (objective, value) in enumerate(values)
-    ]
+    return Measurement(blank, spread, truth, found, true_measured)

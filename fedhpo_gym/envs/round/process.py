@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from fedhpo_gym.envs.round.observation import (
     Episodes,
     Measurement,
     Row,
-    client_means,
     log_norms,
     mean_and_spread,
     measurement_of,
@@ -32,20 +31,20 @@ from fedhpo_gym.envs.round.settings import (
     RATE,
     Controls,
     RoundSettings,
-    amounts,
-    fall_of,
     measured_objectives,
 )
 from fedhpo_gym.envs.vector import columns_of, first_row
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import STREAM, Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
-from fedhpo_gym.objectives import NO_PRIVACY, Objective, values_of
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
-from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.tasks import Instance, Task, work_of
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
 _ALL: Final = slice(None)
+EXACT: Final = Noise()
+"""What evaluations lack where nothing is asked for: nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +125,12 @@ class RoundProcess:
         return Episodes.start(number, history, size, self.task.num_clients, len(self.measured))
 
     def _amounts(self, work: Work, cost: Cost) -> NDArray[np.float64]:
-        return amounts(self.task, work, cost.upload_bytes, cost.download_bytes)
+        """Return bytes, operations and joules of some work, as `AMOUNTS`; 0 where nobody knows."""
+        samples, system = work.samples_read, self.task.system
+        flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
+        known = system.knows_energy and not work.reports
+        energy_j = system.energy_j(work) if known else 0.0
+        return np.array([cost.upload_bytes, cost.download_bytes, flops, energy_j])
 
     def draws(self) -> EpisodeDraws:
         noisy, number = self.settings.noise is not None, len(self.episodes.over)
@@ -158,20 +162,15 @@ class RoundProcess:
 
     def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Measurement:
         """Return what the server hears of an evaluation of some episodes."""
-        state, noise = self.episodes, self.settings.noise
-        samples = state.num_samples[where]
-        truth = client_means(metrics, samples)
-        evaluations = self._evaluations(metrics, samples, where)
-        values = values_of(self.measured, evaluations, NO_PRIVACY)
-        if noise is None:
-            return Measurement(truth, _spread(metrics, samples), truth, values, values)
-        pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
-        rngs = list(streams(STREAM, list(pairs)))
+        state, noise, rngs = self.episodes, self.settings.noise, list[np.random.Generator]()
+        evaluations = self._evaluations(metrics, state.num_samples[where], where)
+        if noise is not None:
+            pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
+            rngs += streams(STREAM, list(pairs))
         told, number = self.settings.told, self.settings.evaluations
-        heard = measurement_of(
-            noise, self.task, told, number, evaluations, truth, rngs, self.measured
+        return measurement_of(
+            noise or EXACT, self.task, told, number, evaluations, rngs, self.measured
         )
-        return replace(heard, true_measured=values)
 
     def _evaluations(
         self, metrics: Metrics, samples: NDArray[np.int64], where: NDArray[np.intp]
@@ -194,7 +193,9 @@ class RoundProcess:
         state, means = self.episodes, heard.means
         state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
         state.client_spread[where] = heard.spread
-        state.potential[where] = self._potential(means)
+        measure = POTENTIALS[self.settings.potential].measure
+        loss, accuracy = means[:, VAL, LOSS], means[:, VAL, ACCURACY]
+        state.potential[where] = measure(loss, accuracy, self.task.chance_loss)
         state.true_loss[where] = heard.truth[:, VAL, LOSS]
         state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
         if self.measured:
@@ -213,9 +214,11 @@ class RoundProcess:
         before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
         spread, measured = state.client_spread.copy(), state.measured.copy()
         for index, configuration in enumerate(configurations):
-            work = self.controls.work(
+            work = work_of(
+                self.task,
                 configuration,
                 settings.rounds_per_step,
+                rates[index],
                 trained[index],
                 state.num_samples[index, :, TRAIN],
                 self._happened(index, report),
@@ -228,7 +231,10 @@ class RoundProcess:
             state.configuration[index] = configuration
         state.steps += 1
         state.rounds += settings.rounds_per_step
-        state.action[:] = self._seen_actions(actions, trained)
+        taken = np.asarray(actions, dtype=np.float32)
+        if self.controls.num_rows is not None:  # a client that did not train keeps its row
+            taken = np.where(trained[:, :, None], taken, state.action.reshape(taken.shape))
+        state.action[:] = taken.reshape(len(taken), -1)
         state.diverged[:] = report.diverged
         self._measure(report, trained)
         terminated = (
@@ -434,26 +440,15 @@ class RoundProcess:
             "time": -time,
             "upload": -(state.upload_bytes - upload_bytes) / self._largest[0],
             "fairness": spread - state.client_spread,
-            **fall_of(self.measured, measured, state.measured),
+            **{
+                one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
+                for column, one in enumerate(self.measured)
+            },
         }
         vectors = np.stack([columns[name] for name in settings.names], axis=1)
         space = self.reward_space
         vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
-
-    def _potential(self, means: NDArray[np.float64]) -> NDArray[np.float64]:
-        measure = POTENTIALS[self.settings.potential].measure
-        return measure(means[:, VAL, LOSS], means[:, VAL, ACCURACY], self.task.chance_loss)
-
-    def _seen_actions(
-        self, actions: NDArray[np.floating], trained: NDArray[np.bool_]
-    ) -> NDArray[np.float32]:
-        """Return (N, size) actions; a client that did not train keeps its row."""
-        taken = np.asarray(actions, dtype=np.float32)
-        if self.controls.num_rows is not None:
-            old = self.episodes.action.reshape(taken.shape)
-            taken = np.where(trained[:, :, None], taken, old)
-        return taken.reshape(len(taken), -1)
 
     def _reward_space(self) -> gym.spaces.Box:
         settings = self.settings
@@ -475,9 +470,3 @@ class RoundProcess:
 
 MAX_NATS: Final = float(np.finfo(np.float32).max)
 """What a loss that is not finite is reported as."""
-
-
-def _spread(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Return the (N,) standard deviation of validation accuracy, over clients with such data."""
-    chosen = num_samples[:, :, VAL] > 0
-    return mean_and_spread(metrics[:, :, VAL, ACCURACY], chosen)[:, 1]

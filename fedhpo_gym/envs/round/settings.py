@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import Range, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
-from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, MAX_LOSS, Objective
+from fedhpo_gym.objectives import MAX_LOSS, Objective
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.systems import CourseHistory, Work
+from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
 
 MAX_ROUNDS: Final = 100_000
@@ -88,9 +88,6 @@ class RoundSettings:
                 f"`horizon` must be a multiple of rounds_per_step={self.rounds_per_step}, "
                 f"got {self.horizon}"
             )
-        self._check_names()
-
-    def _check_names(self) -> None:
         require_known("potential", self.potential, POTENTIALS)
         if not self.rewards:
             raise InvalidArgumentError("`rewards` must hold at least one name, got none")
@@ -145,23 +142,6 @@ def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple
             f"says how often a client trained, got {task.algorithm!r}; leave it out"
         )
     return tuple(found)
-
-
-def amounts(task: Task, work: Work, upload_bytes: float, download_bytes: float) -> Numbers:
-    """Return bytes, operations and joules of some work, as `AMOUNTS`; 0 where nobody knows."""
-    samples = work.samples_read
-    flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
-    known = task.system.knows_energy and not work.reports
-    energy_j = task.system.energy_j(work) if known else 0.0
-    return np.array([upload_bytes, download_bytes, flops, energy_j])
-
-
-def fall_of(objectives: Sequence[Objective], before: Numbers, after: Numbers) -> dict[str, Numbers]:
-    """Return by name what the (N,) errors of objectives have fallen by, from their values."""
-    return {
-        one.name: one.errors(before[:, column]) - one.errors(after[:, column])
-        for column, one in enumerate(objectives)
-    }
 
 
 RATE = "client_sample_rate"
@@ -239,33 +219,16 @@ class Controls:
             configuration.update({f"{name}@{client}": value for name, value in own.items()})
         return configuration
 
-    def work(
-        self,
-        configuration: Mapping[str, Value],
-        rounds: int,
-        sampled: NDArray[np.bool_],
-        num_samples: NDArray[np.integer] | None = None,
-        happened: CourseHistory | None = None,
-    ) -> Work:
-        """Return the work of some rounds of (clients,) sampled ones, which the system charges."""
-        rate = float(configuration[RATE])
-        return work_of(self._task, configuration, rounds, rate, sampled, num_samples, happened)
-
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions."""
         dearest: dict[str, Value] = {**self.default}
-        # The smaller its minibatches, the more steps a client takes.
-        dearest.update(
-            {d.name: d.low if self._dear_if_low(d) else d.high for d in self.space.dimensions}
-        )
+        # The smaller its minibatches, the more steps a client takes; the fewer clients train at
+        # once, the longer it takes until enough have reported.
+        low = ("batch_size", RATE) if self._task.asynchronous else ("batch_size",)
+        for d in self.space.dimensions:
+            dearest[d.name] = d.low if d.name.partition("@")[0] in low else d.high
         rate = float(dearest[RATE])
         return work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
-
-    def _dear_if_low(self, dimension: Dimension) -> bool:
-        # The fewer clients train at once, the longer it takes until enough have reported.
-        return dimension.name.partition("@")[0] == "batch_size" or (
-            self._task.asynchronous and dimension.name == RATE
-        )
 
 
 def _fixed(

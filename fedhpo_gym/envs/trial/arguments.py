@@ -20,7 +20,7 @@ from fedhpo_gym.backends import (
     make_backend,
 )
 from fedhpo_gym.core.checks import check_fields, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
 from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
@@ -160,16 +160,8 @@ class TrialArguments:
                     "`reward` must not be given where the reward is a vector, got "
                     f"{shown(self.reward)}; use the id without MO-"
                 )
-            return
-        if self.reward is not None and self.reward not in REWARDS:
-            raise unknown_name("reward", self.reward, REWARDS)
-        if self.reward_kind != "score":
-            check_reward(self.reward_kind, *given[1:])
-        elif given[1:] != (1.0, False):
-            raise InvalidArgumentError(
-                "`reward_discount` and `reward_per_cost` change reward='improvement' only, got "
-                "reward='score'; leave them out"
-            )
+        else:
+            check_reward(self.reward_kind, *given[1:], known=REWARDS)
 
     def _check_instances(self) -> None:
         if self.instances is None:
@@ -198,14 +190,6 @@ class TrialArguments:
     def backend_options(self) -> dict[str, Any]:
         given = {name: getattr(self, name) for name in OPTIONS}
         return {name: value for name, value in given.items() if value is not None}
-
-    def open_instances(self) -> tuple[Backend, ...]:
-        """Open what answers in the episodes of each instance; nothing where none are asked for."""
-        if self.instances is None:
-            return ()
-        fixed = {"alpha": self.alpha, "preprocessing": self.preprocessing}
-        given = {name: value for name, value in fixed.items() if value is not None}
-        return open_instances(self.variant, self.backend_name, self.instances, given)
 
     @property
     def chosen_objectives(self) -> tuple[str | Objective, ...]:
@@ -270,10 +254,13 @@ class TrialArguments:
 
     def open(self) -> TrialSetup:
         """Open what answers, and return what is asked of it."""
-        instances, options = self.open_instances(), self.backend_options
-        backend = instances[0] if instances else None
-        if backend is None:
-            backend = make_backend(self.backend_name, self.variant, seed=self.seed, **options)
+        name, options, instances = self.backend_name, self.backend_options, tuple[Backend, ...]()
+        if self.instances is None:
+            backend = make_backend(name, self.variant, seed=self.seed, **options)
+        else:
+            fixed = chosen_options(self, ("alpha", "preprocessing"))
+            instances = open_instances(self.variant, name, self.instances, fixed)
+            backend = instances[0]
         setup = TrialSetup.of(
             backend.task,
             backend,

@@ -17,11 +17,10 @@ from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.core.checks import as_number, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
-from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
-from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Numbers, Trial, TrialProcess
+from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -201,7 +200,7 @@ class TrialEnv(DrawnEnv):
     def trials(self) -> tuple[Trial, ...]:
         for handle, action, values, elapsed_s, best in self._steps.since(len(self._trials)):
             number = len(self._trials) + 1
-            configuration, fidelity = self._process.query_of(handle)
+            configuration, fidelity = self._process.source.query(handle)
             named = dict(zip(self.setup.objective_names, values.tolist(), strict=True))
             self._trials.append(
                 Trial(number, configuration, fidelity, action.copy(), named, elapsed_s, best)
@@ -250,8 +249,7 @@ class TrialEnv(DrawnEnv):
         self._ready = True
         if self.render_mode == "human":
             self.render()
-        first = observation.empty(self.task, self.setup.observation_space)
-        return {**first, **self._process.seen_of_instance(0)}, self.describe()
+        return self._layout.views(self._process.frame[0].copy()), self.describe()
 
     def describe(self) -> Info:
         """Return what `reset` says: where the numbers of the coming episode come from."""
@@ -390,9 +388,6 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._known_optima: dict[int, float] = {}
         self._optima = np.full(self.num_envs, self._optimum(0))
         self._remaining = self.layout.columns["remaining_budget"].start
-        self._first = np.zeros(self.layout.size, dtype=np.float32)
-        self.layout.fill(self._first, observation.empty(setup.task, setup.observation_space))
-        self._first[self._remaining] = 1.0
 
     def close_extras(self, **_: Any) -> None:
         for part in self.setup.parts:
@@ -439,8 +434,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         self._potentials[where] = 0.0
         if self.setup.instances:
             self._optima[where] = [self._optimum(index) for index in where.tolist()]
-        self._frame[where] = self._first
-        self._process.show_instances(self._frame)
+        self._frame[where, self._remaining] = 1.0
 
     def _optimum(self, index: int) -> float:
         number = self._process.instance(index)
@@ -462,15 +456,11 @@ class TrialVectorEnv(BatchedVectorEnv):
             info["penalty"] = self._penalty.of(scores)
             info["score"] = rewards = scores[:, 0] - info["penalty"]
         if self._incumbent is not None:
-            rewards = self._reward(self._incumbent, numbers)
+            before, best = self._potentials, state.best_numbers
+            values = self._process.values(best)[:, 0]
+            self._potentials = self._incumbent.potential(values, best[:, VIOLATION])
+            rewards = self._incumbent.rewards(
+                before, self._potentials, numbers[:, TIME_S], state.elapsed_s, self._optima
+            )
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return StepOutcome(rewards, left <= 0.0, never, info)
-
-    def _reward(self, kind: IncumbentValue, numbers: Numbers) -> NDArray[np.float64]:
-        before = self._potentials
-        best = self._process.episodes.best_numbers
-        values = self._process.values(best)[:, 0]
-        self._potentials = kind.potential(values, best[:, VIOLATION])
-        elapsed_s = self._process.episodes.elapsed_s
-        times_s = numbers[:, TIME_S]
-        return kind.rewards(before, self._potentials, times_s, elapsed_s, self._optima)

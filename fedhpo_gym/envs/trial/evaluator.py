@@ -23,10 +23,9 @@ from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Indices, Layout, Mask
 from fedhpo_gym.evaluation.multi_objective import read_constraints
-from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM, Noise, clients_evaluated
+from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
-from fedhpo_gym.space import Value
 
 TIME_S, ROUNDS, ERROR, SHOWN, VIOLATION, SCORES = range(6)
 """Columns of the numbers: simulated seconds and rounds, unclipped error of the first objective, the
@@ -40,9 +39,6 @@ class ScoredRows:
 
     seen: NDArray[np.float32]
     numbers: NDArray[np.float64]
-
-    def take(self, rows: NDArray[np.integer]) -> ScoredRows:
-        return ScoredRows(self.seen.take(rows, axis=0), self.numbers.take(rows, axis=0))
 
 
 class Scorer:
@@ -165,10 +161,10 @@ class Evaluator:
         known = self._all_rows(len(queries)) if self.has_cells else None
         if known is None:
             return self._score(self.columns(queries), rngs)
-        found = known.take(queries)
+        numbers = known.numbers.take(queries, axis=0)
         if rngs is None:
-            return found
-        return self._score(self.columns(queries), rngs, found.numbers)
+            return ScoredRows(known.seen.take(queries, axis=0), numbers)
+        return self._score(self.columns(queries), rngs, numbers)
 
     def _score(
         self,
@@ -330,16 +326,12 @@ class TrialSource:
         if number not in self._queries:
             if len(self._queries) >= MOST_QUERIES:
                 self._queries.clear()
-            self._queries[number] = self._query_at(number)
+            space = self._setup.search_space
+            at = np.unravel_index(number, space.grid_shape)
+            pairs = zip(space.dimensions, at, strict=True)
+            self._queries[number] = self._setup.query({d.name: d.grid[i] for d, i in pairs})
         configuration, fidelity = self._queries[number]
         return {**configuration}, fidelity
-
-    def _query_at(self, cell: int) -> CheckedQuery:
-        values: dict[str, Value] = {}
-        for dimension in reversed(self._setup.search_space.dimensions):
-            cell, position = divmod(cell, len(dimension.grid))
-            values[dimension.name] = dimension.grid[position]
-        return self._setup.query(values)
 
 
 class TrialStreams:
@@ -388,33 +380,17 @@ def noisy_values(
     bounds = np.array([metric.bounds for metric in setup.task.metrics])
     heard = noise.apply(evaluations, rngs, bounds)
     values = np.where(setup.reads_clients, values_of(setup.objectives, heard, spent), truth)
-    if noise.private:
-        values = _private(setup, noise, values, heard, rngs)
+    if noise.private and setup.reads_clients.any():
+        told = np.flatnonzero(setup.reads_clients)
+        objectives = [setup.objectives[i] for i in told]
+        number = noise.evaluations or EVALUATIONS
+        noisy = noise.private_values(objectives, values[:, told], heard, number, rngs)
+        # Those of courses that diverged stay the worst.
+        values[:, told] = np.where(heard.has_diverged[:, None], values[:, told], noisy)
     entries = observation.measure(setup.task, heard, spent.privacy)
     if noise.withholds:
         entries.update(_told(setup, values))
     return values, entries
-
-
-def _private(
-    setup: TrialSetup,
-    noise: Noise,
-    values: Numbers,
-    heard: Evaluations,
-    rngs: Sequence[np.random.Generator],
-) -> Numbers:
-    """Return values with Laplace noise, clipped; those of courses that diverged stay the worst."""
-    clients, objectives = clients_evaluated(heard), setup.objectives
-    found = values.copy()
-    told = np.flatnonzero(setup.reads_clients).tolist()
-    if not told:
-        return found
-    each = np.stack([objectives[i].sensitivity(clients) for i in told], axis=1)  # type: ignore[misc]
-    added = noise.laplace(each, noise.evaluations or EVALUATIONS, rngs)
-    for column, i in enumerate(told):
-        noisy = np.clip(values[:, i] + added[:, column], *objectives[i].bounds)
-        found[:, i] = np.where(heard.has_diverged, values[:, i], noisy)
-    return found
 
 
 def _told(setup: TrialSetup, values: Numbers) -> dict[str, Numbers]:

@@ -25,7 +25,7 @@ from fedhpo_gym.envs.trial.evaluator import (
 )
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
-from fedhpo_gym.envs.trial.observation import TUNING, is_counted
+from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.vector import Indices, Layout, Mask, columns_of
 from fedhpo_gym.evaluation.multi_objective import is_better
@@ -106,15 +106,17 @@ class TrialProcess:
     def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
         self.setup = setup
         self.frame = frame
+        self._first = np.zeros(layout.size, dtype=np.float32)
+        layout.fill(self._first, empty(setup.task, setup.observation_space))
         number = len(frame)
         self._prices = Prices(setup.task)
         self._scorer = Scorer(setup, layout)
         trials = np.zeros(number, np.int64)
         freeze_thaw = setup.freeze_thaw
         self._draws = TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
-        self._source = TrialSource(setup, layout, number, self._draws)
+        self.source = TrialSource(setup, layout, number, self._draws)
         self.scores = self._scorer.scores
-        self.episodes = Episodes.start(number, self._scorer.width, self._source.handle_type)
+        self.episodes = Episodes.start(number, self._scorer.width, self.source.handle_type)
         self.episodes.trials = trials  # the draws follow this array
         self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
         self._shown = layout.columns.get("instance", slice(0, 0))
@@ -139,25 +141,20 @@ class TrialProcess:
         if self._draws is not None and keys is not None:
             self._draws.restart(where, keys)
         self.episodes.restart(where)
-        self._source.restart(where)
+        self.source.restart(where)
         if self._tuning is not None:
             self._tuning.restart(where)
         if instances:
-            self._source.instance[where] = instances
+            self.source.instance[where] = instances
+        self.frame[where] = self._first
+        self._show_instances()
 
-    def show_instances(self, frame: NDArray[np.float32]) -> None:
-        """Write into (N, layout.size) observations what is known of the instances."""
+    def _show_instances(self) -> None:
         if len(self._statistics):
-            frame[:, self._shown] = self._statistics[self._source.instance]
+            self.frame[:, self._shown] = self._statistics[self.source.instance]
 
     def instance(self, index: int) -> int:
-        return int(self._source.instance[index])
-
-    def seen_of_instance(self, index: int) -> dict[str, NDArray[np.float32]]:
-        """Return the entry of an episode's observations that says what its instance is, if any."""
-        if not len(self._statistics):
-            return {}
-        return {"instance": self._statistics[self.instance(index)].copy()}
+        return int(self.source.instance[index])
 
     def part(self, index: int) -> TrialSetup:
         return self.setup.parts[self.instance(index)]
@@ -181,15 +178,19 @@ class TrialProcess:
     ) -> Numbers:
         """Evaluate one of (N, n) actions per episode; return (N, columns) what they brought."""
         state, frame = self.episodes, self.frame
-        handles, numbers = self._source.answer(actions, active, frame)
+        handles, numbers = self.source.answer(actions, active, frame)
         better = state.add(handles, numbers, ends_s, constrained=bool(self.setup.constraints))
         if len(better):
             own = self.setup.search_space.canonical(actions[better].astype(np.float32))
             self._actions[better] = np.clip(own, -1.0, 1.0)
         frame[:, self._incumbent] = self._actions
         if self._tuning is not None:
-            self._count(self._tuning, active)
-        self.show_instances(frame)
+            for index in np.flatnonzero(active).tolist():
+                rounds = int(numbers[index, ROUNDS])
+                query = self.source.query(handles[index])
+                self._tuning.end(index, self.part(index).task, query, rounds)
+            frame[:, self._tuned] = self._tuning.vectors
+        self._show_instances()
         value = np.maximum(state.best_numbers[:, SHOWN], self._least_value)
         past = zip(self._past, (state.elapsed_s, state.trials, value), self._most, strict=True)
         for column, number, most in past:
@@ -200,14 +201,6 @@ class TrialProcess:
         """Count what a trial spends of privacy that begins now and ends at a later step."""
         if self._tuning is not None:
             self._tuning.begin(index, self.part(index).task, query, rounds)
-
-    def _count(self, ledger: TuningLedger, active: Mask) -> None:
-        """Take the end of a trial of every active episode into the privacy that they spend."""
-        state = self.episodes
-        for index in np.flatnonzero(active).tolist():
-            query, rounds = self.query_of(state.handles[index]), state.numbers[index, ROUNDS]
-            ledger.end(index, self.part(index).task, query, int(rounds))
-        self.frame[:, self._tuned] = ledger.vectors
 
     def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
         """Return the (B,) values and violations of all trials that an episode can ask for."""
@@ -220,10 +213,6 @@ class TrialProcess:
             )
         truth = part.truth
         return truth.values[:, 0], truth.violations
-
-    def query_of(self, handle: Any) -> CheckedQuery:
-        """Return the configuration and the fidelity that a handle of `episodes` stands for."""
-        return self._source.query(handle)
 
     def values(self, numbers: Numbers) -> Numbers:
         """Return the (..., objectives) values in (..., columns) numbers."""
@@ -248,12 +237,12 @@ class TrialProcess:
         """Return the `info` of an episode's last step as plain data."""
         state, numbers = self.episodes, self.episodes.numbers[index]
         noisy = self.setup.noise is not None
-        configuration, fidelity = self.query_of(state.handles[index])
+        configuration, fidelity = self.source.query(state.handles[index])
         rounds = int(numbers[ROUNDS])
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
-            best_configuration, best_fidelity = self._source.query(state.best[index])
+            best_configuration, best_fidelity = self.source.query(state.best[index])
         names, found = self._metric_names, numbers[self._scorer.details].tolist()
         return {
             "trial": int(state.trials[index]),
@@ -307,9 +296,9 @@ class TrialProcess:
         if self.setup.instances:
             known = [TrialInstance.of(one) for one in self.setup.instances]
             info["instance"] = {
-                "index": self._source.instance,
-                "alpha": np.array([one.alpha for one in known])[self._source.instance],
-                "seed": np.array([one.seed for one in known])[self._source.instance],
+                "index": self.source.instance,
+                "alpha": np.array([one.alpha for one in known])[self.source.instance],
+                "seed": np.array([one.seed for one in known])[self.source.instance],
             }
         if names:
             said = self._details()
@@ -317,7 +306,7 @@ class TrialProcess:
         return info
 
     def _details(self) -> dict[str, Any]:
-        pairs = [self._source.query(handle) for handle in self.episodes.handles]
+        pairs = [self.source.query(handle) for handle in self.episodes.handles]
         details, names = self.episodes.numbers[:, self._scorer.details], self._metric_names
         return {
             "configuration": columns_of([configuration for configuration, _ in pairs]),

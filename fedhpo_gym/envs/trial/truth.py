@@ -88,7 +88,9 @@ class Truth:
 
     def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the regret of (n, dimensions) actions; infinite where constraints are not kept."""
-        values = values_of_queries(self._setup, self._setup.columns(actions))
+        return self._regret(values_of_queries(self._setup, self._setup.columns(actions)))
+
+    def _regret(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         is_feasible = self._setup.violations(values) == 0
         return np.where(is_feasible, self.regret(values[:, 0]), np.inf)
 
@@ -151,9 +153,9 @@ class Truth:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return regret and relative regret of configurations, (n,); inf and 1 where infeasible."""
         values = self.values_at(configurations)
+        relative = self.relative_regret(values[:, 0])
         is_feasible = self._setup.violations(values) == 0
-        regret = np.where(is_feasible, self.regret(values[:, 0]), np.inf)
-        return regret, np.where(is_feasible, self.relative_regret(values[:, 0]), 1.0)
+        return self._regret(values), np.where(is_feasible, relative, 1.0)
 
     def regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return how far values of the first objective are from the best one; 0 is the optimum."""
@@ -384,7 +386,7 @@ def _at_the_top(lattice: TrialSetup) -> Columns:
     cells = np.arange(size)
     if size > MAX_QUERIES:
         cells = np.sort(stream(0, "truth_top").choice(size, MAX_QUERIES, replace=False))
-    columns = Queries(top, cells, {}).columns(np.arange(len(cells)))
+    columns = top.columns_at(cells)
     # What is fixed stays: an environment of round 27 cannot ask for the last one.
     return {**columns, **{name: np.full(len(cells), v) for name, v in lattice.fixed.items()}}
 

@@ -19,7 +19,7 @@ from fedhpo_gym.envs.arguments import from_names
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.settings import Controls
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.tasks import get_task, round_system
+from fedhpo_gym.tasks import get_task, round_system, work_of
 
 SAMPLES = np.array([[40, 5, 5], [100, 10, 10]])
 """Of two clients, in three splits."""
@@ -282,8 +282,9 @@ def test_the_slowest_sampled_client_is_charged(per_client: bool) -> None:
     everybody = np.ones(5, np.bool_)
     without = everybody.copy()
     without[3] = False
+    rate = float(configuration["client_sample_rate"])
     slow, fast = (
-        HETERO.system.cost(controls.work(configuration, 1, sampled)).computation_s
+        HETERO.system.cost(work_of(HETERO, configuration, 1, rate, sampled)).computation_s
         for sampled in (everybody, without)
     )
     assert slow == pytest.approx(4 * fast)
@@ -306,10 +307,10 @@ def test_what_is_not_active_has_no_value_and_costs_nothing() -> None:
         seen = set()
         for action in np.random.default_rng(0).uniform(-1, 1, (20, len(free))):
             found = controls.decode(action.astype(np.float32))
-            rate = found.pop("client_sample_rate")
+            rate = float(found.pop("client_sample_rate"))
             assert task.space.validate(found) == found
             assert tuple(name for name in found if name in task.architecture[1:]) == shape
-            work = controls.work({**found, "client_sample_rate": rate}, 1, np.ones(64, np.bool_))
+            work = work_of(task, found, 1, rate, np.ones(64, np.bool_))
             assert work.num_parameters == task.parameters_of(found)
             seen.add(found["server_optimizer"])
         assert seen == {"none", "sgd", "adam", "yogi"}
