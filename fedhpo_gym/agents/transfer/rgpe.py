@@ -18,8 +18,10 @@ def ranking_losses(predicted: Array, scores: Array, against: Array) -> Array:
     out.
     """
     below = scores[:, None] < scores
-    wrong = (predicted[..., :, None] < against[..., None, :]) != below
-    return np.asarray((wrong & (below | below.T)).sum(axis=(-2, -1)))
+    less = (predicted[..., :, None] < against[..., None, :]).reshape(*predicted.shape[:-1], -1)
+    # A pair is wrong where it is not below but should be, or is but should not: sums of products.
+    should = (below.T.astype(np.float32) - below).ravel()
+    return np.asarray(np.count_nonzero(below) + less.astype(np.float32) @ should)
 
 
 def weights_of(losses: Array) -> Array:
@@ -51,10 +53,10 @@ class RankingEnsemble(process.EnsembleSearch):
         drawn = mean[:, None] + deviation[:, None] * noise[:-1]
         around, spread = model.leave_one_out()
         losses = [
-            ranking_losses(drawn, own.scores, drawn),
-            ranking_losses(around + spread * noise[-1], own.scores, model.targets)[None],
+            *(ranking_losses(one, own.scores, one) for one in drawn),
+            ranking_losses(around + spread * noise[-1], own.scores, model.targets),
         ]
-        weights = weights_of(np.concatenate(losses))
+        weights = weights_of(np.array(losses))
         used = np.flatnonzero(weights[:-1])
         parts = [self.deviations(candidates, used), model.deviation(candidates)[None]]
         spread = np.sqrt(weights[[*used, -1]] ** 2 @ np.concatenate(parts) ** 2)
