@@ -112,7 +112,7 @@ def _pool_row(env_id: str, data: MetaData) -> tuple[str, ...]:
     except MissingDataError:
         found = "none yet: `pip install ./data`"
     pool = str(data.card["pool"])
-    return env_id, f"{min(clients)}-{max(clients)}", str(len(data.space)), pool, "50 trials", found
+    return env_id, f"{min(clients)}-{max(clients)}", str(len(data.space)), pool, "–", found
 
 
 def backends_of(env_id: str) -> Collection[str]:
