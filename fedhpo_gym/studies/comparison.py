@@ -192,8 +192,11 @@ def _beforehand(plans: Sequence[Plan], folder: Path, workers: int) -> str:
     for cell in logged:
         if cell["status"] == "done":
             by_agent.setdefault(cell["plan"]["agent"], []).append(float(cell["seconds"]))
-    parts = {"problem": "id", "agent": "agent", "seed": "seed"}.items()
-    sizes = [counted(len({getattr(plan, name) for plan in plans}), word) for word, name in parts]
+    sizes = [
+        counted(len({(plan.id, str(plan.kwargs.get("instances"))) for plan in plans}), "problem"),
+        counted(len({plan.agent for plan in plans}), "agent"),
+        counted(len({plan.seed for plan in plans}), "seed"),
+    ]
     counts = f"{counted(len(plans), 'run')}: {' x '.join(sizes)}"
     counts += "".join(f"; {', '.join(who)} {words}" for words, who in _fidelities(plans).items())
     left = [plan for plan in plans if _key(plan) not in there]

@@ -79,6 +79,8 @@ def make_plans(request: Request) -> list[Plan]:
         raise InvalidArgumentError(
             f"`agents` must name each agent once, got {', '.join(request.agents)}"
         )
+    for name in {"fidelity", "backend"} & {*request.arguments}:
+        raise InvalidArgumentError(f"`{name}` must be given by `--{name}`, not by `--set`")
     pairs = list(product(dict.fromkeys(map(resolve_id, request.ids)), request.agents))
     for env_id, agent in pairs:
         _check_agent(agent, env_id)
@@ -100,9 +102,11 @@ def _by_task(env_id: str, request: Request) -> list[Request]:
         return [request]
     # Agents are judged on meta-test, and all of them act in coordinates.
     given = {"instances": "test", "actions": "coordinates", **request.arguments}
+    if request.fidelity:
+        given["fidelity"] = dict(request.fidelity)
     with closing(make_environment(env_id, given)) as env:
         tasks: Sequence[str] = env.get_wrapper_attr("instances")
-    return [replace(request, arguments={**given, "instances": task}) for task in tasks]
+    return [replace(request, arguments={**given, "instances": one}, fidelity={}) for one in tasks]
 
 
 def _key(env_id: str, kwargs: Mapping[str, Any], request: Request) -> str | None:
@@ -132,7 +136,13 @@ def _check_trials(request: Request, agent: str, env_id: str) -> None:
     """Refuse what is for trials where there are none, and a start that the agent cannot share."""
     asked = {"simulated-workers": request.workers > 1, "shared-start": request.shared_start > 0}
     wanted = [name for name, is_asked in asked.items() if is_asked]
-    if wanted and kind_of_id(env_id) == "round":
+    kind = kind_of_id(env_id)
+    if request.workers > 1 and kind == "pool":
+        raise InvalidArgumentError(
+            f"`--simulated-workers` must be 1 for {env_id}, whose trials follow each other, got "
+            f"{request.workers}"
+        )
+    if wanted and kind == "round":
         raise InvalidArgumentError(
             f"`--{wanted[0]}` is for trials, but the rounds of a course follow each other in "
             f"{env_id}; use its id without DAC"
@@ -152,7 +162,7 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     own = {"backend": request.backend, "budget_s": request.budget_s}
     kwargs |= {name: value for name, value in own.items() if value is not None}
     for name, value in request.arguments.items():
-        if name in kwargs or name in ("fidelity", "backend"):
+        if name in kwargs:
             raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
         kwargs[name] = value
     with closing(make_environment(env_id, kwargs)) as env:
@@ -189,6 +199,11 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
 def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return what every trial of an agent has: all but what it chooses by itself."""
     own = agent_class(agent).fidelity
+    if own is not None and own not in space.names:
+        raise InvalidArgumentError(
+            f"`--agent {agent}` must act where trials have a {own!r} to choose, but here all have "
+            "the same; leave the agent out"
+        )
     if own is not None and asked.get(own, FREE) != FREE:
         raise InvalidArgumentError(
             f"`--fidelity` must leave {own!r} to {agent!r}, which chooses it, got "

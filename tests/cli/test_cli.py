@@ -129,7 +129,7 @@ def test_an_interrupted_call_leaves_whole_records_and_resumes(
         (["--fidelity", "rounds=5"], "Unknown fidelity 'rounds'. Did you mean 'round'?"),
         (["--fidelity", "round"], "`--fidelity` must be of the form name=value, got 'round'"),
         (["--set", "vector=true", "--set", "vector=false"], "`--set` names 'vector' twice"),
-        (["--set", "backend=raw"], "`backend` is given twice"),
+        (["--set", "backend=raw"], "`backend` must be given by `--backend`"),
         (["--set", "colour=red"], "takes no argument 'colour'"),
         (["--agent", "hyperband", "--fidelity", "client_sample_rate=free"], "nothing free but"),
         (["--agent", "fedex"], "`--agent fedex` must act in round environments, `FedHPO-DAC-"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -130,7 +131,10 @@ class PoolEnv(DrawnEnv):
         """What can be reached, where `instances` are one task."""
         return truth_of(self.setup)
 
-    full_truth = truth
+    @property
+    def full_truth(self) -> PoolTruth:
+        """The same at full fidelity, whatever trials have."""
+        return truth_of(PoolSetup(self.setup.data, replace(self.setup.arguments, fidelity=None)))
 
     def candidates(self) -> NDArray[np.float32] | None:
         """Return the (c, d) coordinates of configurations that were not tried; None for any."""

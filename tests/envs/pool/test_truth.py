@@ -59,7 +59,9 @@ def test_the_truth_is_of_one_task_without_constraints() -> None:
 
 def test_each_task_is_a_problem_of_a_study(tmp_path: Path) -> None:
     data = open_meta_data("LR")
-    plans = make_plans(Request([ID], ["random", "gp"], seeds=2, arguments={"trials": 4}))
+    low = {"round": data.rounds[0]}  # regret is of full fidelity all the same
+    arguments = {"trials": 4}
+    plans = make_plans(Request([ID], ["random", "gp"], 2, fidelity=low, arguments=arguments))
     tasks = [data.names[i] for i in data.where("test")]
     assert sorted({plan.kwargs["instances"] for plan in plans}) == sorted(tasks)
     assert len(plans) == 4 * len(tasks)
@@ -76,9 +78,12 @@ def test_each_task_is_a_problem_of_a_study(tmp_path: Path) -> None:
         assert problem.known is not None
         assert problem.known.best == lowest[problem.kwargs["instances"]]
     _, record = records[0]
-    losses = [step.objectives["val_loss"] for step in record.steps]
-    expected = np.minimum.accumulate(losses) - lowest[record.header.kwargs["instances"]]
-    np.testing.assert_allclose(regret_of(record).regret, expected, atol=1e-15)
+    name = record.header.kwargs["instances"]
+    truth = fedhpo_gym.truth(ID, instances=name, trials=4)
+    assert truth.fidelity["round"] == data.rounds[-1] > record.steps[0].fidelity["round"]
+    best = [record.steps[step.best_step - 1].configuration for step in record.steps]
+    expected = truth.values_at(best)[:, 0] - lowest[name]
+    np.testing.assert_array_equal(regret_of(record).regret, expected)
     assert replay(record) is None
 
 
@@ -95,3 +100,16 @@ def test_commands_know_the_ids(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0].split(" | ")[10] == f"{100 * near:.0f} %"
     assert main(["health", ID]) == 2
     assert f"fedhpo-gym difficulty {ID}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "asked", "said"),
+    [
+        ("hyperband", {}, "`--agent hyperband` must act where trials have a 'round'"),
+        ("random", {"workers": 2}, "`--simulated-workers` must be 1 for FedHPO-B-LR-v1"),
+        ("random", {"fidelity": {"round": 0}}, "`fidelity\\['round'\\]` must be one of"),
+    ],
+)
+def test_a_study_refuses_what_pools_do_not_have(agent: str, asked: Any, said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said):
+        make_plans(Request([ID], [agent], 1, arguments={"trials": 4}, **asked))
