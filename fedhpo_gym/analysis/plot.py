@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,8 +97,8 @@ def corners(at: Numbers, *values: Numbers) -> list[Numbers]:
 def looks_of(agents: Iterable[str]) -> Looks:
     """Return colour and line style of each agent: the same on every page, whoever else is on it.
 
-    Random search is grey. Agents of this package have places of their own, with settings in
-    parentheses the next free one of the same name; others follow in the order of their names.
+    Random search is grey. Agents of `ORDER` have places of their own, with settings in parentheses
+    the next free one of the same name; others have the first free place from one of their name on.
     """
     looks: dict[str, tuple[str, Any]] = {}
     places = [(colour, style) for style in (*STYLES, *DASHES) for colour in PAINTS]
@@ -106,7 +107,7 @@ def looks_of(agents: Iterable[str]) -> Looks:
         if agent == "random":
             looks[agent] = GREY, "-"
             continue
-        first = ORDER.index(known) if known in ORDER else len(ORDER)
+        first = ORDER.index(known) if known in ORDER else crc32(known.encode())
         turned = places[first % len(places) :] + places[: first % len(places)]
         looks[agent] = next((one for one in turned if one not in looks.values()), turned[0])
     return looks
