@@ -46,7 +46,12 @@ class Backend(ABC):
         self, task: Task, seed: int | None, space: SearchSpace, fidelity_space: SearchSpace
     ) -> None:
         self.task = task
-        self.seeds = task.seeds if seed is None else (_checked(seed),)
+        number = None if seed is None else as_integer(seed)
+        if seed is not None and (number is None or number < 0):
+            raise InvalidArgumentError(
+                f"`seed` must be a non-negative integer or None, got {seed!r}"
+            )
+        self.seeds = task.seeds if number is None else (number,)
         self.space = space
         self.fidelity_space = fidelity_space
 
@@ -135,10 +140,3 @@ class Backend(ABC):
 
 class StoredBackend(Backend):
     """A backend whose answers exist already: asking for all of them at once is cheap."""
-
-
-def _checked(seed: object) -> int:
-    number = as_integer(seed)
-    if number is not None and number >= 0:
-        return number
-    raise InvalidArgumentError(f"`seed` must be a non-negative integer or None, got {seed!r}")

@@ -373,9 +373,10 @@ def halton(count: int, dimensions: int) -> NDArray[np.float64]:
     1960), with an independent random permutation of the values of every digit (Braaten and Weller,
     1979; here all digits, trailing zeros included). More points begin with the same ones.
     """
-    return np.column_stack(
-        [_scrambled_radical_inverse(count, j, p) for j, p in enumerate(_primes(dimensions))]
-    )
+    # The n-th prime is at most n^2 + 1.
+    primes = [n for n in range(2, dimensions**2 + 2) if all(n % k for k in range(2, n))]
+    axes = enumerate(primes[:dimensions])
+    return np.column_stack([_scrambled_radical_inverse(count, axis, p) for axis, p in axes])
 
 
 def balanced(count: int, size: int) -> NDArray[np.int64]:
@@ -397,13 +398,3 @@ def _scrambled_radical_inverse(count: int, axis: int, base: int) -> NDArray[np.f
         coordinate += permutation[rest % base] * float(base) ** -(digit + 1)
         rest //= base
     return np.minimum(coordinate, np.nextafter(1.0, 0.0))
-
-
-def _primes(count: int) -> list[int]:
-    found: list[int] = []
-    number = 2
-    while len(found) < count:
-        if all(number % prime for prime in found):
-            found.append(number)
-        number += 1
-    return found

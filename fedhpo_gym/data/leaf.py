@@ -192,16 +192,15 @@ MANIFEST_REPAIR = "delete the folder and run `fedhpo-gym leaf-preprocess` again"
 
 def write_manifest(folder: Path, options: Mapping[str, Any], paths: Sequence[Path]) -> None:
     """Write the manifest of a folder: options, and hash, users and samples of each file."""
-    files = {path.relative_to(folder).as_posix(): _entry(path.read_bytes()) for path in paths}
+    files = {}
+    for path in paths:
+        content = path.read_bytes()
+        counts, digest = json.loads(content)["num_samples"], hashlib.sha256(content).hexdigest()
+        entry = {"sha256": digest, "users": len(counts), "samples": sum(counts)}
+        files[path.relative_to(folder).as_posix()] = entry
     path = folder / MANIFEST
     path.parent.mkdir()
     write_text(path, json.dumps({"options": options, "files": files}, indent=1) + "\n")
-
-
-def _entry(content: bytes) -> dict[str, Any]:
-    counts = json.loads(content)["num_samples"]
-    digest = hashlib.sha256(content).hexdigest()
-    return {"sha256": digest, "users": len(counts), "samples": sum(counts)}
 
 
 def check_names(files: Sequence[Path]) -> None:

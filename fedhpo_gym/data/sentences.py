@@ -64,7 +64,13 @@ class SentenceSource(PublishedSource):
         def make() -> Mapping[str, NDArray[Any]]:
             with reading(what, again(self.repair)):
                 split = self.split(place())
-            return self._arrays(split, vocabulary)
+            everything = [sentence for part in split.values() for sentence in part]
+            sizes = [len(part) for part in split.values()]
+            return {
+                "x": tokenize([text for text, _ in everything], vocabulary, self.max_len),
+                "y": np.array([label for _, label in everything], dtype=np.int64),
+                "split": np.repeat(np.array(list(split), dtype=np.int8), sizes),
+            }
 
         return cache.derived(f"{self.name}-{self.max_len}", [*files, vocabulary], make, self.repair)
 
@@ -80,17 +86,6 @@ class SentenceSource(PublishedSource):
     @abstractmethod
     def split(self, place: Folder) -> dict[int, list[Sentence]]:
         """Return the labelled sentences of each split (0, 1, 2) in a folder."""
-
-    def _arrays(
-        self, sentences: Mapping[int, list[Sentence]], vocabulary: Path
-    ) -> dict[str, NDArray[Any]]:
-        everything = [sentence for part in sentences.values() for sentence in part]
-        sizes = [len(part) for part in sentences.values()]
-        return {
-            "x": tokenize([text for text, _ in everything], vocabulary, self.max_len),
-            "y": np.array([label for _, label in everything], dtype=np.int64),
-            "split": np.repeat(np.array(list(sentences), dtype=np.int8), sizes),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

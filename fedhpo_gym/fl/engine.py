@@ -52,13 +52,13 @@ class CourseBatch:
         self._clients = next(iter(federations.values())).num_clients
         self._last: dict[int, NDArray[np.float32]] = {}
         self._needs: list[Needs] = []
-        self._courses: tuple[Course, ...] = ()
+        self.courses: tuple[Course, ...] = ()  # as they are configured now
         self._groups: list[Group] = []
         self._arrange(courses, [None] * len(courses))
 
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
         """Sort courses into groups; each starts from its state, or from its seed at round 0."""
-        self._courses = tuple(courses)
+        self.courses = tuple(courses)
         self._needs = [self._needs_of(course) for course in courses]
         members: dict[Key, list[int]] = defaultdict(list)
         for position, needed in enumerate(self._needs):
@@ -100,11 +100,6 @@ class CourseBatch:
             if state.last is not None:
                 self._last[position] = state.last
 
-    @property
-    def courses(self) -> tuple[Course, ...]:
-        """The courses, as they are configured now."""
-        return self._courses
-
     def advance(
         self,
         rounds: int,
@@ -113,9 +108,9 @@ class CourseBatch:
     ) -> Curves:
         """Train every course for some more rounds."""
         at = [r for r in range(1, rounds + 1) if evaluated is None or r in evaluated]
-        shape = (len(self._courses), len(at), self._clients, len(SPLITS), len(METRICS))
+        shape = (len(self.courses), len(at), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
-        size = (len(self._courses), rounds, self._clients)
+        size = (len(self.courses), rounds, self._clients)
         feedback = empty_feedback(size) if self._observe else None
 
         def train(group: Group) -> None:
@@ -129,14 +124,14 @@ class CourseBatch:
                     progress()
 
         self._trainers.for_each(self._groups, train)
-        diverged_at = np.zeros(len(self._courses), dtype=np.int64)
+        diverged_at = np.zeros(len(self.courses), dtype=np.int64)
         for group in self._groups:
             diverged_at[group.positions] = group.diverged_at
         return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
 
     def evaluate(self) -> NDArray[np.float32]:
         """Return (courses, clients, splits, metrics) of the models as they are."""
-        shape = (len(self._courses), self._clients, len(SPLITS), len(METRICS))
+        shape = (len(self.courses), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
 
         def measure(group: Group) -> None:
@@ -160,7 +155,7 @@ class CourseBatch:
 
     def sampled(self, rounds: int = 1) -> NDArray[np.bool_]:
         """Return (courses, clients): who will train in at least one of the next rounds."""
-        found = np.zeros((len(self._courses), self._clients), dtype=np.bool_)
+        found = np.zeros((len(self.courses), self._clients), dtype=np.bool_)
         for group in self._groups:
             for ahead in range(rounds):
                 found[group.positions] |= group.sampled(ahead)
@@ -170,9 +165,9 @@ class CourseBatch:
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
     ) -> None:
         """Change configurations; a course of another seed or shape begins again at round 0."""
-        if len(courses) != len(self._courses):
+        if len(courses) != len(self.courses):
             raise InvalidArgumentError(
-                f"`courses` must hold {len(self._courses)} courses, got {len(courses)}"
+                f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
             )
         if federations is not None:
             used = {course.seed for course in courses}  # the others are forgotten
@@ -185,7 +180,7 @@ class CourseBatch:
             kept = zip(self.snapshot(), same, strict=True)
             self._arrange(courses, [state if stays else None for state, stays in kept])
             return
-        self._courses, self._needs = tuple(courses), needed
+        self.courses, self._needs = tuple(courses), needed
         for group in self._groups:
             places = group.positions.tolist()
             group.configure([courses[p] for p in places], [needed[p] for p in places])
@@ -203,7 +198,7 @@ class CourseBatch:
 
     def snapshot(self) -> list[CourseState | None]:
         """Return the state of every course; `restore` goes back to it any number of times."""
-        states: list[CourseState | None] = [None] * len(self._courses)
+        states: list[CourseState | None] = [None] * len(self.courses)
         for group, row, position in self._places():
             states[position] = replace(group.get(row), last=self._last.get(position))
         return states

@@ -114,21 +114,19 @@ def _broken(family: str, precision: str) -> str:
 
 def advice() -> str:
     """Return what to do where courses have other bits beside others."""
-    state = {None: "there is none", True: "they are fixed", False: "they are not fixed"}[_fixed()]
+    try:
+        from fedhpo_gym.fl.precision import fixed
+    except ModuleNotFoundError:  # without torch
+        known = None
+    else:
+        known = fixed()
+    state = {None: "there is none", True: "they are fixed", False: "they are not fixed"}[known]
     return (
         f"Start again with the environment variable {SETTING}={STRICT}, or {SETTING}=COMPATIBLE, "
         f"which is slower, and unset what limits oneMKL, oneDNN or ATen (kernels of oneMKL: "
         f"{state}; {this_platform().get('settings', 'nothing is set')}); docs/processors.md says "
         "what is promised where."
     )
-
-
-def _fixed() -> bool | None:
-    try:
-        from fedhpo_gym.fl.precision import fixed
-    except ModuleNotFoundError:
-        return None
-    return fixed()
 
 
 def _in_company(
@@ -236,17 +234,6 @@ BERT_SIZE: Mapping[str, int] = {
 }
 
 
-def _small_bert() -> type[Model]:
-    from fedhpo_gym.fl.models.bert import BertTiny, Size
-
-    class SmallBert(BertTiny):
-        """The transformer with fewer of everything."""
-
-        size = Size(**BERT_SIZE)
-
-    return SmallBert
-
-
 @dataclass(frozen=True, eq=False)
 class Case:
     """Courses of one family that differ in all that decides how they are grouped."""
@@ -263,7 +250,14 @@ def make_case(family: str) -> Case:
     make, more, number = _FAMILIES[family]
     model = MODELS[family]
     if family == "BERT":
-        model = _small_bert()
+        from fedhpo_gym.fl.models.bert import BertTiny, Size
+
+        class SmallBert(BertTiny):
+            """The transformer with fewer of everything."""
+
+            size = Size(**BERT_SIZE)
+
+        model = SmallBert
     return Case(family, model, make(), tuple(_courses(more, number)))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core import files
 from fedhpo_gym.core.checks import as_number
-from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.systems.devices import DAY_S, FLASH_KB_PER_S, Availability, Devices, of_flash
 
 KILOBIT_BYTES: Final = 1024.0 / 8
@@ -182,10 +182,8 @@ def _reading(file: Path) -> Iterator[None]:
     again = "get it again from its publisher, or write it as JSON"
     try:
         yield
-    except FedHPOError as error:
-        if isinstance(error, DamagedDataError):
-            raise
-        raise DamagedDataError(f"{file} is not what it should be: {error}; {again}") from error
+    except DamagedDataError:
+        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(f"there is no file {file}; {again}") from error
     except OSError as error:

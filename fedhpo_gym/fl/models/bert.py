@@ -48,18 +48,18 @@ class Size:
             WORDS: (self.vocabulary, wide),
             "embeddings.position_embeddings.weight": (self.positions, wide),
             "embeddings.token_type_embeddings.weight": (2, wide),
-            **_norm("embeddings.LayerNorm", wide),
+            **_layer("embeddings.LayerNorm", wide),
         }
         for layer in range(self.layers):
             at = f"encoder.layer.{layer}."
             for name in ("self.query", "self.key", "self.value", "output.dense"):
-                shapes |= _linear(f"{at}attention.{name}", wide, wide)
-            shapes |= _norm(f"{at}attention.output.LayerNorm", wide)
-            shapes |= _linear(f"{at}intermediate.dense", self.inner, wide)
-            shapes |= _linear(f"{at}output.dense", wide, self.inner)
-            shapes |= _norm(f"{at}output.LayerNorm", wide)
-        shapes |= _linear("pooler.dense", wide, wide)
-        return shapes | _linear("classifier", num_classes, wide)
+                shapes |= _layer(f"{at}attention.{name}", wide, wide)
+            shapes |= _layer(f"{at}attention.output.LayerNorm", wide)
+            shapes |= _layer(f"{at}intermediate.dense", self.inner, wide)
+            shapes |= _layer(f"{at}output.dense", wide, self.inner)
+            shapes |= _layer(f"{at}output.LayerNorm", wide)
+        shapes |= _layer("pooler.dense", wide, wide)
+        return shapes | _layer("classifier", num_classes, wide)
 
 
 class BertTiny(TorchModel):
@@ -188,12 +188,8 @@ def _attend(heads: Sequence[Tensor], hidden: Tensor, drop: Dropout) -> Tensor:
     return drop(torch.softmax(scores, -1)) @ value
 
 
-def _linear(name: str, out: int, into: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
-
-
-def _norm(name: str, width: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+def _layer(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
 def _drawn(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,8 +24,6 @@ _aten: Any = torch.ops.aten
 
 class Layer:
     """One convolutional layer of one item, forward and backward, with channels last in memory."""
-
-    NAMES: ClassVar[tuple[str, ...]] = ("kernel", "scale", "shift")
 
     def __init__(self, own: Parameters, number: str, further: bool) -> None:
         self._own = own
@@ -54,7 +52,7 @@ class Layer:
         return pooled
 
     def backward(self, back: Tensor) -> tuple[Tensor | None, Parameters]:
-        """Return the gradients of the inputs and of the parameters in `NAMES`."""
+        """Return the gradients of the inputs and of the parameters that have one."""
         x, kernel, maps, normal, center, inverse, pooled, where = self._saved
         back = _aten.threshold_backward(back, pooled, 0)
         back = _aten.max_pool2d_with_indices_backward(
@@ -85,8 +83,8 @@ class Layer:
             1,
             [self._further, True, False],
         )
-        values = (kernels, scales, shifts)
-        return into, {n + self._number: v for n, v in zip(self.NAMES, values, strict=True)}
+        own = self._number
+        return into, {"kernel" + own: kernels, "scale" + own: scales, "shift" + own: shifts}
 
 
 def rows(maps: Tensor) -> Tensor:

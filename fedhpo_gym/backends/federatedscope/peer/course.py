@@ -177,18 +177,15 @@ class Course:
         while queue:  # the evaluation of the last round comes first
             self._runner._handle_msg(queue.popleft())
         while finished >= self._target:
-            self._stop()
+            kept = save_state()
+            self._back.release()
+            self._go.acquire()
+            restore_state(kept)
             if self._command is not None:
                 try:
                     self._result = self._command()
                 except Exception as error:  # noqa: BLE001 - the course goes on
                     self._error = error
-
-    def _stop(self) -> None:
-        kept = save_state()
-        self._back.release()
-        self._go.acquire()
-        restore_state(kept)
 
 
 def _runner(data: Any, server: Any, client: Any, config: Any) -> Any:
