@@ -26,14 +26,7 @@ NO_GUARANTEE: Final = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Incumbent validation loss of one agent over simulated time.
-
-    Attributes:
-        time_s: (T,) simulated seconds, increasing.
-        median: (T,) median over the runs.
-        lower: (T,) first quartile.
-        upper: (T,) third quartile.
-    """
+    """Quartiles over the runs of one agent, (T,) each, of the incumbent's validation loss."""
 
     time_s: NDArray[np.float64]
     median: NDArray[np.float64]
@@ -151,41 +144,12 @@ class ReferenceValues:
     volume_regret: Callable[[ScoredTrials], NDArray[np.float64]] | None = None
 
 
-@dataclass(frozen=True)
-class AgentResult:
-    """What the runs of one agent came to; None is what a foreign table does not say.
-
-    Attributes:
-        agent: name of the agent.
-        runs: number of runs.
-        val_loss: validation loss of the final incumbents.
-        test_loss: test loss of the final incumbents.
-        test_accuracy: test accuracy of the final incumbents.
-        trials: trials that fit into the budget.
-        regret: of what the runs recommend at their end; see docs/regret.md.
-        relative_regret: the same, over that of the median configuration; 1 is that or worse.
-        returned: sum of the rewards of a course that is tuned while it is trained.
-    """
-
-    agent: str
-    runs: int
-    val_loss: Summary | None
-    test_loss: Summary | None
-    test_accuracy: Summary | None
-    trials: Summary | None
-    regret: Summary | None = None
-    relative_regret: Summary | None = None
-    returned: Summary | None = None
-
-    @classmethod
-    def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
-        """Sum up the runs of one agent."""
-        found = {name: Summary.of(values) for name, values in finals(runs).items()}
-        return cls(agent, len(runs), **found)
-
-
 def finals(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """Return what each run came to, by the names of `AgentResult`; None is what nobody knows."""
+    """Return what each run came to; None is what nobody knows.
+
+    `returned` is the sum of the rewards of a course; regrets are of what a run recommends at its
+    end, all else of its final incumbent; `trials` fit into the budget.
+    """
     rows = []
     for run in runs:
         test, best, returned = run.trajectory.test, run.best, run.returned
@@ -222,10 +186,6 @@ class Problem:
     fingerprints: tuple[str, ...]
     runs: Mapping[str, tuple[Run, ...]]
     known: ReferenceValues | None = None
-
-    def results(self) -> tuple[AgentResult, ...]:
-        """Return the final results, one per agent."""
-        return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
         """Return each agent's curve, from when every run has a feasible incumbent."""
@@ -300,18 +260,8 @@ class Problem:
             last = np.append(one.time_s[1:] > one.time_s[:-1], True)[: len(one.time_s)]
             times, values = one.time_s[last], regret[last]
             changed = np.diff(values, prepend=np.inf) != 0
-            found.append(
-                Trajectory(
-                    line.problem,
-                    line.agent,
-                    line.seed,
-                    times[changed],
-                    values[changed],
-                    None,
-                    line.end_s,
-                    budget_s=line.budget_s,
-                )
-            )
+            changes = {"time_s": times[changed], "value": values[changed]}
+            found.append(replace(line, **changes, test=None, level=None, trial=None))
         return tuple(found)
 
     def winner(self) -> Run | None:
