@@ -10,71 +10,12 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-_FOLDER = Path(__file__).parent
-STYLE = (_FOLDER / "report.css").read_text(encoding="utf-8")
-PAGE = Template((_FOLDER / "report.html").read_text(encoding="utf-8"))
-
-ANSWER = Template("""<section id="$anchor">
-<h2>$verdict</h2>
-$rows
-<p class="meta">$legend</p>
-<details>
-<summary>How sure, tests, ranks and curves: $heading</summary>
-$words
-<div class="figures">
-$figures
-</div>
-$body
-</details>
-</section>
-""")
-
-FIGURE = Template("""<figure id="$anchor">
-$svg
-<figcaption><b>$title.</b> $caption</figcaption>
-</figure>
-""")
-
-TABLE = Template("""<h3>$title</h3>
-<p class="meta">$note</p>
-<div class="scroll">
-$table
-</div>
-""")
-
-SECTION = Template("""<details id="$anchor">
-<summary><b>$heading</b> <span class="meta">$short</span></summary>
-<p class="meta">$settings</p>
-<div class="figures">
-$figures
-</div>
-<h3>Final results</h3>
-<p class="meta">$note</p>
-<div class="scroll">
-$results
-</div>
-$best
-</details>
-""")
-
-UNFINISHED = Template("""<section id="unfinished">
-<h2>What did not finish</h2>
-<p>These runs left no record, so nothing above knows of them. An agent that fails where it would do
-badly looks better than it is.</p>
-<div class="scroll">
-$table
-</div>
-</section>
-""")
-
-BEST = Template("""<details>
-<summary>Best configuration</summary>
-<p>$winner</p>
-<div class="scroll">
-$configuration
-</div>
-</details>
-""")
+_FOLDER = Path(__file__).parent / "templates"
+STYLE = (_FOLDER / "style.css").read_text(encoding="utf-8")
+PAGE, ANSWER, FIGURE, TABLE, SECTION, UNFINISHED, BEST = (
+    Template((_FOLDER / f"{name}.html").read_text(encoding="utf-8"))
+    for name in ("page", "answer", "figure", "table", "section", "unfinished", "best")
+)
 
 
 _LATEX = {
@@ -91,6 +32,13 @@ class Cell:
     text: str
     value: float | int | None = None
     best: bool = False
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as comma-separated lines."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue()
 
 
 def number_cell(value: float | None, form: str) -> Cell:
@@ -138,12 +86,8 @@ class Table:
 
     def csv(self) -> str:
         """Return comma-separated lines; numbers have all their digits."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(self.header)
-        for row in self.rows:
-            writer.writerow([cell.text if cell.value is None else repr(cell.value) for cell in row])
-        return buffer.getvalue()
+        cells = ([c.text if c.value is None else repr(c.value) for c in row] for row in self.rows)
+        return csv_text([self.header, *cells])
 
     def latex(self) -> str:
         r"""Return a `tabular` for the package booktabs, and its caption as a comment."""
