@@ -96,8 +96,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     def lines(values: Curves, at: Numbers, words: tuple[str, str]) -> Callable[[Any], None]:
         def fill(axes: Any) -> None:
             for place, agent in enumerate(found.order):
-                line = {"where": "post", **_line(looks[agent], place)}
-                axes.step(at, values[agent], label=label(agent), **line)
+                axes.step(at, values[agent], label=label(agent), **_line(looks[agent], place))
             axes.set_xscale("log")
             plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
             finish(axes, *words, below=True)
@@ -202,7 +201,9 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
             axes.step(at, mean, label=label(agent), **line)
             for end in beyond[agent]:
                 axes.plot(end / seconds, rim, marker="^", color=colour, clip_on=False)
-        threshold = _threshold([band.mean for _, band in curves.values()])
+        # The axis turns from linear to logarithmic at the least final regret.
+        finals = [float(band.mean[-1]) for _, band in curves.values() if band.mean[-1] > 0]
+        threshold = max(min(finals, default=1e-3), 1e-6)
         axes.set_yscale("symlog", linthresh=threshold)
         axes.set_yticks([0.0, *log_ticks(min(threshold, rim / 10), rim)])
         plain_log(axes.yaxis)
@@ -370,14 +371,15 @@ def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
 
 
 def _line(look: tuple[str, Any], place: int) -> dict[str, Any]:
-    """Return the look of a line: those of the three leaders are strong."""
-    return {"color": look[0], "ls": look[1], "lw": 2.4 if place < LEADERS else 1.2}
+    """Return the look of a step function: those of the three leaders are strong."""
+    width = 2.4 if place < LEADERS else 1.2
+    return {"where": "post", "color": look[0], "ls": look[1], "lw": width}
 
 
 def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
     for place, agent in enumerate(found.order):
         band = found.regret[agent]
-        line = {"where": "post", **_line(looks[agent], place)}
+        line = _line(looks[agent], place)
         shade = {"step": "post", "color": looks[agent][0], "alpha": 0.15, "lw": 0}
         axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
         axes.step(found.fractions, band.mean, label=label(agent), **line)
@@ -428,12 +430,6 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
     axes.set_xticks(range(1, agents + 1))
     axes.yaxis.set_visible(False)
     axes.spines[["left", "right", "bottom"]].set_visible(False)
-
-
-def _threshold(means: list[Numbers]) -> float:
-    """Return where an axis turns from linear to logarithmic: at the least final regret."""
-    finals = [float(mean[-1]) for mean in means if len(mean) and mean[-1] > 0]
-    return max(min(finals, default=1e-3), 1e-6)
 
 
 def _band_columns(found: Comparison) -> dict[str, Numbers]:

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import volumes_known
-from fedhpo_gym.records.incumbents import Trajectory, ends, time_grid
+from fedhpo_gym.records.incumbents import Trajectory, ends
 from fedhpo_gym.records.record import Header
 from fedhpo_gym.records.runs import Course, ScoredTrials, at_full_level, volume_regret
 
+POINTS: Final = 400
+"""Times at which curves are known."""
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""
 LARGEST: Final = float(np.finfo(np.float32).max)
@@ -270,7 +273,12 @@ class Problem:
         return min(known, key=lambda run: run.trajectory.final, default=None)
 
     def _grid(self) -> NDArray[np.float64]:
-        return time_grid([run.trajectory for run in self.all_runs()])
+        """Return times from the first incumbent of a run to the end of the longest run."""
+        lines = [run.trajectory for run in self.all_runs()]
+        first = min((line.time_s[0] for line in lines if len(line.time_s)), default=None)
+        if first is None:
+            raise InvalidArgumentError(f"`runs` on {self.name} must hold an incumbent, got none")
+        return np.linspace(first, max(line.end_s for line in lines), POINTS)
 
     @property
     def is_course(self) -> bool:
