@@ -16,6 +16,8 @@ from fedhpo_gym.records.incumbents import FRACTIONS, Study, ends
 
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)
 """Shares of the budget at which ranks are tested."""
+PLACES = [min(int(np.searchsorted(FRACTIONS, one)), len(FRACTIONS) - 1) for one in BUDGETS]
+"""Where these are among `FRACTIONS`."""
 VALIDATION = "Validation loss of the final incumbent, as it was tried"
 FINAL = "Validation loss at the end of the course"
 RETURN = "Negative return of the course"
@@ -159,7 +161,7 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     over_time = np.stack(
         [stats.mean_ranks(by_time[:, :, t]) for t in range(by_time.shape[2])], axis=1
     )
-    at = [int(np.searchsorted(FRACTIONS, budget)) for budget in BUDGETS]
+    alike = [alike_on({a: study.final(p, a) for a in study.agents}) for p in study.problems]
     return Comparison(
         study=study,
         by_runs=by_runs,
@@ -172,12 +174,11 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
         means=on_means,
         runs=on_runs,
         means_at=tuple(
-            stats.critical_difference(by_time[:, :, min(t, len(FRACTIONS) - 1)], study.agents)
-            for t in at
+            stats.critical_difference(by_time[:, :, place], study.agents) for place in PLACES
         ),
         numbers=numbers,
         pairs=_pairs(study, order, means, runs),
-        alike=_alike(study),
+        alike={agent: tuple(row[agent] for row in alike) for agent in study.agents},
         measure=measure,
     )
 
@@ -215,11 +216,6 @@ def alike_on(runs: Mapping[str, stats.Numbers], alpha: float = 0.05) -> dict[str
     return {best: True} | {
         agent: bool(p >= alpha) for agent, p in zip(others, p_values.tolist(), strict=True)
     }
-
-
-def _alike(study: Study) -> dict[str, tuple[bool, ...]]:
-    rows = [alike_on({a: study.final(p, a) for a in study.agents}) for p in study.problems]
-    return {agent: tuple(row[agent] for row in rows) for agent in study.agents}
 
 
 def _numbers(
@@ -303,24 +299,20 @@ def _decided(found: Comparison) -> str:
     count = len(found.study.problems)
     where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
     if not _floor(len(found.pairs), count):
-        return f"{_told(found, found.means, runs=False)} {where}."
+        return f"{_told(found, found.means)} {where}."
     why = f"with {counted(count, 'problem')} no pair can reach 0.05"
     if found.runs is None or not found.by_runs:
         return f"Undecided between {_list(found.order)}: {why}, nor with so few runs."
     on = "their runs alone" if count > 1 else f"the runs {where} alone"
-    words = _told(found, found.runs, runs=True)
+    words = _told(found, found.runs)
     return f"Nothing is decided: {why}. By {on}: {words[0].lower()}{words[1:]}."
 
 
-def _told(found: Comparison, difference: stats.CriticalDifference, *, runs: bool) -> str:
+def _told(found: Comparison, difference: stats.CriticalDifference) -> str:
     first, *others = found.order
-    p_values = {
-        pair.agents[1]: (pair.p_runs if runs else pair.p_means)
-        for pair in found.pairs
-        if pair.agents[0] == first
-    }
-    alike = _not_beaten(first, found.pairs, difference, runs=runs)
-    worse = [f"{a} ({shown_p(p_values[a] or 0.0)})" for a in others if a not in alike]
+    beaten = _beaten(found, difference)
+    alike = [agent for agent in others if agent not in beaten]
+    worse = [f"{agent} ({shown_p(p_value)})" for agent, p_value in beaten.items()]
     behind = f"{_list(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
     if not alike:
         return f"Best is {first}; {behind}"
@@ -353,15 +345,14 @@ def between(interval: tuple[float, float] | None, form: str) -> str:
 @checked_types
 def certainty(found: Comparison) -> str:
     """Return a paragraph on the tests: what they give, and what they can give at best."""
-    first = found.order[0]
-    alike = {"on means over seeds": _not_beaten(first, found.pairs, found.means, runs=False)}
-    tests = [f"on means over seeds {shown_p(found.means.friedman.p_value)}"]
-    if found.runs is not None:
-        alike["on all runs"] = _not_beaten(first, found.pairs, found.runs, runs=True)
-        tests.append(f"on all runs {shown_p(found.runs.friedman.p_value)}")
-    words = []
-    for kind, names in alike.items():
-        beaten = [agent for agent in found.order[1:] if agent not in names]
+    first, *others = found.order
+    tests, words = [], []
+    for kind, difference in (("on means over seeds", found.means), ("on all runs", found.runs)):
+        if difference is None:
+            continue
+        tests.append(f"{kind} {shown_p(difference.friedman.p_value)}")
+        beaten = [*_beaten(found, difference)]
+        names = [agent for agent in others if agent not in beaten]
         if not beaten:
             words.append(f"{kind} {first} can be told from no other agent")
         elif not names:
@@ -382,17 +373,15 @@ def certainty(found: Comparison) -> str:
     )
 
 
-def _not_beaten(
-    first: str, pairs: Sequence[Pair], difference: stats.CriticalDifference, *, runs: bool
-) -> list[str]:
-    found = []
-    for pair in pairs:
-        if pair.agents[0] == first:
-            p_value = pair.p_runs if runs else pair.p_means
-            alike = p_value is None or p_value >= difference.alpha
-            if alike or difference.friedman.p_value >= difference.alpha:
-                found.append(pair.agents[1])
-    return found
+def _beaten(found: Comparison, difference: stats.CriticalDifference) -> dict[str, float]:
+    """Return the p-value of each agent that the tests, on means or runs, tell from the first."""
+    level, beaten = difference.alpha, {}
+    for pair in found.pairs:
+        p_value = pair.p_means if difference is found.means else pair.p_runs
+        is_sure = p_value is not None and max(p_value, difference.friedman.p_value) < level
+        if p_value is not None and is_sure and pair.agents[0] == found.order[0]:
+            beaten[pair.agents[1]] = p_value
+    return beaten
 
 
 def _problems(found: Comparison) -> str:
@@ -434,13 +423,13 @@ def summary_cell(summary: Summary | None, digits: int, best: bool = False) -> Ce
 
 
 def _finals(found: Comparison) -> Table:
-    study, rows = found.study, []
-    for problem in study.problems:
-        cells, place = [], study.problems.index(problem)
+    rows = []
+    for place, problem in enumerate(found.study.problems):
+        cells = [Cell(short(problem))]
         for agent in found.order:
-            summary = Summary.of(study.final(problem, agent))
+            summary = Summary.of(found.study.final(problem, agent))
             cells.append(summary_cell(summary, 4, found.alike[agent][place]))
-        rows.append([Cell(short(problem)), *cells])
+        rows.append(cells)
     return Table(
         "finals",
         "Final results",
@@ -452,19 +441,12 @@ def _finals(found: Comparison) -> Table:
 
 
 def _ranks(found: Comparison) -> Table:
-    places = [
-        min(int(np.searchsorted(found.fractions, b)), len(found.fractions) - 1) for b in BUDGETS
-    ]
     rows = [
-        [Cell(agent), *(number_cell(float(found.ranks[agent][place]), ".2f") for place in places)]
+        [Cell(agent), *(number_cell(rank, ".2f") for rank in found.ranks[agent][PLACES].tolist())]
         for agent in found.order
     ]
-    rows.append(
-        [
-            Cell("Friedman, p-value"),
-            *(number_cell(one.friedman.p_value, ".4f") for one in found.means_at),
-        ]
-    )
+    tests = [number_cell(one.friedman.p_value, ".4f") for one in found.means_at]
+    rows.append([Cell("Friedman, p-value"), *tests])
     return Table(
         "ranks",
         "Mean rank at several budgets",
@@ -478,14 +460,12 @@ def _ranks(found: Comparison) -> Table:
 def _pairs_table(found: Comparison) -> Table:
     rows = []
     for pair in found.pairs:
+        p_values = (pair.problems.p_value, pair.p_means, pair.p_runs, pair.p_nemenyi)
         rows.append(
             [
                 Cell(" and ".join(pair.agents)),
                 Cell(str(pair.problems)),
-                number_cell(pair.problems.p_value, ".4f"),
-                number_cell(pair.p_means, ".4f"),
-                number_cell(pair.p_runs, ".4f"),
-                number_cell(pair.p_nemenyi, ".4f"),
+                *(number_cell(p_value, ".4f") for p_value in p_values),
                 number_cell(pair.improvement, ".3f"),
                 Cell(between(pair.interval, ".3f") if pair.interval else "–"),
             ]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.comparison import Comparison, counted, shown_p
-from fedhpo_gym.analysis.page import Cell, Table
+from fedhpo_gym.analysis.page import Table
 from fedhpo_gym.analysis.plot import (
     INK,
     SIZE,
@@ -94,15 +94,25 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     }
 
     def lines(values: Curves, at: Numbers, words: tuple[str, str]) -> Callable[[Any], None]:
-        return lambda axes: _lines(axes, values, at, words, looks, found.order)
+        def fill(axes: Any) -> None:
+            for place, agent in enumerate(found.order):
+                axes.step(at, values[agent], label=label(agent), **_line(looks[agent], place))
+            axes.set_xscale("log")
+            plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
+            finish(axes, *words, below=True)
+
+        return fill
 
     def figure(
         name: str, words: tuple[str, str], fill: Callable[[Any], None], at: Numbers, values: Curves
     ) -> Figure:
-        columns = [at.tolist(), *(value.tolist() for value in values.values())]
-        rows = [[Cell(repr(v), v) for v in row] for row in zip(*columns, strict=True)]
-        numbers = Table(f"{prefix}-{name}", *words, ("at", *values), rows)
+        rows = zip(at.tolist(), *(value.tolist() for value in values.values()), strict=True)
+        numbers = Table.of_values(f"{prefix}-{name}", *words, ("at", *values), rows)
         return Figure(draw(numbers.name, fill, size), numbers)
+
+    kinds = [("means", found.means, "on means over seeds", "problem")]
+    if found.runs is not None:
+        kinds.append(("runs", found.runs, "on all runs", "run"))
 
     return (
         figure(
@@ -127,7 +137,10 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
             found.fractions,
             _band_columns(found),
         ),
-        *_differences(found, prefix),
+        *(
+            _difference(f"{prefix}-differences-{name}", kind, where, block)
+            for name, kind, where, block in kinds
+        ),
         figure(
             "profile",
             (
@@ -167,38 +180,36 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         agent: [line.end_s for line in lines if line.final > most + best]
         for agent, lines in problem.regret_lines().items()
     }
+    columns = {
+        agent: (at, band.mean, band.lower, band.upper, band.all_lower, band.all_upper)
+        for agent, (at, band) in curves.items()
+    }
     ends = [times[-1] for times, _ in curves.values()]
     highest = max((float(band.all_upper.max()) for _, band in curves.values()), default=1.0)
     rim = min(most, 1.05 * highest)
     unit, seconds = time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:
-        for agent, (times, band) in curves.items():
+        for agent, every in columns.items():
             colour, style = looks[agent]
             shade = {"step": "post", "color": colour, "lw": 0}
-            every = (band.mean, band.lower, band.upper, band.all_lower, band.all_upper)
-            at, mean, lower, upper, all_lower, all_upper = corners(times / seconds, *every)
+            times, mean, lower, upper, all_lower, all_upper = corners(*every)
+            at = times / seconds
             axes.fill_between(at, all_lower, all_upper, alpha=0.12, **shade)
             axes.fill_between(at, lower, upper, alpha=0.2, **shade)
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(at, mean, label=label(agent), **line)
             for end in beyond[agent]:
                 axes.plot(end / seconds, rim, marker="^", color=colour, clip_on=False)
-        threshold = _threshold([band.mean for _, band in curves.values()])
+        # The axis turns from linear to logarithmic at the least final regret.
+        finals = [float(band.mean[-1]) for _, band in curves.values() if band.mean[-1] > 0]
+        threshold = max(min(finals, default=1e-3), 1e-6)
         axes.set_yscale("symlog", linthresh=threshold)
         axes.set_yticks([0.0, *log_ticks(min(threshold, rim / 10), rim)])
         plain_log(axes.yaxis)
         axes.set_ylim(0, rim)
         finish(axes, f"simulated time ({unit})", axis, below=True)
 
-    rows = [
-        [Cell(agent), *(Cell(repr(v), v) for v in (t, m, lo, hi, all_lo, all_hi))]
-        for agent, (times, b) in curves.items()
-        for t, m, lo, hi, all_lo, all_hi in zip(
-            *(a.tolist() for a in (times, b.mean, b.lower, b.upper, b.all_lower, b.all_upper)),
-            strict=True,
-        )
-    ]
     head = ("agent", "time_s", "mean", "lower", "upper", "all_lower", "all_upper")
     caption = (
         f"Mean over seeds of {what}. Inner bands hold 95 % of bootstraps at each "
@@ -206,8 +217,17 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         f"{most:.3g} count as this, and a triangle at the rim marks one that ends there. "
         "The axis is linear near 0."
     )
-    size = (SIZE[0], TALL)
-    return Figure(draw(name, fill, size), Table(name, title, caption, head, rows))
+    numbers = Table.of_values(name, title, caption, head, _rows(columns))
+    return Figure(draw(name, fill, (SIZE[0], TALL)), numbers)
+
+
+def _rows(columns: Mapping[str, Sequence[Numbers]]) -> list[tuple[Any, ...]]:
+    """Return the rows of each agent's columns, its name before each."""
+    return [
+        (agent, *row)
+        for agent, own in columns.items()
+        for row in zip(*(column.tolist() for column in own), strict=True)
+    ]
 
 
 def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
@@ -267,7 +287,7 @@ def _attainment(
         finish(axes, first, second, below=True)
 
     rows = [
-        [Cell(agent), *(Cell(repr(v), v) for v in (share, *point))]
+        (agent, share, *point)
         for agent, by_share in surfaces.items()
         for share, points in by_share.items()
         for point in points.tolist()
@@ -280,7 +300,8 @@ def _attainment(
         "better on both axes; what is to be high is shown negative."
     )
     own = "-".join([name, *(str(column + 1) for column in pair)])
-    numbers = Table(own, title, caption, ("agent", "share of runs", first, second), rows)
+    head = ("agent", "share of runs", first, second)
+    numbers = Table.of_values(own, title, caption, head, rows)
     return Figure(draw(own, fill, (SIZE[0], TALL)), numbers)
 
 
@@ -326,29 +347,18 @@ def _schedule(
             show_window(axes, every)
         finish(axes, "round", in_words(what), below=True)
 
-    rows = [
-        [Cell(agent), Cell(repr(a), a), Cell(repr(v), v)]
-        for agent, (rounds, values) in lines.items()
-        for a, v in zip(rounds.tolist(), values.tolist(), strict=True)
-    ]
     title, caption = (
         f"{in_words(what).capitalize()} over rounds",
         "Of the first seed of each agent.",
     )
-    return Figure(draw(name, fill), Table(name, title, caption, ("agent", "round", what), rows))
+    numbers = Table.of_values(name, title, caption, ("agent", "round", what), _rows(lines))
+    return Figure(draw(name, fill), numbers)
 
 
 def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     """Draw the incumbents of every agent on one problem: median, and a band between quartiles."""
     curves = problem.curves()
-    rows = [
-        [Cell(agent), *(Cell(repr(v), v) for v in values)]
-        for agent, curve in curves.items()
-        for values in zip(
-            *(a.tolist() for a in (curve.time_s, curve.median, curve.lower, curve.upper)),
-            strict=True,
-        )
-    ]
+    columns = {a: (one.time_s, one.median, one.lower, one.upper) for a, one in curves.items()}
     caption = (
         "Median over seeds, and a band from the first to the third quartile. Lower is better; the "
         "first and worst incumbents may lie above the end of the axis."
@@ -356,34 +366,20 @@ def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     head = ("agent", "time_s", "median", "lower", "upper")
     what = "" if problem.is_course else "of the incumbent "
     title = f"Validation loss {what}over simulated time"
-    return Figure(draw_curves(curves, name, looks), Table(name, title, caption, head, rows))
-
-
-def _lines(
-    axes: Any,
-    values: Curves,
-    at: Numbers,
-    words: tuple[str, str],
-    looks: Looks,
-    order: Sequence[str],
-) -> None:
-    for agent, curve in values.items():
-        line = {"where": "post", **_line(looks[agent], order.index(agent))}
-        axes.step(at, curve, label=label(agent), **line)
-    axes.set_xscale("log")
-    plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
-    finish(axes, *words, below=True)
+    numbers = Table.of_values(name, title, caption, head, _rows(columns))
+    return Figure(draw_curves(curves, name, looks), numbers)
 
 
 def _line(look: tuple[str, Any], place: int) -> dict[str, Any]:
-    """Return the look of a line: those of the three leaders are strong."""
-    return {"color": look[0], "ls": look[1], "lw": 2.4 if place < LEADERS else 1.2}
+    """Return the look of a step function: those of the three leaders are strong."""
+    width = 2.4 if place < LEADERS else 1.2
+    return {"where": "post", "color": look[0], "ls": look[1], "lw": width}
 
 
 def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
     for place, agent in enumerate(found.order):
         band = found.regret[agent]
-        line = {"where": "post", **_line(looks[agent], place)}
+        line = _line(looks[agent], place)
         shade = {"step": "post", "color": looks[agent][0], "alpha": 0.15, "lw": 0}
         axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
         axes.step(found.fractions, band.mean, label=label(agent), **line)
@@ -393,34 +389,19 @@ def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
     finish(axes, BUDGET, "normalised regret", below=True)
 
 
-def _differences(found: Comparison, prefix: str) -> list[Figure]:
-    """Draw the critical differences on means and, where there are common seeds, on all runs."""
-    figures = [
-        _difference(found.means, f"{prefix}-differences-means", "on means over seeds", "problem")
-    ]
-    if found.runs is not None:
-        name = f"{prefix}-differences-runs"
-        figures.append(_difference(found.runs, name, "on all runs", "run"))
-    return figures
-
-
-def _difference(kind: CriticalDifference, name: str, where: str, block: str) -> Figure:
+def _difference(name: str, kind: CriticalDifference, where: str, block: str) -> Figure:
     caption = (
         f"Mean ranks over {counted(kind.blocks, block)}; 1 is best. A bar joins agents that "
         "Friedman's test, and Wilcoxon's with Holm's correction at 0.05, cannot tell apart. "
         f"Friedman: {shown_p(kind.friedman.p_value)}."
     )
-    rows = [
-        [Cell(agent), *(Cell(repr(v), v) for v in (rank, *row))]
-        for agent, rank, row in zip(
-            kind.agents, kind.ranks.tolist(), kind.p_values.tolist(), strict=True
-        )
-    ]
+    lines = zip(kind.agents, kind.ranks.tolist(), kind.p_values.tolist(), strict=True)
+    rows = [(agent, rank, *p_values) for agent, rank, p_values in lines]
     title = f"Critical differences, {where}"
     head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
     size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
     drawn = draw(name, lambda axes: draw_difference(axes, kind), size)
-    return Figure(drawn, Table(name, title, caption, head, rows))
+    return Figure(drawn, Table.of_values(name, title, caption, head, rows))
 
 
 def draw_difference(axes: Any, found: CriticalDifference) -> None:
@@ -449,12 +430,6 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
     axes.set_xticks(range(1, agents + 1))
     axes.yaxis.set_visible(False)
     axes.spines[["left", "right", "bottom"]].set_visible(False)
-
-
-def _threshold(means: list[Numbers]) -> float:
-    """Return where an axis turns from linear to logarithmic: at the least final regret."""
-    finals = [float(mean[-1]) for mean in means if len(mean) and mean[-1] > 0]
-    return max(min(finals, default=1e-3), 1e-6)
 
 
 def _band_columns(found: Comparison) -> dict[str, Numbers]:

@@ -51,25 +51,19 @@ def group(
     """
     read = [_reduced(path, record, rule) for path, record in records]
     problems = [_problem(name, runs) for name, runs in _named(_sorted_out(read, present))]
-    headers = {one.name: _header(of[0]) for one in problems for of in [*one.runs.values()][:1]}
+    by_name = {one.name: one for one in problems}
     foreign: dict[str, list[Run]] = {}
     for path, line in tables:
         foreign.setdefault(line.problem, []).append(Run(line, path))
-    names = {problem.name for problem in problems}
-    joined = [_with(problem, foreign.get(problem.name, ())) for problem in problems]
-    others = [
-        _with(Problem(name, name, {}, (), {}), runs)
-        for name, runs in foreign.items()
-        if name not in names
-    ]
-    found = sorted([*joined, *others], key=lambda problem: problem.name)
+    for name, runs in foreign.items():
+        by_name[name] = _with(by_name.get(name, Problem(name, name, {}, (), {})), runs)
+    found = [by_name[name] for name in sorted(by_name)]
     counted = map(_at_full_fidelity, found) if rule == FULL else found
-    return tuple(_judged(one, headers.get(one.name), known) for one in counted)
+    return tuple(_judged(one, known) for one in counted)
 
 
-def _judged(
-    problem: Problem, header: Header | None, ask: Callable[[Header], ReferenceValues | None] | None
-) -> Problem:
+def _judged(problem: Problem, ask: Callable[[Header], ReferenceValues | None] | None) -> Problem:
+    header = next((run.header for run in problem.all_runs() if run.header), None)
     known = None if ask is None or header is None else ask(header)
     runs = {agent: tuple(run.judged(known) for run in of) for agent, of in problem.runs.items()}
     return replace(problem, known=known, runs=runs)
@@ -80,17 +74,13 @@ def _at_full_fidelity(problem: Problem) -> Problem:
     lines = [run.trajectory for run in problem.all_runs()]
     levels = [float(line.level.max()) for line in lines if line.level is not None]
     full = max(levels, default=0.0)
-    return replace(
-        problem,
-        runs={
-            agent: tuple(_since(run, full) for run in runs) for agent, runs in problem.runs.items()
-        },
-    )
 
+    def since(run: Run) -> Run:
+        line = run.trajectory.since(full)
+        return replace(run, trajectory=line, best=run.best if len(line.value) else None)
 
-def _since(run: Run, level: float) -> Run:
-    line = run.trajectory.since(level)
-    return replace(run, trajectory=line, best=run.best if len(line.value) else None)
+    runs = {agent: tuple(map(since, own)) for agent, own in problem.runs.items()}
+    return replace(problem, runs=runs)
 
 
 def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
@@ -137,13 +127,11 @@ def _sorted_out(read: Sequence[Run], present: Callable[[Header], str]) -> list[l
         question = _text([header.id, problem_of(header)])  # what was asked, whatever answered
         by_question.setdefault(question, []).append(one)
     found = []
-    for question in sorted(by_question):
-        runs = by_question[question]
-        names = sorted({_header(one).fingerprint for one in runs})
-        now = {name: name for name in names}
-        if len(names) > 1:
-            headers = {_header(one).fingerprint: _header(one) for one in runs}
-            now = {name: present(headers[name]) for name in names}
+    for _, runs in sorted(by_question.items()):
+        headers = {_header(one).fingerprint: _header(one) for one in runs}
+        now = {name: name for name in headers}
+        if len(headers) > 1:
+            now = {name: present(header) for name, header in headers.items()}
         for answered in sorted(set(now.values())):
             found.append([one for one in runs if now[_header(one).fingerprint] == answered])
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.figures import Figure
-from fedhpo_gym.analysis.page import Cell, Table
+from fedhpo_gym.analysis.page import Table
 from fedhpo_gym.analysis.plot import SIZE, TALL, draw
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.records.record import RunRecord
@@ -84,7 +84,7 @@ def landscape_figure(found: Landscape, title: str) -> Figure:
         "more where it is good."
     )
     rows = [
-        [Cell(across), Cell(up), Cell(repr(loss), loss), Cell(str(count), count)]
+        (across, up, loss, count)
         for up, losses, counts in zip(
             found.ticks[1], found.loss.tolist(), found.trials.tolist(), strict=True
         )
@@ -92,7 +92,7 @@ def landscape_figure(found: Landscape, title: str) -> Figure:
     ]
     head = (*found.names, "median validation loss", "trials")
     drawn = draw("landscape", lambda axes: _fill_landscape(axes, found), (SIZE[0], TALL))
-    return Figure(drawn, Table("landscape", title, caption, head, rows))
+    return Figure(drawn, Table.of_values("landscape", title, caption, head, rows))
 
 
 def _fill_landscape(axes: Any, found: Landscape) -> None:

@@ -58,8 +58,25 @@ class Picture(NamedTuple):
 
 def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Picture:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles."""
-    size = (SIZE[0], TALL if len(curves) > CROWD else SIZE[1])
-    return draw(name, lambda axes: _fill_curves(axes, curves, looks or looks_of(curves)), size)
+    drawn = looks or looks_of(curves)
+    is_crowded = len(curves) > CROWD
+
+    def fill(axes: Any) -> None:
+        unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
+        for agent, one in curves.items():
+            colour, style = drawn[agent]
+            times, median, lower, upper = corners(one.time_s, one.median, one.lower, one.upper)
+            band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
+            axes.fill_between(times / seconds, lower, upper, **band)
+            line = {"where": "post", "color": colour, "ls": style, "lw": 2}
+            axes.step(times / seconds, median, label=label(agent), **line)
+        low, high = _window(curves)
+        margin = 0.06 * (high - low)
+        axes.set_ylim(low - margin, high + margin)
+        what = "validation loss of the incumbent"
+        finish(axes, f"simulated time ({unit})", what, below=is_crowded)
+
+    return draw(name, fill, (SIZE[0], TALL if is_crowded else SIZE[1]))
 
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Picture:
@@ -152,23 +169,6 @@ def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
         axes.figure.legend(frameon=False, handlelength=3.2, **place)
     else:
         axes.legend(frameon=False, handlelength=3.2)
-
-
-def _fill_curves(axes: Any, curves: Mapping[str, Curve], looks: Looks) -> None:
-    unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
-    for agent, curve in curves.items():
-        colour, style = looks[agent]
-        time, median, lower, upper = corners(curve.time_s, curve.median, curve.lower, curve.upper)
-        band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
-        axes.fill_between(time / seconds, lower, upper, **band)
-        line = {"where": "post", "color": colour, "ls": style, "lw": 2}
-        axes.step(time / seconds, median, label=label(agent), **line)
-    low, high = _window(curves)
-    margin = 0.06 * (high - low)
-    axes.set_ylim(low - margin, high + margin)
-    finish(
-        axes, f"simulated time ({unit})", "validation loss of the incumbent", len(curves) > CROWD
-    )
 
 
 def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:

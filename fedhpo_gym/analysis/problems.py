@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats import Band, bootstrap_band
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import volumes_known
-from fedhpo_gym.records.incumbents import Trajectory, ends, time_grid
+from fedhpo_gym.records.incumbents import Trajectory, ends
 from fedhpo_gym.records.record import Header
 from fedhpo_gym.records.runs import Course, ScoredTrials, at_full_level, volume_regret
 
+POINTS: Final = 400
+"""Times at which curves are known."""
 COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
 """Objectives that a trial of lower fidelity is better in."""
 LARGEST: Final = float(np.finfo(np.float32).max)
@@ -26,14 +29,7 @@ NO_GUARANTEE: Final = 1e4
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Incumbent validation loss of one agent over simulated time.
-
-    Attributes:
-        time_s: (T,) simulated seconds, increasing.
-        median: (T,) median over the runs.
-        lower: (T,) first quartile.
-        upper: (T,) third quartile.
-    """
+    """Quartiles over the runs of one agent, (T,) each, of the incumbent's validation loss."""
 
     time_s: NDArray[np.float64]
     median: NDArray[np.float64]
@@ -151,41 +147,12 @@ class ReferenceValues:
     volume_regret: Callable[[ScoredTrials], NDArray[np.float64]] | None = None
 
 
-@dataclass(frozen=True)
-class AgentResult:
-    """What the runs of one agent came to; None is what a foreign table does not say.
-
-    Attributes:
-        agent: name of the agent.
-        runs: number of runs.
-        val_loss: validation loss of the final incumbents.
-        test_loss: test loss of the final incumbents.
-        test_accuracy: test accuracy of the final incumbents.
-        trials: trials that fit into the budget.
-        regret: of what the runs recommend at their end; see docs/regret.md.
-        relative_regret: the same, over that of the median configuration; 1 is that or worse.
-        returned: sum of the rewards of a course that is tuned while it is trained.
-    """
-
-    agent: str
-    runs: int
-    val_loss: Summary | None
-    test_loss: Summary | None
-    test_accuracy: Summary | None
-    trials: Summary | None
-    regret: Summary | None = None
-    relative_regret: Summary | None = None
-    returned: Summary | None = None
-
-    @classmethod
-    def of(cls, agent: str, runs: tuple[Run, ...]) -> AgentResult:
-        """Sum up the runs of one agent."""
-        found = {name: Summary.of(values) for name, values in finals(runs).items()}
-        return cls(agent, len(runs), **found)
-
-
 def finals(runs: Sequence[Run]) -> dict[str, list[float | None]]:
-    """Return what each run came to, by the names of `AgentResult`; None is what nobody knows."""
+    """Return what each run came to; None is what nobody knows.
+
+    `returned` is the sum of the rewards of a course; regrets are of what a run recommends at its
+    end, all else of its final incumbent; `trials` fit into the budget.
+    """
     rows = []
     for run in runs:
         test, best, returned = run.trajectory.test, run.best, run.returned
@@ -222,10 +189,6 @@ class Problem:
     fingerprints: tuple[str, ...]
     runs: Mapping[str, tuple[Run, ...]]
     known: ReferenceValues | None = None
-
-    def results(self) -> tuple[AgentResult, ...]:
-        """Return the final results, one per agent."""
-        return tuple(AgentResult.of(agent, runs) for agent, runs in self.runs.items())
 
     def curves(self) -> Mapping[str, Curve]:
         """Return each agent's curve, from when every run has a feasible incumbent."""
@@ -300,18 +263,8 @@ class Problem:
             last = np.append(one.time_s[1:] > one.time_s[:-1], True)[: len(one.time_s)]
             times, values = one.time_s[last], regret[last]
             changed = np.diff(values, prepend=np.inf) != 0
-            found.append(
-                Trajectory(
-                    line.problem,
-                    line.agent,
-                    line.seed,
-                    times[changed],
-                    values[changed],
-                    None,
-                    line.end_s,
-                    budget_s=line.budget_s,
-                )
-            )
+            changes = {"time_s": times[changed], "value": values[changed]}
+            found.append(replace(line, **changes, test=None, level=None, trial=None))
         return tuple(found)
 
     def winner(self) -> Run | None:
@@ -320,7 +273,12 @@ class Problem:
         return min(known, key=lambda run: run.trajectory.final, default=None)
 
     def _grid(self) -> NDArray[np.float64]:
-        return time_grid([run.trajectory for run in self.all_runs()])
+        """Return times from the first incumbent of a run to the end of the longest run."""
+        lines = [run.trajectory for run in self.all_runs()]
+        first = min((line.time_s[0] for line in lines if len(line.time_s)), default=None)
+        if first is None:
+            raise InvalidArgumentError(f"`runs` on {self.name} must hold an incumbent, got none")
+        return np.linspace(first, max(line.end_s for line in lines), POINTS)
 
     @property
     def is_course(self) -> bool:

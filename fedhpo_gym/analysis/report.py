@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +51,7 @@ from fedhpo_gym.analysis.page import (
     UNFINISHED,
     Cell,
     Table,
+    csv_text,
 )
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
@@ -151,7 +150,8 @@ def build_report(
         answers.append(_answer(one, place, looks, facts(one, own, unfinished)))
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
-    files: dict[str, File] = {"incumbents.csv": _incumbents(problems)}
+    incumbents = (row for line in lines for row in line.rows())
+    files: dict[str, File] = {"incumbents.csv": csv_text([COLUMNS, *incumbents])}
     for _, brought in (*answers, *sections):
         files |= brought
     html = PAGE.substitute(
@@ -412,13 +412,3 @@ def _files(figures: Iterable[Figure]) -> dict[str, File]:
 
 def _table_files(name: str, table: Table) -> dict[str, File]:
     return {f"{name}.csv": table.csv(), f"{name}.tex": table.latex()}
-
-
-def _incumbents(problems: Sequence[Problem]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for problem in problems:
-        for run in problem.all_runs():
-            writer.writerows(run.trajectory.rows())
-    return buffer.getvalue()

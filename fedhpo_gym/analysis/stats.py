@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from math import comb, erfc, exp, lgamma, log, sqrt
 from typing import Annotated, Final, Literal
 
@@ -43,8 +44,7 @@ def ranks(values: Rows) -> Numbers:
 @checked_types
 def mean_ranks(values: Matrix) -> Numbers:
     """Return mean ranks over blocks: (B, A) -> (A,)."""
-    result: Numbers = ranks(values).mean(axis=0)
-    return result
+    return np.asarray(ranks(values).mean(axis=0))
 
 
 @checked_types
@@ -71,8 +71,7 @@ def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Nu
 
     These are the data profiles of More and Wild (2009); what was solved once stays solved.
     """
-    result: Numbers = np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0)
-    return result
+    return np.asarray(np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0))
 
 
 @checked_types
@@ -126,7 +125,7 @@ def bootstrap_band(
     algorithm 2). Of several samples, a problem each, runs are drawn again within each sample.
     """
     samples = [curves] if isinstance(curves, np.ndarray) else list(curves)
-    if not samples or any(not _is_finite_matrix(sample) for sample in samples):
+    if not samples or not all(np.isfinite(sample).all() for sample in samples):
         raise InvalidArgumentError("`curves` must be a matrix of finite values, a row per run")
     mean = np.mean([sample.mean(axis=0) for sample in samples], axis=0)
     rng = stream(seed, "bootstrap_band")
@@ -183,10 +182,6 @@ def _middle(found: Numbers | list[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _is_finite_matrix(sample: Numbers) -> bool:
-    return sample.ndim == 2 and len(sample) > 0 and bool(np.isfinite(sample).all())
-
-
 @checked_types
 def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
     """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1; 0 where both are equal.
@@ -201,8 +196,7 @@ def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
     above = values - best
     if best == worst:
         return np.where(above > 0, 1.0, 0.0)
-    result: Numbers = np.clip(above / (worst - best), 0.0, 1.0)
-    return result
+    return np.clip(above / (worst - best), 0.0, 1.0)
 
 
 @checked_types
@@ -215,8 +209,7 @@ def area(values: Rows, at: Vector) -> Numbers:
         raise InvalidArgumentError(
             f"`values` must have a value per point of `at`, got {values.shape[-1]} and {len(at)}"
         )
-    result: Numbers = np.sum(values[..., :-1] * widths, axis=-1) / (at[-1] - at[0])
-    return result
+    return np.asarray(np.sum(values[..., :-1] * widths, axis=-1) / (at[-1] - at[0]))
 
 
 @checked_types
@@ -342,10 +335,8 @@ def nemenyi(values: Matrix) -> Numbers:
     blocks, agents = values.shape
     found, scale = mean_ranks(values), sqrt(agents * (agents + 1) / (12 * blocks))
     result = np.ones((agents, agents))
-    for a in range(agents):
-        for b in range(a):
-            tail = range_tail(abs(found[a] - found[b]) / scale, agents)
-            result[a, b] = result[b, a] = tail
+    for a, b in combinations(range(agents), 2):
+        result[a, b] = result[b, a] = range_tail(abs(found[a] - found[b]) / scale, agents)
     return result
 
 
@@ -412,7 +403,7 @@ def wilcoxon_holm(values: Matrix) -> Numbers:
     """Return Holm-adjusted p-values of Wilcoxon's test of all pairs: (B, A) -> (A, A)."""
     _check_matrix(values)
     agents = values.shape[1]
-    pairs = [(a, b) for a in range(agents) for b in range(a)]
+    pairs = list(combinations(range(agents), 2))
     adjusted = holm([wilcoxon(values[:, a], values[:, b]) for a, b in pairs])
     result = np.ones((agents, agents))
     for (a, b), p_value in zip(pairs, adjusted, strict=True):
@@ -452,7 +443,7 @@ def _check_pairs(x: Numbers, y: Numbers) -> None:
 
 
 def _check_matrix(values: Numbers) -> None:
-    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
+    if values.shape[1] < 2:
         raise InvalidArgumentError(
             f"`values` must have a row per block and at least two columns, got {values.shape}"
         )

@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDataError,
 )
-from fedhpo_gym.core.files import load_json, max_bytes, require_bytes
+from fedhpo_gym.core.files import load_json, max_bytes
 
 Result = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Run = tuple[str, str, str]
@@ -161,7 +161,8 @@ def read_result(path: Path) -> Result:
         DamagedDataError: it is no result file, or too large.
     """
     try:
-        content = path.read_bytes() if path.suffix != ".gz" else _unpacked(path)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
+            content = handle.read(max_bytes() + 1)  # never more than one beyond what may be read
         said = load_json(content, path)
     except FedHPOError:
         raise
@@ -174,11 +175,3 @@ def read_result(path: Path) -> Result:
     except InvalidArgumentError as error:
         raise DamagedDataError(f"{path} is no result file: {error}; write it again") from error
     return result
-
-
-def _unpacked(path: Path) -> bytes:
-    """Return what gzip packed, never more than one byte beyond what may be read."""
-    with gzip.open(path) as handle:
-        content = handle.read(max_bytes() + 1)
-    require_bytes(len(content), path)
-    return content

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -70,20 +71,19 @@ class RunLibrary:
     runs: Mapping[tuple[str, str], Runs]
 
     def __post_init__(self) -> None:
-        for algorithm in self.algorithms:
-            for problem in self.problems:
-                if (algorithm, problem) not in self.runs:
-                    raise InvalidArgumentError(
-                        f"`runs` must hold every algorithm on every problem, but there is none of "
-                        f"{algorithm!r} on {problem!r}"
-                    )
+        for algorithm, problem in product(self.algorithms, self.problems):
+            if (algorithm, problem) not in self.runs:
+                raise InvalidArgumentError(
+                    f"`runs` must hold every algorithm on every problem, but there is none of "
+                    f"{algorithm!r} on {problem!r}"
+                )
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, str, float, float, float]]) -> RunLibrary:
         """Collect rows of algorithm, problem, validation, test and cost, in any order."""
-        found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+        found: dict[tuple[str, str], list[list[float]]] = {}
         for algorithm, problem, *numbers in rows:
-            found.setdefault((algorithm, problem), []).append((numbers[0], numbers[1], numbers[2]))
+            found.setdefault((algorithm, problem), []).append(numbers)
         if not found:
             raise InvalidArgumentError("`rows` must hold at least one run")
         runs = {key: Runs(*np.array(lines, dtype=np.float64).T) for key, lines in found.items()}
@@ -126,8 +126,7 @@ def selection(validation: Vector, budget: Count) -> Numbers:
     _, group, sizes = np.unique(validation, return_inverse=True, return_counts=True)
     at_least = np.append(count - np.cumsum(sizes) + sizes, 0) / count
     shares = (at_least[:-1] ** budget - at_least[1:] ** budget) / sizes
-    result: Numbers = shares[group]
-    return result
+    return np.asarray(shares[group])
 
 
 @checked_types
@@ -155,8 +154,7 @@ def simulate(runs: Runs, budget: Count, repetitions: Count = 1000, seed: int = 0
     """Return what searches of k trials report: procedure 1 itself, (repetitions,)."""
     drawn = stream(seed, "procedure_1").integers(len(runs), size=(repetitions, budget))
     best = np.argmin(runs.validation[drawn], axis=1)
-    result: Numbers = runs.test[drawn[np.arange(repetitions), best]]
-    return result
+    return np.asarray(runs.test[drawn[np.arange(repetitions), best]])
 
 
 @checked_types
@@ -234,8 +232,10 @@ class Prior:
     @classmethod
     def fit(cls, values: Numbers, family: Family, transform: Transform = "none") -> Prior:
         """Fit a distribution by maximum likelihood."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            z = _to_z(np.asarray(values, dtype=np.float64), transform)
+        z = np.asarray(values, dtype=np.float64)
+        if transform != "none":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                z = np.log10(z if transform == "log10" else 1.0 - z)
         if not len(z) or not np.isfinite(z).all():
             raise InvalidArgumentError(
                 f"`values` must not be empty and must be in the range of {transform!r}"
@@ -283,13 +283,6 @@ def calibrate(
     return {name: Prior.fit(pooled[name], *kind) for name, kind in families.items()}
 
 
-def _to_z(values: Numbers, transform: Transform) -> Numbers:
-    if transform == "none":
-        return values
-    result: Numbers = np.log10(values if transform == "log10" else 1.0 - values)
-    return result
-
-
 PATIENCE = 2
 Losses = Annotated[Numbers, Axes(1, 1, nan=True)]
 
@@ -324,8 +317,7 @@ def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     """
     if not np.all(expected > 0):
         raise InvalidArgumentError("`expected` must be positive: ratios of losses are taken")
-    result: Numbers = (expected.min(axis=0) / expected).mean(axis=1)
-    return result
+    return np.asarray((expected.min(axis=0) / expected).mean(axis=1))
 
 
 def exponential(budget: int, rate: float) -> Numbers:
@@ -351,8 +343,7 @@ def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
             f"`weights` must be {expected.shape[-1]} numbers, not negative, that sum to 1"
         )
     counted = weights > 0  # what has no weight may be infinite
-    result: Numbers = expected[..., counted] @ weights[counted]
-    return result
+    return np.asarray(expected[..., counted] @ weights[counted])
 
 
 @checked_types
@@ -371,5 +362,4 @@ def alpha_tunability(expected: Matrix, alpha: Annotated[float, Range(0, 1, "(]")
 def _normalised(weights: Numbers) -> Numbers:
     if not len(weights):
         raise InvalidArgumentError("`budget` must be at least one trial")
-    result: Numbers = weights / weights.sum()
-    return result
+    return np.asarray(weights / weights.sum())

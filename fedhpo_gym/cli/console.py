@@ -17,14 +17,13 @@ from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill, wrap
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.identity import OPTIONS
 from fedhpo_gym.tasks import Task, get_task
 
-T = TypeVar("T")
 Command = Callable[..., int]
 
 
@@ -55,22 +54,18 @@ def take_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
     """Let a parser take the words of a command; its `call` then runs the command on them."""
     parameters = list(_parameters(command))
     for one in parameters:
-        inner = _fields(one.hint) if _is_group(one.hint) else [one]
-        for parameter in inner:
+        for parameter in _fields(one.hint) if is_dataclass(one.hint) else [one]:
             _add(parser, parameter)
     parser.set_defaults(call=partial(_call, command, parameters))
 
 
-def group_of(kind: Callable[..., T], options: argparse.Namespace) -> T:
-    """Return a dataclass of options from parsed words."""
-    return kind(**{name: getattr(options, name) for name in inspect.signature(kind).parameters})
-
-
 def _call(command: Command, parameters: Sequence[_Parameter], options: argparse.Namespace) -> int:
-    given = {
-        one.name: group_of(one.hint, options) if _is_group(one.hint) else getattr(options, one.name)
-        for one in parameters
-    }
+    given = {}
+    for name, hint, *_ in parameters:
+        if get_origin(hint) is Annotated:
+            given[name] = getattr(options, name)
+        else:
+            given[name] = hint(**{one.name: getattr(options, one.name) for one in fields(hint)})
     return command(**given)
 
 
@@ -78,12 +73,8 @@ def _parameters(command: Command) -> Iterator[_Parameter]:
     hints = hints_of(command, include_extras=True)
     for name, one in inspect.signature(command).parameters.items():
         hint = hints[name]
-        if get_origin(hint) is Annotated or _is_group(hint):
+        if get_origin(hint) is Annotated or is_dataclass(hint):
             yield _Parameter(name, hint, one.default, one.kind is one.KEYWORD_ONLY)
-
-
-def _is_group(hint: Any) -> bool:
-    return is_dataclass(hint)
 
 
 def _fields(kind: Any) -> Iterator[_Parameter]:

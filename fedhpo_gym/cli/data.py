@@ -118,29 +118,26 @@ def download(
     ],
 ) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.data import SOURCES
+    from fedhpo_gym.data import SOURCES, load_dataset
     from fedhpo_gym.data.bert import NAME as WEIGHTS
     from fedhpo_gym.data.bert import fetch_weights
 
     failed = 0
     for name in SOURCES if "all" in names else names:
         try:
-            say(f"{name}: {fetch_weights()}" if name == WEIGHTS else _fetch_data(name))
+            if name == WEIGHTS:
+                say(f"{name}: {fetch_weights()}")
+                continue
+            dataset = load_dataset(name)
         except FedHPOError as error:
             complain("download", error)
             failed += 1
+            continue
+        rows, *shape = dataset.features.shape
+        columns, source = "x".join(map(str, shape)), SOURCES[name]
+        closed = "" if source.open_licence else f"; no open licence ({source.licence})"
+        say(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes{closed}")
     return 1 if failed else 0
-
-
-def _fetch_data(name: str) -> str:
-    from fedhpo_gym.data import SOURCES, load_dataset
-
-    dataset = load_dataset(name)
-    rows, *shape = dataset.features.shape
-    columns = "x".join(map(str, shape))
-    source = SOURCES[name]
-    closed = "" if source.open_licence else f"; no open licence ({source.licence})"
-    return f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes{closed}"
 
 
 def leaf(

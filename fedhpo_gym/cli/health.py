@@ -88,7 +88,9 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
             f"{', '.join(ids) or 'none'}; `fedhpo-gym list` names them"
         )
     for card in tables:
-        found = write_survival(card) if write else survival_of(Table(card))
+        found = survival_of(Table(card))
+        if write:
+            add_to_card(card, FORMAT, {SURVIVAL: found})
         say(f"{card.name}: {survival_words(found)}")
     return 0
 
@@ -267,13 +269,6 @@ Cell = tuple[dict[str, Value], Fidelity]
 Floats = NDArray[np.float64]
 
 
-def write_survival(card: Path) -> dict[str, Any]:
-    """Retrain the best cells of a table, and write what that says onto its card."""
-    found = survival_of(Table(card))
-    add_to_card(card, FORMAT, {SURVIVAL: found})
-    return found
-
-
 def survival_of(table: Table) -> dict[str, Any]:
     """Return how far the losses of the best cells move under weights moved far below any meaning.
 
@@ -281,13 +276,12 @@ def survival_of(table: Table) -> dict[str, Any]:
     `moved` over the draws, of the mean over seeds; `seeds` over the seeds, unmoved.
     """
     land = landscape_of(table)
-    cells = best_cells(land, CELLS)
+    cells, claimed = best_cells(land, CELLS)
     task = task_of(table.identity)
     losses = np.stack(
         [trained(task, table.seeds, cells, draw) for draw in range(PERTURBATIONS + 1)]
     )
     means = losses.mean(axis=-1)
-    claimed = np.array([_stated(land, cell) for cell in cells])
     away = np.abs(means[1:] / claimed - 1.0).max(axis=0)
     return {
         "of": table.digest,
@@ -306,15 +300,16 @@ def survival_of(table: Table) -> dict[str, Any]:
     }
 
 
-def best_cells(land: Landscape, count: int) -> list[Cell]:
-    """Return the configurations with the lowest means, each at its best fidelity; best first."""
+def best_cells(land: Landscape, count: int) -> tuple[list[Cell], Floats]:
+    """Return the configurations of the lowest means, each at its best fidelity, and these means."""
     by_configuration = land.means.swapaxes(0, 1).reshape(land.means.shape[1], -1)
-    order = np.argsort(by_configuration.min(axis=1), kind="stable")[:count]
+    lowest = by_configuration.min(axis=1)
+    order = np.argsort(lowest, kind="stable")[:count]
     cells = []
     for one in order.tolist():
         at, rate = divmod(int(by_configuration[one].argmin()), len(land.rates))
         cells.append((dict(land.configurations[one]), Fidelity(land.rounds[at], land.rates[rate])))
-    return cells
+    return cells, lowest[order]
 
 
 def trained(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) -> Floats:
@@ -355,12 +350,6 @@ def moved(weights: Any, rng: np.random.Generator) -> Any:
     step = np.maximum(PERTURBATION * np.maximum(size, 1.0), np.spacing(size)).astype(values.dtype)
     new = values + rng.choice(np.array([-1, 1], values.dtype), values.shape) * step
     return new if isinstance(weights, np.ndarray) else weights.new_tensor(new)
-
-
-def _stated(land: Landscape, cell: Cell) -> float:
-    configuration, fidelity = cell
-    at = land.rounds.index(fidelity.round), land.configurations.index(configuration)
-    return float(land.means[(*at, land.rates.index(fidelity.client_sample_rate))])
 
 
 def _spread(losses: Floats, axis: int) -> float:

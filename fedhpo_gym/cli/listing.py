@@ -37,13 +37,13 @@ HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 
 def list_ids(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it, or of its suite."""
-    registered, surrogates = set(known_ids()), list_surrogates()
+    surrogates = list_surrogates()
     tables = [name for name in list_tables() if is_here(name)]
     pools = [name for name, space in META_IDS.items() if space in known_spaces()]
-    shown = [name for name in (*(one.id for one in TASKS.values()), *pools) if name in registered]
+    shown = (*(task.id for task in TASKS.values()), *pools)
     rows = [_row(name, tables, surrogates) for name in shown]
     if word is not None:
-        ids = suite(word) if word in SUITES else [n for n in sorted(registered) if word in n]
+        ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
         named = kept or [_row(name, tables, surrogates) for name in ids]
         if not named:
@@ -56,38 +56,34 @@ def list_ids(word: Word = None) -> int:
     if stored:
         say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
         say_table(VARIANT_HEADS, stored)
-    for note in [f"Not listed: {fault}." for fault in faults] + [*_notes(registered)]:
+    for note in [f"Not listed: {fault}." for fault in faults] + [*_notes()]:
         say("")
         say_prose(note)
     return 0
 
 
-def _notes(registered: Container[str]) -> Iterator[str]:
+def _notes() -> Iterator[str]:
     """Yield what the table does not say, a paragraph at a time."""
     yield (
         "tuned: hyperparameters. grid: configurations of a table, with the values between them on "
         "a surrogate and raw. budget: simulated hours of an episode."
     )
-    if always := [key for key in TRAINED if f"FedHPO-{key}" in registered]:
-        yield (
-            f"{len(always)} more ids train on {len(NATURAL)} natural federations, "
-            f"FedHPO-{always[0]} and so on: see docs/natural.md, and the suites natural, "
-            "natural-small, joint and contest."
-        )
-    if all(name in registered for name in META_IDS):
-        yield (
-            f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, and what agents "
-            "that transfer may learn from; see docs/fedhpo_b.md."
-        )
-    if any(task.round_id in registered for task in TASKS.values()):
-        yield (
-            "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "
-            "algorithm configuration. A step sets the hyperparameters of the next rounds of one "
-            "course, which is really trained."
-        )
-    if any(f"MO-{task.id}" in registered for task in TASKS.values()):
-        yield "Every id is also there as MO-..., with one reward per objective."
-    if without := sum(bool(why_not(task)) for task in TASKS.values() if task.id in registered):
+    yield (
+        f"{len(TRAINED)} more ids train on {len(NATURAL)} natural federations, "
+        f"FedHPO-{next(iter(TRAINED))} and so on: see docs/natural.md, and the suites natural, "
+        "natural-small, joint and contest."
+    )
+    yield (
+        f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, and what agents "
+        "that transfer may learn from; see docs/fedhpo_b.md."
+    )
+    yield (
+        "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "
+        "algorithm configuration. A step sets the hyperparameters of the next rounds of one "
+        "course, which is really trained."
+    )
+    yield "Every id is also there as MO-..., with one reward per objective."
+    if without := sum(bool(why_not(task)) for task in TASKS.values()):
         yield (
             f'backend="federatedscope" does not answer {without} of these ids here; '
             "`fedhpo-gym show ID` says why."

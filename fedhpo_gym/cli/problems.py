@@ -74,10 +74,17 @@ def health_words(health: Mapping[str, Any], labels: Mapping[str, float] | None) 
     if health["diverging"] is not None:
         share = percent(health["diverging"]["full_fidelity"])
         yield f"{share} of the configurations diverge under some seed."
-    yield from _noise(health)
+    noise, spread = health["seed_noise"], health["spread"]
+    if noise is not None and spread:
+        yield (
+            f"In the logarithm of the loss, seeds differ by {number(noise)} and configurations by "
+            f"{number(spread)}: noise over spread is {number(noise / spread)}."
+        )
     yield from _ranks(health["kendall"])
     if health["importance"]:
-        yield from _importance(health["importance"])
+        ranked = sorted(health["importance"].items(), key=lambda item: -item[1]["total"])
+        words = (f"{name} {percent(s['alone'])} ({percent(s['total'])})" for name, s in ranked)
+        yield f"Share of the variance, alone (with interactions): {', '.join(words)}."
     for figure, reason in health["missing"].items():
         yield f"No figure for {figure.replace('_', ' ')}: {reason}."
 
@@ -110,15 +117,6 @@ def _beside_labels(health: Mapping[str, Any], labels: Mapping[str, float] | None
     )
 
 
-def _noise(health: Mapping[str, Any]) -> Iterator[str]:
-    noise, spread = health["seed_noise"], health["spread"]
-    if noise is not None and spread:
-        yield (
-            f"In the logarithm of the loss, seeds differ by {number(noise)} and configurations by "
-            f"{number(spread)}: noise over spread is {number(noise / spread)}."
-        )
-
-
 def _ranks(kendall: Mapping[str, Any]) -> Iterator[str]:
     names = {"rounds": "rounds", "client_sample_rates": "client sample rates"}
     parts = [
@@ -130,12 +128,6 @@ def _ranks(kendall: Mapping[str, Any]) -> Iterator[str]:
         parts.append(f"{number(kendall['seeds']['tau'])} between seeds")
     if parts:
         yield f"Kendall's τ of configurations: {', '.join(parts)}."
-
-
-def _importance(importance: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    ranked = sorted(importance.items(), key=lambda item: -item[1]["total"])
-    words = (f"{name} {percent(s['alone'])} ({percent(s['total'])})" for name, s in ranked)
-    yield f"Share of the variance, alone (with interactions): {', '.join(words)}."
 
 
 def survival_words(found: Mapping[str, Any]) -> str:

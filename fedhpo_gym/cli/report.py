@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +14,7 @@ from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.analysis.figures import File
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
+from fedhpo_gym.analysis.page import csv_text
 from fedhpo_gym.analysis.report import sentences
 from fedhpo_gym.cli.console import Arg, Named, Records, Rule, complain, parse_pairs, say, say_table
 from fedhpo_gym.core import __version__
@@ -31,7 +30,7 @@ from fedhpo_gym.core.files import new_file, write_text
 from fedhpo_gym.evaluation.multi_objective import volumes_known
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
-from fedhpo_gym.records.runs import JudgedRun, problem_arguments
+from fedhpo_gym.records.runs import problem_arguments
 from fedhpo_gym.studies.export import to_optuna
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.replay import from_stored_numbers, present_fingerprint
@@ -79,7 +78,7 @@ def report(
     if landscape is not None:
         return _landscape(landscape, paths, out)
     foreign = [(path, run) for path in tables for run in read_table(path, rule)]
-    records = each_judged_run("report", paths, damaged) if paths else ()
+    records = read_each(paths, read_judged, _teller("report", damaged)) if paths else ()
     problems = group(records, foreign, present_fingerprint, rule, known_of)
     beside = named[0] if named[0].is_dir() else named[0].parent
     target = _figure_file(figure, out) if figure else out or beside / "report.html"
@@ -102,8 +101,8 @@ def report(
 
 def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
     """Draw the losses of one problem over two hyperparameters."""
-    first, comma, second = names.partition(",")
-    if not (first and comma and second) or "," in second:
+    first, _, second = names.partition(",")
+    if not (first and second) or "," in second:
         raise InvalidArgumentError(
             f"`--landscape` must be two names with a comma between them, got {names!r}"
         )
@@ -172,13 +171,6 @@ def whole_records(
     return list(read_folder(paths, _teller(command, damaged))), damaged
 
 
-def each_judged_run(
-    command: str, paths: Sequence[Path], damaged: list[Path]
-) -> Iterator[tuple[Path, JudgedRun]]:
-    """Yield each record as a `JudgedRun`; damaged files are named and appended."""
-    yield from read_each(paths, read_judged, _teller(command, damaged))
-
-
 def _teller(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataError], None]:
     def tell(path: Path, error: DamagedDataError) -> None:
         complain(command, set_aside(path, error))
@@ -229,9 +221,8 @@ def regret(
                 f"{out / 'regret.csv'}"
             )
     records, damaged = whole_records("regret", paths)
-    table, rows, failed, trained = io.StringIO(), [], 0, 0
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    table: list[Sequence[object]] = [COLUMNS]
+    rows, failed, trained = [], 0, 0
     for path, record in records:
         if not from_stored_numbers(record.header):
             trained += 1
@@ -242,7 +233,7 @@ def regret(
             complain("regret", f"{path}: {error}")
             failed += 1
             continue
-        writer.writerows(lines)
+        table += lines
         env_id, variant, *who, number, _, regret, relative, missing = lines[-1]
         numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
         rows.append([env_id, *map(str, who), str(number), *numbers, variant])
@@ -259,7 +250,7 @@ def regret(
             "reach, nobody knows. Nor are runs of FedHPO-B judged here: every seed is another task"
         )
     if out is not None:
-        write_text(out, table.getvalue())
+        write_text(out, csv_text(table))
         say(str(out))
     return 1 if damaged or failed else 0
 

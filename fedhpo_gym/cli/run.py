@@ -68,7 +68,7 @@ def run(
         require_writable(out, "`--out`")
         with tqdm(total=len(plans), unit="run", disable=None) as bar:
             for plan in plans:
-                bar.set_postfix_str(f"{plan.id} {plan.agent} seed {plan.seed}")
+                bar.set_postfix_str(str(plan))
                 warn = partial(complain, "run")
                 done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
                 bar.update()

@@ -263,11 +263,11 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
         if name not in PRINTED_APART and value is not None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
-    for line in health_words(stored["health"], stored[LABELS]):
-        say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+    lines = [*health_words(stored["health"], stored[LABELS])]
     if stored[SURVIVAL] is not None:
-        words = f"- {survival_words(stored[SURVIVAL])}"
-        say(textwrap.fill(words, WIDTH, subsequent_indent="  "))
+        lines.append(survival_words(stored[SURVIVAL]))
+    for line in lines:
+        say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
     if stored[OBJECTIVES] is not None:
         words = f"Objectives that it answers: those with {RULE}. Held out:"
         say(f"\n{textwrap.fill(words, WIDTH)}\n")

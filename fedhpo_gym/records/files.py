@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -30,10 +30,10 @@ from fedhpo_gym.records.record import (
     RunRecord,
     StepRecord,
     first_fault,
-    opened,
     seal,
     sealed,
     to_dict,
+    unsealed,
 )
 from fedhpo_gym.records.runs import JudgedRun
 
@@ -116,11 +116,18 @@ def read_record(path: Path) -> RunRecord:
     if cut or not lines:
         raise _damaged(path, len(lines) + 1, "the file is cut short here")
     _built(path, 1, lines[0], _check_claims)
-    lines = list(_checked_lines(path, lines))
-    header = _built(path, 1, lines[0], Header.from_dict)
+    contents = unsealed(lines)
+    if len(contents) < len(lines):
+        raise _damaged(
+            path,
+            len(contents) + 1,
+            "its digest is wrong: it was changed, or lines before it were changed, lost, repeated "
+            "or moved",
+        )
+    header = _built(path, 1, contents[0], Header.from_dict)
     steps = [
         _built(path, number, line, StepRecord.from_dict)
-        for number, line in enumerate(lines[1:], start=2)
+        for number, line in enumerate(contents[1:], start=2)
     ]
     if fault := first_fault(steps):
         raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
@@ -140,22 +147,6 @@ def _check_claims(first: object) -> None:
     if (claims.get("kind"), claims.get("format")) != (KIND, FORMAT):
         plain = {name: value for name, value in claims.items() if name != "digest"}
         Header.from_dict(plain if claims else first)
-
-
-def _checked_lines(path: Path, lines: Sequence[bytes]) -> Iterator[bytes]:
-    """Yield lines without their digests."""
-    digest = START
-    for number, line in enumerate(lines, start=1):
-        found = opened(line, digest)
-        if found is None:
-            raise _damaged(
-                path,
-                number,
-                "its digest is wrong: it was changed, or lines before it were changed, lost, "
-                "repeated or moved",
-            )
-        content, digest = found
-        yield content
 
 
 @checked_types
@@ -242,7 +233,8 @@ class GrowingRecord:
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
         self._path, self._descriptor, self._warn = path, descriptor, warn
-        self._former = _whole_lines(path.read_bytes())
+        lines = path.read_bytes().split(b"\n")[:-1]
+        self._former = [line + b"\n" for line in lines[: len(unsealed(lines))]]
         self._digest, self._end = START, 0
         self.kept = 0
         os.ftruncate(descriptor, sum(map(len, self._former)))
@@ -304,14 +296,3 @@ def _locked(path: Path) -> int:
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)
-
-
-def _whole_lines(content: bytes) -> list[bytes]:
-    lines, digest = [], START
-    for line in content.split(b"\n")[:-1]:
-        found = opened(line, digest)
-        if found is None:
-            break
-        digest = found[1]
-        lines.append(line + b"\n")
-    return lines

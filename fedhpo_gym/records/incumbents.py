@@ -16,7 +16,8 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -206,29 +207,26 @@ FRACTIONS = np.logspace(-3, 0, 200)
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Runs of some agents on some problems, in the order of names and seeds.
-
-    Attributes:
-        horizons_s: the stated budget of each problem, whoever has run; else its longest run here.
-    """
+    """Runs of some agents on some problems, in the order of names and seeds."""
 
     problems: tuple[str, ...]
     agents: tuple[str, ...]
     runs: Mapping[tuple[str, str], tuple[Trajectory, ...]]
-    horizons_s: Mapping[str, float] = field(init=False)
 
     @property
     def has_budgets(self) -> bool:
         """Whether problems state their budgets, so that no curve depends on the longest run."""
         return all(any(run.budget_s for run in of) for of in self.runs.values())
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def horizons_s(self) -> Mapping[str, float]:
+        """The stated budget of each problem, whoever has run; else its longest run here."""
         horizons = {}
         for problem in self.problems:
             runs = [run for agent in self.agents for run in self.of(problem, agent)]
             budgets = [run.budget_s for run in runs if run.budget_s is not None]
             horizons[problem] = max(budgets or [run.end_s for run in runs])
-        object.__setattr__(self, "horizons_s", horizons)
+        return horizons
 
     @classmethod
     def whole(cls, trajectories: Iterable[Trajectory]) -> tuple[Study, ...]:
@@ -286,9 +284,7 @@ class Study:
 
     def finals_of_means(self) -> Numbers:
         """Return mean final incumbents over seeds: (P, A)."""
-        return np.array(
-            [[self.final(p, a).mean() for a in self.agents] for p in self.problems], dtype=float
-        )
+        return np.array([[self.final(p, a).mean() for a in self.agents] for p in self.problems])
 
     def finals_of_runs(self) -> Numbers:
         """Return final incumbents of all runs whose seed every agent has: (R, A), paired."""
@@ -308,25 +304,12 @@ def ends(lines: Sequence[Trajectory]) -> tuple[float, float]:
     return (min(finals), float(np.median(firsts))) if finals else (0.0, 0.0)
 
 
-@checked_types
-def time_grid(runs: Sequence[Trajectory], points: int = 400) -> Numbers:
-    """Return times from the first incumbent of some runs to the end of the longest: (points,)."""
-    first = min((run.time_s[0] for run in runs if len(run.time_s)), default=None)
-    if first is None or points < 1:
-        raise InvalidArgumentError(
-            f"`runs` must hold an incumbent and `points` be at least 1, got {len(runs)} runs and "
-            f"{points} points"
-        )
-    return np.linspace(first, max(run.end_s for run in runs), points)
-
-
 COLUMNS: Final = ("problem", "agent", "seed", "time", "value")
 """What every table has: simulated seconds, and what is minimised."""
 OPTIONAL: Final = ("level", "test")
 """What it may have: how much of a course was trained, and the value on the test split."""
 
 _Key = tuple[str, str, int]
-_Runs = dict[_Key, list[dict[str, float]]]
 T = TypeVar("T")
 
 
@@ -336,12 +319,23 @@ def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
 
     It has the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
     """
-    found: _Runs = {}
+    found: dict[_Key, list[dict[str, float]]] = {}
     for key, numbers in read_lines(path, "table", (COLUMNS, OPTIONAL), _row):
         found.setdefault(key, []).append(numbers)
     if not found:
         raise DamagedDataError(f"{path} has no line after its header")
-    return tuple(_trajectory(path, key, rows, rule) for key, rows in found.items())
+    runs = []
+    for key, rows in found.items():
+        ordered = sorted(rows, key=lambda row: row["time"])
+        column = {name: np.array([row[name] for row in ordered]) for name in rows[0]}
+        try:
+            trials = Trials(
+                column["time"], column["value"], column.get("level"), column.get("test")
+            )
+        except FedHPOError as error:
+            raise DamagedDataError(f"{path}, run {key}: {error}") from error
+        runs.append(Trajectory.of(*key, trials, rule))
+    return tuple(runs)
 
 
 def read_lines(
@@ -386,17 +380,3 @@ def finite(line: Mapping[str, str | None], name: str) -> float:
         if math.isfinite(number := float(line[name] or "")):
             return number
     raise ValueError(f"`{name}` must be a finite number, got {line[name]!r}")
-
-
-def _trajectory(
-    path: Path, key: _Key, rows: Sequence[Mapping[str, float]], rule: str
-) -> Trajectory:
-    ordered = sorted(rows, key=lambda row: row["time"])
-    columns = {name: np.array([row[name] for row in ordered]) for name in rows[0]}
-    try:
-        trials = Trials(
-            columns["time"], columns["value"], columns.get("level"), columns.get("test")
-        )
-    except FedHPOError as error:
-        raise DamagedDataError(f"{path}, run {key}: {error}") from error
-    return Trajectory.of(*key, trials, rule)

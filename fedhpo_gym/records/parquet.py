@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -45,13 +46,10 @@ class Column:
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the leaves of some rows as columns, in the order in which they first appear."""
-    found: dict[tuple[str, ...], list[Any]] = {}
+    found: dict[tuple[str, ...], list[Any]] = defaultdict(lambda: [None] * len(rows))
     for place, row in enumerate(rows):
         for path, value in _leaves(row):
-            column = found.get(path)
-            if column is None:
-                column = found[path] = [None] * len(rows)
-            column[place] = value
+            found[path][place] = value
     return [_typed(path, values) for path, values in found.items()]
 
 
@@ -216,7 +214,8 @@ def read_judged(path: Path) -> JudgedRun:
     with _opened(path) as found:
         found.check_bytes(path)
         word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
-        levels = [] if word == "step" else _level_columns(names)
+        parts = {name: one["kind"] for name, one in names.items() if one["path"][0] == "fidelity"}
+        levels = [name for name, kind in parts.items() if kind != "string" and word == "trial"]
         noisy = [_TRUE] if _TRUE in names else []
         limits = [_VIOLATION] if _VIOLATION in names else []
         best = f"incumbent.{word}"
@@ -247,26 +246,17 @@ def read_judged(path: Path) -> JudgedRun:
 
 def _course(found: _Read, columns: Mapping[str, Any]) -> Course:
     """Return what is said of a course, as `Course.of` takes it from a record's steps."""
-    names = [
-        name
+    paths = {
+        name: one["path"]
         for name, one in found.about["columns"].items()
-        if one["path"][0] == "configuration"
-        and "@" not in name
-        and one["kind"] in ("double", "int64")
-    ]
+        if one["kind"] in ("double", "int64")
+    }
+    names = [n for n, path in paths.items() if path[0] == "configuration" and "@" not in n]
     values = found.numbers(["reward", *names])
     steps = np.ones(len(values["reward"]))
-    schedule = {found.about["columns"][name]["path"][-1]: values[name] for name in names}
+    schedule = {paths[name][-1]: values[name] for name in names}
     rounds = np.cumsum(columns.get("cost.rounds", steps))
     return Course(columns[_TIME], rounds, np.cumsum(values["reward"]), schedule)
-
-
-def _level_columns(columns: Mapping[str, Any]) -> list[str]:
-    return [
-        name
-        for name, one in columns.items()
-        if one["path"][0] == "fidelity" and one["kind"] != "string"
-    ]
 
 
 def _described(path: Path, place: int) -> Described:

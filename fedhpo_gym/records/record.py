@@ -34,20 +34,20 @@ def sealed(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 def seal(line: bytes, before: str) -> tuple[bytes, str]:
     """Return a line, a JSON object with at least one field, with its digest, and the digest."""
-    digest = _digest(line, before)
+    digest = hashlib.sha256(before.encode("ascii") + line).hexdigest()[:_LENGTH]
     return line[:-1] + _BEFORE + digest.encode("ascii") + _AFTER, digest
 
 
-def opened(line: bytes, before: str) -> tuple[bytes, str] | None:
-    """Return a line without its digest, and the digest; None if it does not belong there."""
-    content = line[:-_TAIL] + b"}"
-    digest = _digest(content, before)
-    whole = line[-_TAIL:] == _BEFORE + digest.encode("ascii") + _AFTER
-    return (content, digest) if whole else None
-
-
-def _digest(line: bytes, before: str) -> str:
-    return hashlib.sha256(before.encode("ascii") + line).hexdigest()[:_LENGTH]
+def unsealed(lines: Iterable[bytes]) -> list[bytes]:
+    """Return lines without their digests, up to the first that does not belong where it is."""
+    found, digest = [], START
+    for line in lines:
+        content = line[:-_TAIL] + b"}"
+        whole, digest = seal(content, digest)
+        if whole != line:
+            break
+        found.append(content)
+    return found
 
 
 KIND: Final = "fedhpo_gym.run"

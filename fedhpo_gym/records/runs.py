@@ -62,13 +62,10 @@ class ScoredTrials:
             names,
             -rewards if is_noisy else None,
         )
-        return found._kept(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
+        return found.where(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
 
-    def at_level(self, level: float) -> ScoredTrials:
-        """Return the trials of at least a level."""
-        return self._kept(self.level >= level)
-
-    def _kept(self, kept: NDArray[np.bool_]) -> ScoredTrials:
+    def where(self, kept: NDArray[np.bool_]) -> ScoredTrials:
+        """Return some of the trials."""
         observed = None if self.observed is None else self.observed[kept]
         return ScoredTrials(
             self.time_s[kept], self.errors[kept], self.level[kept], self.names, observed
@@ -125,12 +122,9 @@ def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 def problem_of(header: Header) -> dict[str, Any]:
     """Return what of a run belongs to the problem: arguments, several workers, a shared start."""
-    found = problem_arguments(header.kwargs)
-    if header.workers > 1:
-        found["workers"] = header.workers
-    if header.shared_start:
-        found["shared_start"] = header.shared_start
-    return found
+    workers = {"workers": header.workers} if header.workers > 1 else {}
+    start = {"shared_start": header.shared_start} if header.shared_start else {}
+    return {**problem_arguments(header.kwargs), **workers, **start}
 
 
 def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,7 +261,7 @@ def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:
             f"`runs` must be of the same objectives, got {list(runs[0].names)} and {list(odd[0])}"
         )
     highest = max((float(run.level.max()) for run in runs if len(run.level)), default=0.0)
-    return [run.at_level(highest) for run in runs]
+    return [run.where(run.level >= highest) for run in runs]
 
 
 def scaled(runs: Sequence[ScoredTrials]) -> list[Numbers]:

@@ -173,14 +173,14 @@ def compare(
         for outcome in outcomes:
             log(folder, outcome)
             if outcome.words:
-                warn(f"{_name(outcome.plan)}: {outcome.status}: {outcome.words}")
+                warn(f"{outcome.plan}: {outcome.status}: {outcome.words}")
             found[order[_key(outcome.plan)]] = outcome
-            bar.set_postfix_str(f"{_name(outcome.plan)}, {len(faults(found.values()))} failed")
+            failed = len(faults(found.values()))
+            bar.set_postfix_str(f"{outcome.plan}, {failed} failed")
             bar.update()
             if bar.disable and (monotonic() - told > EVERY_S or len(found) == len(plans)):
                 told = monotonic()
                 left = (told - begun) / len(found) * (len(plans) - len(found))
-                failed = len(faults(found.values()))
                 tell(f"{len(found)} of {len(plans)} runs, {failed} failed, {_lasting(left)} left")
     return StudyResult(folder, tuple(found[place] for place in sorted(found)), left_out)
 
@@ -312,7 +312,3 @@ def _write_study(
 
 def _key(plan: Plan) -> str:
     return json.dumps(asdict(plan), sort_keys=True, default=str)
-
-
-def _name(plan: Plan) -> str:
-    return f"{plan.id} {plan.agent} seed {plan.seed}"

@@ -52,7 +52,7 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         half = Path(folder) / file.name
         storage = optuna.storages.RDBStorage(f"sqlite:///{half}")
-        event.listen(storage.engine, "connect", _without_waiting)
+        event.listen(storage.engine, "connect", lambda db, _: db.execute("PRAGMA synchronous=OFF"))
         storage.engine.dispose()
         with quiet():
             for name, of in tqdm(runs.items(), desc="export", unit="study", disable=None):
@@ -60,10 +60,6 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
         storage.engine.dispose()
         half.rename(file)
     return list(runs)
-
-
-def _without_waiting(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA synchronous=OFF")
 
 
 def _write(storage: optuna.storages.BaseStorage, name: str, runs: Sequence[RunRecord]) -> None:
@@ -79,8 +75,10 @@ def _write(storage: optuna.storages.BaseStorage, name: str, runs: Sequence[RunRe
     storage.set_study_user_attr(number, "arguments", arguments)
     spaces = _distributions(runs)
     for record in runs:
-        for trial in _trials(record, spaces):
-            storage.create_new_trial(number, trial)
+        is_course = "step" in record.final.incumbent
+        for step in [record.final] if is_course else record.steps:
+            course = record.steps if is_course else ()
+            storage.create_new_trial(number, _trial(record, step, spaces, course))
 
 
 def _name(record: RunRecord) -> str:
@@ -100,14 +98,6 @@ def _valued(record: RunRecord) -> tuple[str, ...]:
 def _direction(objective: str) -> str:
     known = OBJECTIVES.get(objective)
     return "minimize" if known is None or known.minimize else "maximize"
-
-
-def _trials(record: RunRecord, spaces: Mapping[str, Any]) -> Iterator[optuna.trial.FrozenTrial]:
-    if "step" in record.final.incumbent:
-        yield _trial(record, record.final, spaces, record.steps)
-        return
-    for step in record.steps:
-        yield _trial(record, step, spaces, ())
 
 
 def _trial(

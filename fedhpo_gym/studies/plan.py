@@ -68,6 +68,9 @@ class Plan:
     key: str | None = None
     shared_start: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.id} {self.agent} seed {self.seed}"
+
 
 def make_plans(request: Request) -> list[Plan]:
     """Check all arguments before the first run, and return the runs in order."""
@@ -168,7 +171,9 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     with closing(make_environment(env_id, kwargs)) as env:
         # A record names its backend, so that it replays where there are other tables.
         backend = getattr(env.unwrapped, "backend", None)
-        space = fidelity_space(env, env_id)
+        space = getattr(env.unwrapped, "fidelity_space", None)
+        if space is None:
+            space = get_task(env_id).fidelity_space
         problem = read_problem(env, 0)
         kind.check_rewards(problem)
         fidelity = _chosen_fidelity(agent, space, request.fidelity)
@@ -209,24 +214,13 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
             f"`--fidelity` must leave {own!r} to {agent!r}, which chooses it, got "
             f"{own}={asked[own]}"
         )
-    fixed = fixed_fidelity(space, asked if own is None else {**asked, own: FREE})
+    fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
+    for name, value in {**asked, **({} if own is None else {own: FREE})}.items():
+        require_known("fidelity", name, space.names)
+        fixed[name] = value
+    fixed = {name: value for name, value in fixed.items() if value != FREE}
     if own is not None and {*space.names} - {*fixed} != {own}:
         raise InvalidArgumentError(
             f"`--fidelity` must leave nothing free but {own!r} for {agent!r}, got {fixed}"
         )
     return fixed
-
-
-def fidelity_space(env: Any, env_id: str) -> SearchSpace:
-    """Return the fidelities that an environment answers."""
-    found: SearchSpace | None = getattr(env.unwrapped, "fidelity_space", None)
-    return get_task(env_id).fidelity_space if found is None else found
-
-
-def fixed_fidelity(space: SearchSpace, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fidelity that every trial of a run has: full, unless asked otherwise."""
-    fixed: dict[str, Any] = {d.name: d.high for d in space.dimensions}
-    for name, value in asked.items():
-        require_known("fidelity", name, space.names)
-        fixed[name] = value
-    return {name: value for name, value in fixed.items() if value != FREE}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def regret_of(
     fidelity, which the stored numbers know whatever the run asked for, is compared with the best
     feasible one there. Where evaluations were noisy, the true value counts.
     """
-    truth = _truth_of(record.header, record.header.spec, own, named, "full_truth")
+    [truth] = _asked(record.header, record.header.spec, ("full_truth",), own, named)
     numbers, places = np.unique([step.best_step for step in record.steps], return_inverse=True)
     best = [record.steps[number - 1] for number in numbers.tolist()]
     regret, relative = truth.regret_at([step.configuration for step in best])
@@ -75,24 +76,19 @@ def _truth_of_front(
 ) -> Any:
     """Return the `Truth` of a front: of full fidelity, or of all where a cost is an objective."""
     if not any(name in COSTS for name in names):
-        return _truth_of(header, header.spec, own, named, "full_truth")
+        return _asked(header, header.spec, ("full_truth",), own, named)[0]
     kwargs = {name: value for name, value in header.kwargs.items() if name != "fidelity"}
-    return _truth_of(header, {**header.spec, "kwargs": kwargs}, own, named)
+    return _asked(header, {**header.spec, "kwargs": kwargs}, ("truth",), own, named)[0]
 
 
-def _volume_regret_of(header: Header) -> Callable[[ScoredTrials], NDArray[np.float64]]:
-    """Return a function that computes the hypervolume regret of any run of a problem."""
-
-    def volume_regret(run: ScoredTrials) -> NDArray[np.float64]:
-        truth = _truth_of_front(header, run.names)
-        signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
-        counts = (run.level >= level_of(truth.fidelity))[:, None]
-        rows = (run.errors, run.errors if run.observed is None else run.observed)
-        values, observed = (np.where(counts, one * signs, np.nan) for one in rows)
-        found: NDArray[np.float64] = truth.hypervolume_regret(values, observed=observed)
-        return found
-
-    return volume_regret
+def _volume_regret(header: Header, run: ScoredTrials) -> NDArray[np.float64]:
+    """Return the hypervolume regret of any run of a problem."""
+    truth = _truth_of_front(header, run.names)
+    signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
+    counts = (run.level >= level_of(truth.fidelity))[:, None]
+    rows = (run.errors, run.errors if run.observed is None else run.observed)
+    values, observed = (np.where(counts, one * signs, np.nan) for one in rows)
+    return np.asarray(truth.hypervolume_regret(values, observed=observed))
 
 
 def known_of(header: Header) -> ReferenceValues | None:
@@ -112,18 +108,8 @@ def known_of(header: Header) -> ReferenceValues | None:
         truth.exact,
         budget_s,
         truth.regret_at,
-        None if "reward_transform" in header.kwargs else _volume_regret_of(header),
+        None if "reward_transform" in header.kwargs else partial(_volume_regret, header),
     )
-
-
-def _truth_of(
-    header: Header,
-    spec: Mapping[str, Any],
-    own: Mapping[str, Objective] | None = None,
-    named: Mapping[str, Any] | None = None,
-    name: str = "truth",
-) -> Any:
-    return _asked(header, spec, (name,), own, named)[0]
 
 
 def _asked(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -58,8 +59,7 @@ def replay(
     header = record.header
     elsewhere = header.platform != this_platform()
     rounded: Difference | None = None
-    env = remake_environment(header.id, header.spec, own, named)
-    try:
+    with closing(remake_environment(header.id, header.spec, own, named)) as env:
         crew = ParallelTrials(env, header.workers) if header.workers > 1 else None
         _, info = (crew or env).reset(seed=header.seed)
         found = info.get("fingerprint")
@@ -81,8 +81,6 @@ def replay(
                 if not (elsewhere and _is_rounding(difference)):
                     return difference
                 rounded = rounded or replace(difference, rounding=True)
-    finally:
-        env.close()
     return rounded
 
 
@@ -115,13 +113,10 @@ def present_fingerprint(header: Header) -> str:
         env = remake_environment(header.id, header.spec)
     except FedHPOError:
         return header.fingerprint
-    try:
+    with closing(env):
         if header.fingerprint not in former_fingerprints(env):
             return header.fingerprint
-        found: str = env.reset(seed=header.seed)[1]["fingerprint"]
-    finally:
-        env.close()
-    return found
+        return str(env.reset(seed=header.seed)[1]["fingerprint"])
 
 
 def from_stored_numbers(header: Header) -> bool:
@@ -130,12 +125,11 @@ def from_stored_numbers(header: Header) -> bool:
     return trials and header.kwargs.get("backend") in _LOOKED_UP
 
 
-def _former_engines(env: gym.Env[Any, Any]) -> Mapping[str, tuple[int, int]]:
+def _former_engines(env: gym.Env[Any, Any]) -> Any:
     """Return what earlier engines called the same courses, with their version and ours."""
     backend = getattr(env.unwrapped, "backend", None)
     courses = getattr(getattr(env.unwrapped, "process", None), "courses", None)
-    found: Mapping[str, tuple[int, int]] = getattr(backend or courses, "former_engines", {})
-    return found
+    return getattr(backend or courses, "former_engines", {})
 
 
 def former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:

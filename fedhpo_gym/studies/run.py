@@ -67,11 +67,12 @@ def do_run(
             shared_start=plan.shared_start,
         )
         path = record_path(folder, header)
+        grown = path.with_name(f"{path.name}{OPEN}")
         if _is_done(path, warn):
             return False
         growth = stack.enter_context(growing(path, warn))
         if _is_done(path, warn):  # another process has done it meanwhile
-            path.with_name(f"{path.name}{OPEN}").unlink(missing_ok=True)
+            grown.unlink(missing_ok=True)
             return False
         follow = stack.enter_context(tracked(track, folder, path.stem, header))
         growth.add(header)
@@ -87,26 +88,20 @@ def do_run(
             steps.append(StepRecord.from_step(step.action, *outcome, step.worker))
             growth.add(steps[-1])
             follow(steps[-1])
-            trials, elapsed = len(steps), steps[-1].elapsed_s
-            show(f"{plan.id} {plan.agent} seed {plan.seed}: {trials} trials, {elapsed:.0f} s")
+            show(f"{plan}: {len(steps)} trials, {steps[-1].elapsed_s:.0f} s")
         growth.sync()
-        _finish(path, RunRecord(header, tuple(steps)), columnar)
+        record = RunRecord(header, tuple(steps))
+        if columnar:
+            write_record(path.with_suffix(parquet.SUFFIX), record)
+            grown.unlink(missing_ok=True)
+        else:
+            grown.replace(path)
     return True
 
 
 def agent_seed(env_id: str, seed: int) -> int:
     """Return the seed of an agent in a run, another on every problem: luck counts once."""
     return int(stream(seed, "agent", crc32(env_id.encode("utf-8"))).integers(2**31))
-
-
-def _finish(path: Path, record: RunRecord, columnar: bool) -> None:
-    """Put the record in its place; the file of the run that grew goes away with it."""
-    grown = path.with_name(f"{path.name}{OPEN}")
-    if columnar:
-        write_record(path.with_suffix(parquet.SUFFIX), record)
-        grown.unlink(missing_ok=True)
-    else:
-        grown.replace(path)
 
 
 def _is_done(path: Path, warn: Callable[[str], None]) -> bool:

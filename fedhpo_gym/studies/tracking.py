@@ -26,8 +26,7 @@ def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Ite
         follows = []
         for name in names:
             require_known("tracker", name, TRACKERS)
-            below = folder / name
-            follows.append(stack.enter_context(TRACKERS[name](below, run, header)))
+            follows.append(stack.enter_context(TRACKERS[name](folder / name, run, header)))
 
         def follow(step: StepRecord) -> None:
             for one in follows:

@@ -31,15 +31,6 @@ _MERGED: Final[Mapping[str, tuple[str, ...]]] = {
 """Splits that a mode tests on; all others test on one."""
 
 
-def open_source(root_dir: str | Path | MetaSource, surrogates_dir: Path) -> MetaSource:
-    """Return the source that a folder, or the word `OURS`, stands for; a source stays itself."""
-    if not isinstance(root_dir, str | Path):
-        return root_dir
-    if str(root_dir) == OURS:
-        return OwnTasks()
-    return HPOBFiles(Path(root_dir), surrogates_dir)
-
-
 class HPOBHandler:
     """Tasks of a meta-data set, and runs of methods on them.
 
@@ -77,7 +68,13 @@ class HPOBHandler:
         surrogates_dir: Path = Path("saved-surrogates"),
         mended: bool = True,
     ) -> None:
-        self._source = open_source(root_dir, surrogates_dir)
+        self._source: MetaSource
+        if not isinstance(root_dir, str | Path):
+            self._source = root_dir
+        elif str(root_dir) == OURS:
+            self._source = OwnTasks()
+        else:
+            self._source = HPOBFiles(Path(root_dir), surrogates_dir)
         self.mode, self.seeds, self._mended = mode, list(SEEDS), mended
         self.get_search_spaces()  # what is missing is said at once
 

@@ -19,7 +19,7 @@ from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.records import parquet
 from fedhpo_gym.records.files import GrowingRecord, growing, read_judged
 from fedhpo_gym.records.parquet import from_columns, to_columns
-from fedhpo_gym.records.record import START, opened, to_dict
+from fedhpo_gym.records.record import to_dict, unsealed
 from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.studies.replay import replay
 
@@ -40,13 +40,7 @@ ROWS = st.lists(st.dictionaries(NAMES, LEAVES | st.dictionaries(NAMES, LEAVES)),
 
 def read_unfinished(path: Path) -> list[dict[str, Any]]:
     """Return header and steps that a run has left so far: the lines that follow on each other."""
-    found, digest = [], START
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        if (pair := opened(line, digest)) is None:
-            break
-        found.append(json.loads(pair[0]))
-        digest = pair[1]
-    return found
+    return [json.loads(line) for line in unsealed(path.read_bytes().split(b"\n")[:-1])]
 
 
 @given(ROWS)

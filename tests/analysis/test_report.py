@@ -15,7 +15,7 @@ import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group, make_report
 from fedhpo_gym.analysis.plot import draw_curves
-from fedhpo_gym.analysis.problems import Curve, Problem
+from fedhpo_gym.analysis.problems import Curve, Problem, Summary, finals
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.records.incumbents import Trajectory, Trials
 
@@ -59,26 +59,23 @@ def test_curves_are_quantiles_over_runs_where_all_are_known() -> None:
 def test_final_results_are_those_of_the_incumbent() -> None:
     records = [run(seed=0), run(seed=1, losses=(0.5, 0.1), times=(10.0, 30.0))]
     (problem,) = group(records)
-    (result,) = problem.results()
-    assert (result.agent, result.runs) == ("random", 2)
-    assert result.val_loss
-    assert result.test_loss
-    assert result.test_accuracy
-    assert result.trials
-    assert result.val_loss.mean == pytest.approx(0.2)
-    assert result.val_loss.std == pytest.approx(0.2 / np.sqrt(2))
-    assert result.test_loss.mean == pytest.approx(0.3)
-    assert result.test_accuracy.mean == pytest.approx(0.8)
-    assert result.trials.mean == 2.5
+    found = finals(problem.runs["random"])
+    val_loss = Summary.of(found["val_loss"])
+    assert val_loss
+    assert (val_loss.mean, val_loss.std) == pytest.approx((0.2, 0.2 / np.sqrt(2)))
+    means = {n: one.mean for n, values in found.items() if (one := Summary.of(values))}
+    assert means["test_loss"] == pytest.approx(0.3)
+    assert means["test_accuracy"] == pytest.approx(0.8)
+    assert means["trials"] == 2.5
     winner = problem.winner()
     assert winner
     assert winner.path == records[1][0]
     (single,) = group([run(losses=(0.2, 0.4), times=(1.0, 2.0))])
-    (alone,) = single.results()
-    assert alone.test_loss
-    assert alone.val_loss
-    assert alone.test_loss.mean == pytest.approx(0.3)
-    assert alone.val_loss.std is None
+    alone = finals(single.runs["random"])
+    assert alone["test_loss"] == pytest.approx([0.3])
+    one = Summary.of(alone["val_loss"])
+    assert one
+    assert one.std is None
 
 
 class Page(HTMLParser):
@@ -338,9 +335,8 @@ def test_foreign_runs_join_by_the_name_of_the_problem() -> None:
     joined, alone = group([record("random", [(1.0, 0.5, 81)], FULL)], foreign)
     assert [*joined.runs] == ["random", "smac"]
     assert (alone.name, [*alone.runs]) == ("toy", ["smac"])
-    (_, smac) = joined.results()
-    assert smac.val_loss
-    assert (smac.val_loss.mean, smac.test_loss, smac.trials) == (0.3, None, None)
+    smac = finals(joined.runs["smac"])
+    assert (smac["val_loss"], smac["test_loss"], smac["trials"]) == ([0.3], [None], [None])
     assert alone.winner() is None
     with pytest.raises(InvalidArgumentError, match=r"t.csv both hold"):
         group([record("smac", [(1.0, 0.5, 81)], FULL)], foreign)

@@ -43,10 +43,10 @@ def test_the_best_cells_are_those_of_exhaustive_search() -> None:
         land.losses[:, :40], land.exact,
     )  # fmt: skip
     expected = sorted(lowest)[:30]
-    cells = health.best_cells(few, 30)
+    cells, means = health.best_cells(few, 30)
     stated = [table.evaluate(c, f, table.seeds).mean("val", "loss") for c, f in cells]
     assert stated == pytest.approx(expected)
-    assert [health._stated(few, cell) for cell in cells] == pytest.approx(expected)
+    assert means.tolist() == pytest.approx(expected)
 
 
 def test_unmoved_it_trains_what_the_backend_trains_and_moved_something_else() -> None:
@@ -90,7 +90,8 @@ def test_it_is_said_and_written_onto_the_card(
     assert main(["health", "--survival"]) == ERROR
     assert "`ID`" in capsys.readouterr().err
     card = tmp_path / f"{NAME}.table.json"
-    found = health.write_survival(card)
+    found = health.survival_of(open_table(NAME))
+    add_to_card(card, FORMAT, {SURVIVAL: found})
     table = open_table(NAME)
     assert table.digest == before == found["of"]
     assert survival_on(table) == found

@@ -14,7 +14,7 @@ from fedhpo_gym.studies import SUITES, suite
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
-from fedhpo_gym.studies.suites import representative
+from small_suite import candidates, representative
 
 ID = "FedHPO-LR-BreastCancer-v0"
 
@@ -100,6 +100,12 @@ def test_the_central_one_comes_first_and_then_the_farthest_by_hand() -> None:
     features = np.array([[1.0], [2.0], [30.0], [400.0], [5000.0]])
     assert representative("abcde", features, 4) == ("c", "a", "e", "b")
     assert representative("abcde", features, 9) == ("c", "a", "e", "b", "d")
+
+
+def test_the_small_suite_is_what_its_rule_says() -> None:
+    found = candidates()
+    features = np.array([found[name] for name in sorted(found)])
+    assert suite("small") == representative(sorted(found), features, 5)
 
 
 def test_what_is_unknown_is_neither_near_nor_far_and_equals_share_a_rank() -> None:

@@ -15,6 +15,7 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.analysis import group
 from fedhpo_gym.analysis.comparison import REGRET, compare
+from fedhpo_gym.analysis.problems import finals
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.records.files import read_judged, read_record, write_record
@@ -181,31 +182,29 @@ def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
     judged = [(path, read_judged(path)) for path, _ in runs]
     for given in (runs, judged):
         [problem] = group(given, known=known_of)
-        for result in problem.results():
-            ends = [one.regret[-1] for (agent, _), one in told.items() if agent == result.agent]
-            shares = [one.relative[-1] for (agent, _), one in told.items() if agent == result.agent]
-            assert result.regret is not None
-            assert result.relative_regret is not None
-            assert result.regret.mean == np.mean(ends)
+        for agent, own in problem.runs.items():
+            ends = [one.regret[-1] for (name, _), one in told.items() if name == agent]
+            shares = [one.relative[-1] for (name, _), one in told.items() if name == agent]
+            final = finals(own)
+            assert final["regret"] == ends
             # A row is about one incumbent: the one that the record names, at full fidelity.
             assert problem.known is not None
-            assert result.val_loss is not None
-            assert result.val_loss.mean == pytest.approx(problem.known.best + np.mean(ends))
-            for run in problem.runs[result.agent]:
+            assert final["val_loss"] == pytest.approx([problem.known.best + end for end in ends])
+            for run in own:
                 assert run.best is not None
                 assert run.header is not None
                 [record] = [one for _, one in runs if one.header == run.header]
                 assert run.best.number == record.final.best_step
-            assert result.relative_regret.mean == np.mean(shares)
-            times, band = problem.regret()[result.agent]
+            assert final["relative_regret"] == shares
+            times, band = problem.regret()[agent]
             assert band.mean[-1] == pytest.approx(np.mean(ends), rel=1e-12)
             assert len(times)
     relative = [run.relative for of in problem.runs.values() for run in of]
     [study] = Study.whole([line for line in relative if line is not None])
     summed = compare(study, REGRET)
-    for agent, finals in summed.finals.items():
+    for agent, ending in summed.finals.items():
         shares = [one.relative[-1] for (name, _), one in told.items() if name == agent]
-        assert finals[0].tolist() == shares
+        assert ending[0].tolist() == shares
     alone = compare(
         Study.whole([line for line in relative if line is not None and line.seed == 0])[0], REGRET
     )

@@ -142,8 +142,7 @@ class PoolEnv(DrawnEnv):
             return None
         known = self.setup.actions[self._process.task[0]]
         untried = self._process.untried(0) if self._ready else np.ones(len(known), np.bool_)
-        found: NDArray[np.float32] = known[untried] if untried.any() else known
-        return found
+        return np.asarray(known[untried] if untried.any() else known)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the (P,) places that were not tried: what MaskablePPO of SB3-Contrib asks."""
@@ -196,7 +195,10 @@ class PoolEnv(DrawnEnv):
 
     def _checked(self, action: Any) -> NDArray[Any]:
         if self.setup.by_index:
-            place, count = as_integer(_number(action)), self.setup.values.shape[1]
+            # Policies return an integer as an array of one.
+            is_array = isinstance(action, np.ndarray) and action.size == 1
+            place = as_integer(action.item() if is_array else action)
+            count = self.setup.values.shape[1]
             if place is None or not 0 <= place < count:
                 raise InvalidArgumentError(
                     f"`action` must be an integer from 0 to {count - 1}, got {shown(action)}"
@@ -257,21 +259,6 @@ def describe(setup: PoolSetup, task: int) -> Info:
     }
 
 
-def _number(action: Any) -> object:
-    """Return the number in an array of one, as policies return them."""
-    if isinstance(action, np.ndarray) and action.size == 1:
-        return action.item()
-    return action
-
-
-def _as_row(actions: ArrayLike) -> NDArray[Any]:
-    """Return an array of actions; one of no length where they are no row of numbers."""
-    try:
-        return np.asarray(actions)
-    except ValueError:
-        return np.empty(0)
-
-
 class PoolVectorEnv(BatchedVectorEnv):
     """Many episodes of `PoolEnv`, bit for bit, whose steps are look-ups in arrays."""
 
@@ -318,7 +305,10 @@ class PoolVectorEnv(BatchedVectorEnv):
         if not self.setup.by_index:
             return super()._checked(actions, active)
         count = self.setup.values.shape[1]
-        array = np.asarray(actions) if isinstance(actions, np.ndarray) else _as_row(actions)
+        try:
+            array = np.asarray(actions)
+        except ValueError:  # no row of numbers
+            array = np.empty(0)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise InvalidArgumentError(
                 f"`actions` must be {self.num_envs} integers, got {shown(actions)}"

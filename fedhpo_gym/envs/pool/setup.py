@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import as_integer, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
-from fedhpo_gym.objectives import OBJECTIVES, Objective
+from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, open_meta_data, score_of
 from fedhpo_gym.tasks.meta import META_SPLITS
@@ -99,7 +99,9 @@ class PoolSetup:
                 f"`fidelity` must be left out with continuous=True, whose surrogate answers at "
                 f"{self.fidelity}, got {shown(asked)}"
             )
-        self.objectives = tuple(self._objective(name) for name in arguments.objectives)
+        for name in arguments.objectives:
+            require_known("objective", name, data.objectives)
+        self.objectives = tuple(OBJECTIVES[name] for name in arguments.objectives)
         if not self.objectives or len(set(arguments.objectives)) < len(self.objectives):
             raise InvalidArgumentError(
                 "`objectives` must be a list of different names, at least one, got "
@@ -134,22 +136,16 @@ class PoolSetup:
         suffices = not self.arguments.continuous
         return tuple(task for task in found if suffices or data.tau[task] >= MODEL_SUFFICES)
 
-    def _objective(self, name: str) -> Objective:
-        require_known("objective", name, self.data.objectives)
-        return OBJECTIVES[name]
-
     def scores_of(self, values: Numbers, tasks: NDArray[np.intp]) -> Numbers:
         """Return the (...) scores of (..., Q) values of some tasks, by position in `tasks`."""
         losses = values[..., self.data.objectives.index(LOSS)]
-        found: Numbers = score_of(losses, self.entropy[tasks])
-        return found
+        return score_of(losses, self.entropy[tasks])
 
     def normalised(self, scores: Numbers, tasks: NDArray[np.intp]) -> Numbers:
         """Return scores as shares of the range of the pool of their task, in [0, 1]."""
         low, high = self.lowest[tasks], self.highest[tasks]
         width = np.where(high > low, high - low, 1.0)
-        found: Numbers = np.clip((scores - low) / width, 0.0, 1.0)
-        return found
+        return np.asarray(np.clip((scores - low) / width, 0.0, 1.0))
 
     def vector_of(self, values: Numbers) -> Numbers:
         """Return the (N, M) scores of the objectives, higher is better, of (N, Q) values."""
