@@ -92,6 +92,8 @@ class Sample(StoredCurves):
         """Return one metric of all courses: (courses, rounds, clients) float32."""
         samples = self._course_samples(split)
         found = self.decoded(which, split, metric, samples[:, None])
+        if not self._ragged:
+            return found
         return np.where(self.trained[..., None], found, np.float32(np.nan))
 
     def _course_samples(self, split: str) -> NDArray[np.int64]:
