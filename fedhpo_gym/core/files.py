@@ -94,19 +94,16 @@ def sole_writer(folder: Path) -> Iterator[bool]:
     except OSError:
         yield False
         return
+    is_locked = False
     try:
-        yield _lock(descriptor)
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            is_locked = True
+        yield is_locked
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
-    return False
 
 
 def left_over(folder: Path, beginning: str) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -54,9 +54,9 @@ def from_names(
     return record(**arguments)
 
 
-def chosen_options(record: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return those fields of a record that choose a variant of a task; None leaves the task's."""
-    given = {name: getattr(record, name) for name in names}
+def chosen_options(record: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return those of some fields that a record has and that are not None."""
+    given = {name: getattr(record, name, None) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -301,8 +301,7 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
         return [None] * num_envs
     first = as_integer(seed)
     if first is None:
-        found = seed.tolist() if isinstance(seed, np.ndarray) else seed
-        seeds: Sequence[Any] = as_typed("seed", found, Sequence[Any])
+        seeds: Sequence[Any] = as_typed("seed", seed, Sequence[Any])
     else:
         seeds = [first + index for index in range(num_envs)]
     if len(seeds) != num_envs:

@@ -174,9 +174,7 @@ class Objective:
 
     def limit_error(self, limit: float) -> float:
         """Return the error of a limit in the unit of the value; it may lie beyond the bounds."""
-        if TRANSFORMS[self.transform]:
-            return self.error(limit)
-        return limit if self.minimize else -limit
+        return self.error(limit) if TRANSFORMS[self.transform] else self.unclipped_error(limit)
 
     def error(self, value: float) -> float:
         """Return ``value`` transformed and signed so that lower is better."""

@@ -104,7 +104,12 @@ class Frequencies:
     """How often tokens are expected in every context, learned from those that were coded."""
 
     def __init__(self) -> None:
-        self._counts = _prior()
+        # Before anything was seen, context c is for numbers of 2^(c / 2 - 5).
+        size = _FIRST / 2.0
+        scale = 4.0 ** (np.arange(CONTEXTS) // 2 - 5)[:, None] + 0.1
+        expected = (1 << _EXTRA.astype(np.int64)) * scale / (scale + size * size)
+        share = expected / expected.cumsum(axis=1)[:, -1:]
+        self._counts = 1 + np.floor(share * _PRIOR).astype(np.int64)
         self._update()
 
     def _update(self) -> None:
@@ -127,16 +132,6 @@ class Frequencies:
         while (full := self._counts.sum(axis=1) > 16 * _LIMIT).any():
             self._counts[full] = (self._counts[full] + 1) // 2
         self._update()
-
-
-def _prior() -> Integers:
-    """Return what is expected before anything was seen: context c for numbers of 2^(c / 2 - 5)."""
-    size = _FIRST / 2.0
-    scale = 4.0 ** (np.arange(CONTEXTS) // 2 - 5)[:, None] + 0.1
-    expected = (1 << _EXTRA.astype(np.int64)) * scale / (scale + size * size)
-    share = expected / expected.cumsum(axis=1)[:, -1:]
-    counts: Integers = 1 + np.floor(share * _PRIOR).astype(np.int64)
-    return counts
 
 
 class Encoder:

@@ -350,12 +350,7 @@ def open_card(card: Path) -> StoredNumbers:
 
 @checked_types
 def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
-    """Compute the health of a table or a surrogate, and write it onto its card, whose digest stays.
-
-    Raises:
-        DamagedDataError: the card or its arrays are damaged.
-        OSError: the card cannot be written.
-    """
+    """Compute the health of a table or a surrogate; write it onto its card, whose digest stays."""
     number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
     if number is None:
         raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")

@@ -101,7 +101,8 @@ class Prediction:
         mean = errors[:, :-1] / (scale * known.values.shape[1])
         self.values = self._blend(mean[:, :-1])
         own = _gathered(known.residuals, near) * (_SIXTEENTHS / scale).astype(np.int32)
-        sizes = _octave(own) + _octave((mean[:, -1:] * _SIXTEENTHS).astype(np.int32))
+        sizes = _DIGITS.take(own, mode="clip")
+        sizes += _DIGITS.take((mean[:, -1:] * _SIXTEENTHS).astype(np.int32), mode="clip")
         np.minimum(sizes, CONTEXTS - 2, out=sizes)
         sizes[errors[:, -1] == 0] = CONTEXTS - 1
         self.contexts = sizes
@@ -172,12 +173,8 @@ def _gathered(array: NDArray[Any], near: Sequence[Integers]) -> NDArray[Any]:
     return total
 
 
-def _octave(sixteenths: NDArray[np.int32]) -> NDArray[np.uint8]:
-    """Return how many binary digits integers have, at most 15."""
-    return _DIGITS.take(sixteenths, mode="clip")
-
-
 _DIGITS = np.frexp(np.arange(1 << 15).astype(np.float64))[1].astype(np.uint8)
+"""How many binary digits integers have, at most 15."""
 
 
 def choose_paths(

@@ -63,7 +63,10 @@ class Sample(StoredCurves):
         }
 
     def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-        return np.repeat(self._positions(arrays["seed"]), len(self.rounds))
+        positions = arrays["seed"]
+        if positions.dtype.kind not in "iu" or not np.isin(positions, range(len(self.seeds))).all():
+            raise ValueError(f"'seed' must hold positions among {len(self.seeds)} seeds")
+        return np.repeat(positions, len(self.rounds))
 
     def configurations(self) -> list[dict[str, Value]]:
         """Return the configuration of every course."""
@@ -89,22 +92,13 @@ class Sample(StoredCurves):
         """Return one metric of all courses: (courses, rounds, clients) float32."""
         samples = self._course_samples(split)
         found = self.decoded(which, split, metric, samples[:, None])
-        return (
-            np.where(self.trained[..., None], found, np.float32(np.nan)) if self._ragged else found
-        )
+        if not self._ragged:
+            return found
+        return np.where(self.trained[..., None], found, np.float32(np.nan))
 
     def _course_samples(self, split: str) -> NDArray[np.int64]:
         """Return (courses, clients) samples of a split, as the seed of each course deals them."""
-        samples: NDArray[np.int64] = self.split_samples(split)[self._positions(self.codes("seed"))]
-        return samples
-
-    def _positions(self, positions: NDArray[Any]) -> NDArray[Any]:
-        if positions.dtype.kind not in "iu" or not np.isin(positions, range(len(self.seeds))).all():
-            raise DamagedDataError(
-                f"{self._arrays.path}: 'seed' must hold positions among {len(self.seeds)} seeds; "
-                f"delete it and run `{self._repair}`"
-            )
-        return positions
+        return np.asarray(self.split_samples(split)[self.codes("seed")])
 
     def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
         """Return f of every course: (courses, rounds), weighted over clients; NaN as `values`."""

@@ -196,23 +196,16 @@ def _perceptrons(like: Task) -> PerceptronTask:
     """Return the task on the data of a task of logistic regression."""
     space = MLP_SPACE_V1 if like.version else MLP_SPACE
     largest = (int(space[name].high) for name in MLP_ARCHITECTURE)
-    return PerceptronTask(
-        model="MLP",
-        dataset=like.dataset,
-        num_features=like.num_features,
-        num_classes=like.num_classes,
-        num_parameters=perceptron_size(like.num_features, like.num_classes, *largest),
-        client_space=space,
-        fidelity_space=like.fidelity_space,
-        budget_s=MLP_BUDGET_S,
-        version=like.version,
-        reward=like.reward,
-        preprocessing=like.preprocessing,
-        citation=like.citation.replace("LR rows", "MLP rows"),
-        architecture=MLP_ARCHITECTURE,
-        instance_alphas=like.instance_alphas,
-        tags=frozenset({"mlp", *like.tags} - {"lr"}),
-    )
+    changes = {
+        "model": "MLP",
+        "num_parameters": perceptron_size(like.num_features, like.num_classes, *largest),
+        "client_space": space,
+        "budget_s": MLP_BUDGET_S,
+        "citation": like.citation.replace("LR rows", "MLP rows"),
+        "architecture": MLP_ARCHITECTURE,
+        "tags": frozenset({"mlp", *like.tags} - {"lr"}),
+    }
+    return PerceptronTask(**{**vars(like), **changes})
 
 
 MLP_TASKS = tuple(_perceptrons(like) for like in LR_TASKS)

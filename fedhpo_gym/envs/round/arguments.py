@@ -160,8 +160,7 @@ class RoundArguments:
 
     @property
     def backend_options(self) -> dict[str, Any]:
-        given = {name: getattr(self, name, None) for name in OPTIONS}
-        return {name: value for name, value in given.items() if value is not None}
+        return chosen_options(self, OPTIONS)
 
     def process(self, courses: Courses, number: int = 1) -> RoundProcess:
         """Return the process of as many episodes on courses of these instances."""

@@ -302,9 +302,6 @@ class RoundVectorEnv(BatchedVectorEnv):
         self.reward_space = process.reward_space
         self._info_keys = frozenset(info_keys)
         self._vector_reward = vector_reward
-        self._no_rewards = np.zeros(self.num_envs)
-        if vector_reward:
-            self._no_rewards = np.zeros((self.num_envs, *self.reward_space.shape), np.float32)
         self._draws = process.draws()
 
     def step_info(self, index: int) -> dict[str, Any]:
@@ -323,15 +320,18 @@ class RoundVectorEnv(BatchedVectorEnv):
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         never = np.zeros(self.num_envs, dtype=np.bool_)
-        if not active.any():  # all are about to be reset: nothing is trained
-            rewards: NDArray[np.floating] = self._no_rewards
-            terminated = never.copy()
-        else:
+        if active.any():
             outcome = self.process.step(actions)
             self._show()
-            rewards = outcome.vectors if self._vector_reward else outcome.scalars
-            terminated = outcome.terminated.copy()
-        return StepOutcome(rewards.copy(), terminated, never, self.process.infos(self._info_keys))
+            terminated = outcome.terminated
+            rewards: NDArray[np.floating] = outcome.scalars
+            if self._vector_reward:
+                rewards = outcome.vectors
+        else:  # all are about to be reset: nothing is trained
+            terminated = never.copy()
+            shape = self.reward_space.shape if self._vector_reward else ()
+            rewards = np.zeros((self.num_envs, *shape), np.float32 if shape else np.float64)
+        return StepOutcome(rewards, terminated, never, self.process.infos(self._info_keys))
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())

@@ -211,8 +211,8 @@ class RoundProcess:
         )
         report = self.courses.advance(settings.rounds_per_step)
         trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
-        before = (state.elapsed_s.copy(), state.upload_bytes.copy(), state.potential.copy())
-        spread, measured = state.client_spread.copy(), state.measured.copy()
+        kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
+        before = {name: getattr(state, name).copy() for name in kept}
         for index, configuration in enumerate(configurations):
             work = work_of(
                 self.task,
@@ -237,13 +237,10 @@ class RoundProcess:
         state.action[:] = taken.reshape(len(taken), -1)
         state.diverged[:] = report.diverged
         self._measure(report, trained)
-        terminated = (
-            (state.rounds >= settings.horizon)
-            | (state.elapsed_s >= settings.budget_s)
-            | state.diverged
-        )
+        spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
+        terminated = spent | state.diverged
         state.over[:] = terminated
-        return self._reward(*before, spread, measured, terminated.copy())
+        return self._reward(before, terminated)
 
     def observe(self) -> dict[str, NDArray[np.float32]]:
         sampled = None
@@ -417,17 +414,12 @@ class RoundProcess:
         state.best_configuration[better] = state.configuration[better]
 
     def _reward(
-        self,
-        elapsed_s: NDArray[np.float64],
-        upload_bytes: NDArray[np.float64],
-        potential: NDArray[np.float64],
-        spread: NDArray[np.float64],
-        measured: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
+        self, before: Mapping[str, NDArray[np.float64]], terminated: NDArray[np.bool_]
     ) -> RoundOutcome:
         """Return the rewards of a step, from what the state was before it."""
         settings, state = self.settings, self.episodes
-        improvement = settings.reward_scale * (state.potential - potential)
+        elapsed_s, measured = before["elapsed_s"], before["measured"]
+        improvement = settings.reward_scale * (state.potential - before["potential"])
         improvement -= settings.divergence_penalty * state.diverged
         # What a course that diverged saves is not earned: it pays for the rest of the budget, too.
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
@@ -438,8 +430,8 @@ class RoundProcess:
             **dict(zip(AMOUNTS, shares.T, strict=True)),
             "improvement": improvement,
             "time": -time,
-            "upload": -(state.upload_bytes - upload_bytes) / self._largest[0],
-            "fairness": spread - state.client_spread,
+            "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest[0],
+            "fairness": before["client_spread"] - state.client_spread,
             **{
                 one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
                 for column, one in enumerate(self.measured)

@@ -188,8 +188,7 @@ class TrialArguments:
 
     @property
     def backend_options(self) -> dict[str, Any]:
-        given = {name: getattr(self, name) for name in OPTIONS}
-        return {name: value for name, value in given.items() if value is not None}
+        return chosen_options(self, OPTIONS)
 
     @property
     def chosen_objectives(self) -> tuple[str | Objective, ...]:
