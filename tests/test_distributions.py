@@ -20,7 +20,7 @@ from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.core import archive
 from fedhpo_gym.core.archive import EMBEDDED, second_folder
 from fedhpo_gym.core.errors import MissingDataError
-from fedhpo_gym.stored import catalogue
+from fedhpo_gym.stored import catalogue, meta_data
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 
@@ -33,9 +33,11 @@ CORE_BYTES = 45_000_000
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the second distribution, as where it is not installed."""
     monkeypatch.setattr(archive, "second_folder", lambda: None)
-    catalogue._open.cache_clear()
+    for known in (catalogue._open, meta_data._open):
+        known.cache_clear()
     yield
-    catalogue._open.cache_clear()
+    for known in (catalogue._open, meta_data._open):
+        known.cache_clear()
 
 
 def test_the_core_is_light_and_every_card_is_in_it() -> None:
@@ -63,6 +65,8 @@ def test_without_the_second_an_id_names_the_line_that_brings_it() -> None:
         gym.make("FedHPO-LR-CreditG-v0")
     with pytest.raises(MissingDataError, match=r"numbers of MLP-.*pip install ./data`$"):
         open_sample("MLP-Car-v1-fedavg-standardized").codes("seed")
+    with pytest.raises(MissingDataError, match=r"pip install ./data"):
+        gym.make("FedHPO-B-LR-v1")
     # What it is and how good it is, cards say.
     assert open_table("LR-CreditG-fedavg").card["health"]
 
