@@ -149,6 +149,9 @@ def test_an_installed_second_is_found_from_anywhere(tmp_path: Path, source: Path
     assert [path.name.partition("-")[0] for path in wheels] == ["fedhpo_gym", "fedhpo_gym_data"]
     for path in wheels:
         zipfile.ZipFile(path).extractall(tmp_path / "site")
+    files = {one for one in (source / "fedhpo_gym").rglob("*") if one.is_file()}
+    package = {one.relative_to(source) for one in files if "__pycache__" not in one.parts}
+    assert not {one for one in package if not (tmp_path / "site" / one).exists()}
     code = (
         "import gymnasium as gym, fedhpo_gym, fedhpo_gym.core.archive as a\n"
         "print(fedhpo_gym.__file__, a.second_folder())\n"
