@@ -247,7 +247,6 @@ COMPACT: Mapping[str, int] = {"n_estimators": 3, "max_leaf_nodes": 600, "max_dep
 """As large as a surrogate of a table may be, and as quick to answer as a network."""
 NETWORK_BATCH, NETWORK_EPOCHS, FEWEST_STEPS = 512, 85, 700
 """Of a network; the last holds on few rows, whatever the epochs."""
-BOOSTED_TREES, BOOSTED_DEPTH, BOOSTED_RATE, BOOSTED_SHARE = 80, 5, 0.1, 0.7
 
 
 @dataclass(frozen=True)
@@ -283,33 +282,9 @@ def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     }
 
 
-def _extra_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _fitter("ensemble", "ExtraTreesRegressor", n_estimators=10, max_depth=20)
-    return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients))}
-
-
 def _compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
     ensemble = _fitter("ensemble", "RandomForestRegressor", **COMPACT)
     return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
-
-
-def _boosted_trees(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    """Fit trees one after the other, each on a share of what those before left over.
-
-    Stochastic gradient boosting of the squared error (Friedman, 2002), all outputs in one tree. A
-    forest is a mean, so its values are the steps times the number of trees.
-    """
-    rng = stream(0, "boosted_trees")
-    left = rows.coefficients.astype(np.float64)
-    trees = []
-    for _ in range(BOOSTED_TREES):
-        chosen = rng.permutation(len(left))[: max(int(BOOSTED_SHARE * len(left)), 1)]
-        tree = _fitter("tree", "DecisionTreeRegressor", max_depth=BOOSTED_DEPTH)
-        tree.fit(rows.inputs[chosen], left[chosen])
-        left -= BOOSTED_RATE * tree.predict(rows.inputs).reshape(left.shape)
-        nodes = _nodes(tree.tree_, None)
-        trees.append({**nodes, "value": nodes["value"] * (BOOSTED_RATE * BOOSTED_TREES)})
-    return {"": Forest.from_nodes(trees, np.float16)}
 
 
 def _gaussian_process(rows: PreparedRows) -> dict[str, CurveRegressor]:
@@ -341,20 +316,7 @@ CANDIDATES: Mapping[str, Candidate] = {
             {"n_estimators": list(FOREST_TREES), "max_depth": list(FOREST_DEPTHS)},
             _random_forests,
         ),
-        Candidate("extra_trees", "forest", {"n_estimators": 10, "max_depth": 20}, _extra_trees),
         Candidate("compact_forest", "forest", {**COMPACT, "stored": "float16"}, _compact_forest),
-        Candidate(
-            "boosted_trees",
-            "forest",
-            {
-                "n_estimators": BOOSTED_TREES,
-                "max_depth": BOOSTED_DEPTH,
-                "learning_rate": BOOSTED_RATE,
-                "subsample": BOOSTED_SHARE,
-                "stored": "float16",
-            },
-            _boosted_trees,
-        ),
         Candidate(
             "gaussian_process",
             "exact_kernel",

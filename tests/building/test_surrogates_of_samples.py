@@ -244,7 +244,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Mapping[str, 
     folder = tmp_path_factory.mktemp("crowd")
     write_made_up_sample(folder, clients=60)
     with pytest.MonkeyPatch.context() as patch:
-        return folder, fit_sample(folder, patch, "boosted_trees").card
+        return folder, fit_sample(folder, patch, "random_forest").card
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_many_clients_are_compressed_and_the_card_says_so(
             len(SAMPLE_ROUNDS),
             MAX_COMPONENTS + 5 + SPREAD_OUTPUTS,
         )
-    assert card["comparison"]["candidates"]["boosted_trees"]["bytes_before_compression"] < 600_000
+    assert card["comparison"]["candidates"]["random_forest"]["bytes_before_compression"] < 600_000
 
 
 @pytest.mark.slow
@@ -400,20 +400,6 @@ def test_a_kernel_whose_arrays_do_not_fit_is_refused(name: str, value: Any) -> N
     arrays.pop(name)
     with pytest.raises(InvalidArgumentError, match=r"kernel"):
         ExactKernel(arrays if value is None else {**arrays, name: value})
-
-
-def test_boosted_trees_are_a_sum_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    tree = pytest.importorskip("sklearn.tree")
-    rows = made_up_rows()
-    monkeypatch.setattr("fedhpo_gym.building.candidates.BOOSTED_SHARE", 1.0)
-    monkeypatch.setattr("fedhpo_gym.building.candidates.BOOSTED_TREES", 12)
-    forest = CANDIDATES["boosted_trees"].fit(rows)[""]
-    inputs, targets = rows.inputs, rows.coefficients
-    total = np.zeros(targets.shape)
-    for _ in range(12):
-        one = tree.DecisionTreeRegressor(max_depth=5, random_state=0)
-        total += 0.1 * one.fit(inputs, targets - total).predict(inputs)
-    np.testing.assert_allclose(forest.predict(inputs), total, atol=2e-3)
 
 
 def test_what_suits_few_courses_is_better_on_few_smooth_courses(surrogate: Surrogate) -> None:

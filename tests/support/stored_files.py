@@ -228,7 +228,6 @@ def numbered_policy(number: int) -> Policy:
 
 FEW = {
     "candidates.FEWEST_STEPS": 60,
-    "candidates.BOOSTED_TREES": 30,
     "candidates.POINTS": 100,
     "candidates.LIKELY_ROWS": 40,
     "candidates.STEPS": 10,
