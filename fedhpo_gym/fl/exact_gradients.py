@@ -43,7 +43,10 @@ def exact_step(case: Case, start: Arrays, rate: float) -> dict[str, NDArray[np.f
             scale *= min(1.0, MAX_NORM / length)
         for name, gradient in gradients.items():
             moved[name] -= scale * gradient
-    kept = cast("type[TorchModel]", case.model).for_federation(federation, torch.device("cpu"))
+    kind = cast("type[TorchModel]", case.model)
+    kept = kind.for_federation(
+        federation, torch.device("cpu"), **dict.fromkeys(kind.architecture, 0)
+    )
     left_out = kept.buffers | kept.personal
     return {
         name: value.numpy()
