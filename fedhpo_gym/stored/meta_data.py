@@ -172,6 +172,10 @@ class MetaData:
         highest = self.card["model_highest"][task]
         return 0.0, float(highest)
 
+    def snapped(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (n, d) actions as their configurations are encoded: one has one answer."""
+        return self.space.encode_columns(self.space.decode_columns(actions))
+
     def predicted_scores(self, task: int, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
         tasks = np.full(len(actions), task)

@@ -231,7 +231,7 @@ class PoolEnv(DrawnEnv):
             "configuration": dict(configuration),
             "fidelity": dict(setup.fidelity),
             "objectives": {one.name: values[one.name] for one in setup.objectives},
-            "cost": {name: values[name] for name in setup.data.objectives[-3:]},
+            "cost": {**dict([*values.items()][-3:]), "rounds": setup.fidelity["round"]},
             "test": {"loss": values["test_loss"], "accuracy": 1.0 - values["test_error"]},
             "score": score,
             "elapsed_s": float(process.elapsed_s[0]),

@@ -114,7 +114,7 @@ class PoolProcess:
 
     def _ask_surrogate(self, actions: NDArray[Any]) -> None:
         setup, data = self.setup, self.setup.data
-        canonical = data.space.canonical(np.asarray(actions, np.float32))
+        canonical = data.snapped(np.asarray(actions, np.float32))
         features = data.space.features(canonical)
         tasks = np.asarray(setup.tasks)[self.task]
         self.values = data.answer(tasks, canonical, features)

@@ -96,8 +96,8 @@ class PoolSetup:
                 )
         if arguments.continuous and asked:
             raise InvalidArgumentError(
-                f"`fidelity` must be left out with continuous=True, whose surrogate answers at "
-                f"{self.fidelity}, got {shown(asked)}"
+                f"`fidelity` must be left out with continuous=True, whose surrogate answers at the "
+                f"last round and all clients, got {shown(asked)}"
             )
         for name in arguments.objectives:
             require_known("objective", name, data.objectives)

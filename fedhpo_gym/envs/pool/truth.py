@@ -94,8 +94,7 @@ def truth_of(setup: PoolSetup) -> PoolTruth:
 
 
 def _predicted(setup: PoolSetup, actions: NDArray[np.float32]) -> NDArray[np.float64]:
-    canonical = setup.data.space.canonical(actions)
+    canonical = setup.data.snapped(actions)
     tasks = np.full(len(actions), setup.tasks[0], np.intp)
-    return setup.data.answer(tasks, canonical, setup.data.space.features(canonical))[
-        :, setup.columns
-    ]
+    found = setup.data.answer(tasks, canonical, setup.data.space.features(canonical))
+    return found[:, setup.columns]

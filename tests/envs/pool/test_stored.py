@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import fedhpo_gym  # noqa: F401 - registers the ids
+import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.core.archive import second_folder
 from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, open_meta_data
@@ -44,6 +44,18 @@ def test_an_agent_tunes_from_the_surrogate(env_id: str) -> None:
         _, rewards, _, _, info = vector.step(np.stack([step.action, step.action]))
         assert rewards[0] == step.reward
         assert info["score"][0] == step.info["score"]
+
+
+@pytest.mark.parametrize("env_id", META_IDS)
+def test_a_configuration_has_one_answer(env_id: str) -> None:
+    asked: dict[str, Any] = {"instances": "Tuna", "continuous": True, "trials": 20}
+    env, truth = gym.make(env_id, **asked), fedhpo_gym.truth(env_id, **asked)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(20):  # between what whole numbers and categories are encoded as
+        info = env.step(env.action_space.sample())[4]
+        (value,) = truth.values_at([info["configuration"]])
+        assert value[0] == info["objectives"]["val_loss"]
 
 
 ACTIONS = """
