@@ -176,6 +176,13 @@ def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.Monk
     close(agent.prefer(own, points, RNG), expected)
 
 
+def test_sources_say_where_to_look_while_own_scores_are_equal() -> None:
+    agent, points = made("rgpe"), np.random.default_rng(0).random((400, 4))
+    found = agent.prefer(Known(points[:5], np.zeros(5)), points, np.random.default_rng(0))
+    chosen = points[np.argsort(-found)[:20]]
+    assert bowl(chosen, 0.68).mean() > np.quantile(bowl(points, 0.68), 0.8)
+
+
 def test_the_transfer_acquisition_is_its_formula() -> None:
     agent, points = made("taf-r"), np.random.default_rng(0).random((9, 4))
     assert isinstance(agent, process.EnsembleSearch)

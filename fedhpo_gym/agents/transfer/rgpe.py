@@ -43,7 +43,7 @@ class RankingEnsemble(process.EnsembleSearch):
 
     Differs from the paper: draws are independent among trials, those of its own model around
     leave-one-out means; scores are normal quantiles of ranks in every task, and the settings of
-    all models the same.
+    all models the same. While its own scores are equal, all sources weigh the same.
     """
 
     def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
@@ -56,7 +56,8 @@ class RankingEnsemble(process.EnsembleSearch):
             *(ranking_losses(one, own.scores, one) for one in drawn),
             ranking_losses(around + spread * noise[-1], own.scores, model.targets),
         ]
-        weights = weights_of(np.array(losses))
+        even = np.append(np.full(len(mean), 1.0 / len(mean)), 0.0)  # equal scores rank nothing
+        weights = weights_of(np.array(losses)) if np.ptp(own.scores) else even
         used = np.flatnonzero(weights[:-1])
         parts = [self.deviations(candidates, used), model.deviation(candidates)[None]]
         spread = np.sqrt(weights[[*used, -1]] ** 2 @ np.concatenate(parts) ** 2)
