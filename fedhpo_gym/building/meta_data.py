@@ -39,6 +39,7 @@ from fedhpo_gym.stored.meta_data import (
     DESIGNS,
     FORMAT,
     MODEL,
+    REPEATED,
     SUFFIX,
     costs_of,
     encoded,
@@ -55,11 +56,7 @@ GENERATIONS: Final = (43, 42)
 """Children that are added to them, twice."""
 PARENTS, MUTATED, STEP = 0.2, 0.3, 0.2
 """Share of the best that have children; chance and width of a change of a coordinate."""
-REPEATED: Final = 10
-"""One in so many configurations is trained under all seeds."""
-MEASURED: Final = (
-    *("val_loss", "test_loss", "val_error", "test_error", "fairness_p10", "fairness_std"),
-)
+MEASURED = ("val_loss", "test_loss", "val_error", "test_error", "fairness_p10", "fairness_std")
 """Objectives that are read off models; costs follow."""
 
 Configuration = dict[str, Value]
@@ -132,10 +129,10 @@ def _rows(task: Task, pool: Sequence[Configuration]) -> NDArray[np.float64]:
     return np.array([[one.get(name, np.nan) for name in names] for one in numbers])
 
 
-def _configurations(task: Task, rows: NDArray[np.float64]) -> list[Configuration]:
-    """Return the configurations of what `_rows` returned."""
-    names, space = task.space.names, task.space
-    return [space.from_numbers(dict(zip(names, row, strict=True))) for row in rows.tolist()]
+def _costs(task: Task, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the costs of what `_rows` returned."""
+    named = (dict(zip(task.space.names, row, strict=True)) for row in rows.tolist())
+    return costs_of(task, [task.space.from_numbers(one) for one in named])
 
 
 def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.float32]:
@@ -228,21 +225,22 @@ def write_meta_data(
     read = [_read(path) for path in parts]
     kept = ("own", "values", "repeats", "features")
     arrays = {name: np.stack([one[name] for one in read]) for name in kept}
-    task = tasks[0].task
-    known = shared_configurations(pool_space(task))
-    shared = _rows(task, known)
-    pool = len(shared) + arrays["own"].shape[1]
+    task, own = tasks[0].task, arrays["own"]
+    shared = _rows(task, shared_configurations(pool_space(task)))
+    pools = np.concatenate([np.broadcast_to(shared, (len(own), *shared.shape)), own], axis=1)
+    pool = pools.shape[1]
     draws = [stream(0, f"meta_order {space} {one.name}") for one in tasks]
     arrays |= {
         "shared": shared,
-        "costs": np.stack(
-            [
-                costs_of(one.task, [*known, *_configurations(one.task, own)])
-                for one, own in zip(tasks, arrays["own"], strict=True)
-            ]
-        ),
+        "costs": np.stack([_costs(one.task, rows) for one, rows in zip(tasks, pools, strict=True)]),
         "order": np.stack([rng.permutation(pool) for rng in draws]).astype(np.uint16),
-        "initial": np.stack([_designs(rng, pool) for rng in draws]).astype(np.uint16),
+        "initial": np.array(
+            [
+                [rng.choice(pool, DESIGN_SIZE, replace=False) for _ in range(DESIGNS)]
+                for rng in draws
+            ],
+            np.uint16,
+        ),
     }
     card = {
         "format": FORMAT,
@@ -266,24 +264,20 @@ def write_meta_data(
         "build_command": f"fedhpo-gym meta-data {space}",
     }
     if surrogate:
-        added, said = _surrogate(task.space, [one.task.label_entropy for one in tasks], arrays)
+        features = task.space.features(encoded(task.space, pools.reshape(-1, len(task.space))))
+        entropy = [one.task.label_entropy for one in tasks]
+        added, said = _surrogate(entropy, features.reshape(*pools.shape[:2], -1), arrays)
         arrays, card = {**arrays, **added}, {**card, **said}
     return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
 
 
 def _surrogate(
-    space: SearchSpace, entropy: Sequence[float], arrays: Mapping[str, NDArray[Any]]
+    entropy: Sequence[float], pools: NDArray[np.float64], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays of a model of all tasks, and what the card says of it."""
-    own, shared = arrays["own"], arrays["shared"]
-    rows = np.concatenate([shared, own.reshape(-1, own.shape[2])])
-    features = space.features(encoded(space, rows))
-    first, others = features[: len(shared)], features[len(shared) :]
-    pools = np.concatenate(
-        [np.broadcast_to(first, (len(own), *first.shape)), others.reshape(*own.shape[:2], -1)],
-        axis=1,
-    )
-    fitted = fit(pools, arrays["values"][:, :, -1, -1].astype(np.float64), len(shared))
+    shared = len(arrays["shared"])
+    fitted = fit(pools, arrays["values"][:, :, -1, -1].astype(np.float64), shared)
+    features = np.concatenate([pools[0, :shared], pools[:, shared:].reshape(-1, pools.shape[2])])
     model = MetaSurrogate(fitted.arrays)
     highest = [
         float(score_of(model.predict(task, features)[:, 0], np.array(of)).max())
@@ -295,11 +289,6 @@ def _surrogate(
         "model_arrays": {name: list(array.shape) for name, array in fitted.arrays.items()},
     }
     return {MODEL + name: array for name, array in fitted.arrays.items()}, said
-
-
-def _designs(rng: np.random.Generator, pool: int) -> NDArray[np.int64]:
-    """Return (`DESIGNS`, `DESIGN_SIZE`) places in a pool, different within a design."""
-    return np.stack([rng.choice(pool, DESIGN_SIZE, replace=False) for _ in range(DESIGNS)])
 
 
 def _described(meta: MetaTask) -> dict[str, Any]:

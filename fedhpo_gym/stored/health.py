@@ -34,7 +34,7 @@ from fedhpo_gym.stored.lattice import (
     landscape_of,
     losses_at,
 )
-from fedhpo_gym.stored.meta_data import LOSS, MetaData
+from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import task_of
 
@@ -481,7 +481,7 @@ def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
     loss = data.objectives.index(LOSS)
     own = data.values[task, :, -1, -1, [loss]].T
     found = difficulty_from(np.append(own, [[math.nan]], axis=0), float(data.label_entropy[task]))
-    seeds = data.arrays["values"][None, task, ::10], data.arrays["repeats"][task]
+    seeds = data.arrays["values"][None, task, ::REPEATED], data.arrays["repeats"][task]
     again = np.concatenate(seeds)[:, :, -1, -1, loss].T.astype(np.float64)
     return replace(found, seed=seed_error(again))
 

@@ -33,6 +33,8 @@ SUFFIX: Final = ".meta"
 LOSS: Final = "val_loss"
 COSTS: Final = ("time_s", "upload_bytes", "download_bytes")
 """What a trial costs, the last of its values."""
+REPEATED: Final = 10
+"""One in so many configurations is trained under all seeds."""
 DESIGNS, DESIGN_SIZE = 5, 5
 """Initial designs of a task, and trials of each."""
 MODEL: Final = "model_"
@@ -90,7 +92,7 @@ class MetaData:
         """All arrays, checked, with the pool of a task in its order."""
         tasks, pool, shared, width = len(self.names), self._pool, self._shared, len(self.space)
         at = (len(self.rates), len(self.rounds))
-        measured, again = len(self.objectives) - 3, -(-pool // 10)
+        measured, again = len(self.objectives) - 3, -(-pool // REPEATED)
         shapes = {
             "shared": (shared, width),
             "own": (tasks, pool - shared, width),

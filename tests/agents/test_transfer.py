@@ -13,7 +13,7 @@ pytest.importorskip("scipy")
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-from scipy.stats import norm  # noqa: E402
+from scipy.stats import norm, spearmanr  # noqa: E402
 from sklearn.gaussian_process import GaussianProcessRegressor  # noqa: E402
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern  # noqa: E402
 
@@ -246,6 +246,24 @@ def test_the_linear_posterior_has_its_closed_form() -> None:
     mean, deviation = ablr.function_of(model, x[:2])
     np.testing.assert_allclose(mean, x[:2] @ covariance @ x.T @ y * model.alpha_, rtol=1e-6)
     np.testing.assert_allclose(deviation**2, np.diag(x[:2] @ covariance @ x[:2].T), rtol=1e-6)
+
+
+def test_a_prior_fitted_network_follows_the_scores_it_is_told() -> None:
+    agent, rng = made("pfn"), np.random.default_rng(0)
+    assert isinstance(agent, pfn.PriorFittedSearch)
+    points, network = np.random.default_rng(1).random((90, 4)), agent._trained()
+    found = []
+    for _ in range(40):  # functions of its prior that are like no source
+        values = pfn.drawn_function(points, rng)
+        told = process.normal_scores(values[:50])
+        x = torch.from_numpy(points[None].astype(np.float32))
+        y = torch.from_numpy(np.stack([told, rng.permutation(told)]).astype(np.float32))
+        with torch.no_grad():
+            mean = network(x.expand(2, -1, -1), y)[0].numpy()
+        found.append([spearmanr(one, values[50:]).statistic for one in mean])
+    true, shuffled = np.mean(found, axis=0)
+    assert true > 0.4
+    assert abs(shuffled) < 0.15
 
 
 def trials(agent: TransferSearch, number: int) -> np.ndarray:

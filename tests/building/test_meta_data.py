@@ -31,7 +31,8 @@ def test_values_are_those_of_the_raw_backend(monkeypatch: pytest.MonkeyPatch) ->
     found, task = meta_data.compute_task(meta), meta.task
     space = meta_data.pool_space(task)
     pool = meta_data.shared_configurations(space)
-    own = meta_data._configurations(task, found["own"])
+    named = [dict(zip(task.space.names, row, strict=True)) for row in found["own"].tolist()]
+    own = [task.space.from_numbers(one) for one in named]
     assert found["values"].shape == (15, 2, 4, 6)
     for seed, rows in ((1, found["values"]), (3, found["repeats"][1])):
         raw = make_backend("raw", task, seed=seed)

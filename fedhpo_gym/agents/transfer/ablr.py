@@ -51,8 +51,7 @@ class AdaptiveRegressionSearch(process.EnsembleSearch):
         with networks.seeded("transfer ablr") as rng:
             layers = networks.perceptron((self.sources[0].points.shape[1], *WIDTHS), nn.Tanh)
             network = nn.Sequential(layers, nn.Tanh())
-            start = torch.tensor([0.0, 1.5]).repeat(len(self.sources), 1)
-            precisions = nn.Parameter(start)
+            precisions = nn.Parameter(torch.tensor([0.0, 1.5]).repeat(len(self.sources), 1))
             network.register_parameter("precisions", precisions)
 
             def loss() -> torch.Tensor:

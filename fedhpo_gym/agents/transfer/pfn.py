@@ -17,19 +17,29 @@ WAVES, LEAST = 64, 0.02
 
 
 class Block(nn.Module):
-    """Attention to what is known, and a perceptron."""
+    """Attention to what is known, and a perceptron.
+
+    Where points are alone decides weights of attention, as in a Gaussian process. Where scores do
+    so too, as in the paper, so short a training does not learn to use them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.attend = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.place = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.value, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.nothing = nn.Parameter(torch.zeros(HEADS))  # weight of attention to no point
         self.norms = nn.ModuleList([nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)])
         self.after = networks.perceptron((WIDTH, 2 * WIDTH, WIDTH), nn.GELU)
 
-    def forward(self, tokens: torch.Tensor, known: int) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor, points: torch.Tensor, known: int) -> torch.Tensor:
         """Return (B, L, `WIDTH`) tokens after attending to the first `known` of them."""
-        normed = self.norms[0](tokens)
-        told = normed[:, :known]
-        tokens = tokens + self.attend(normed, told, told, need_weights=False)[0]
+        places, values = self.place(points), self.value(self.norms[0](tokens[:, :known]))
+        heads = (len(tokens), -1, HEADS, WIDTH // HEADS)
+        places, values = (one.view(heads).transpose(1, 2) for one in (places, values))
+        near = -(torch.cdist(places, places[:, :, :known]) ** 2)
+        nothing = self.nothing[:, None, None].expand(*near.shape[:3], 1)
+        weights = torch.cat([near, nothing], dim=-1).softmax(dim=-1)[..., :known]
+        tokens = tokens + self.out((weights @ values).transpose(1, 2).flatten(2))
         return torch.as_tensor(tokens + self.after(self.norms[1](tokens)))
 
 
@@ -39,21 +49,18 @@ class PriorFitted(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.point = networks.perceptron((width, WIDTH, WIDTH), nn.GELU)
-        self.score = nn.Linear(1, WIDTH)
-        self.nothing = nn.Parameter(torch.zeros(WIDTH))
+        self.norm, self.score = nn.LayerNorm(WIDTH), nn.Linear(1, WIDTH)
         self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
         self.end = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (B, m) means and deviations of (B, n + m, F) points, given (B, n) scores."""
-        known = y.shape[1]
-        tokens = self.point(x)
-        told = tokens[:, :known] + self.score(y[..., None])
-        first = self.nothing.expand(len(x), 1, WIDTH)
-        tokens = torch.cat([first, told, tokens[:, known:]], dim=1)
+        known, points = y.shape[1], self.point(x)
+        told = points[:, :known] + self.score(y[..., None])
+        tokens, points = torch.cat([told, points[:, known:]], dim=1), self.norm(points)
         for block in self.blocks:
-            tokens = block(tokens, known + 1)
-        mean, spread = self.end(tokens[:, known + 1 :]).unbind(-1)
+            tokens = block(tokens, points, known)
+        mean, spread = self.end(tokens[:, known:]).unbind(-1)
         return mean, nn.functional.softplus(spread) + LEAST
 
 

@@ -52,12 +52,12 @@ class PoolTruth(Truth):
     def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.regret(self._values_of(np.asarray(actions, np.float32))[:, 0])
 
-    def query(self, index: int) -> CheckedQuery:
-        setup, place = self._setup, range(len(self.values))[index]
+    def _query_of(self, row: int) -> CheckedQuery:
+        setup = self._setup
         if setup.arguments.continuous:
-            configuration = self.search_space.decode(self._asked[place])
+            configuration = self.search_space.decode(self._asked[row])
         else:
-            configuration = setup.data.configuration(setup.tasks[0], place)
+            configuration = setup.data.configuration(setup.tasks[0], row)
         return configuration, Fidelity(**self.fidelity)  # type: ignore[arg-type]
 
     def under(self, constraints: Any) -> NoReturn:
@@ -84,12 +84,12 @@ def truth_of(setup: PoolSetup) -> PoolTruth:
             f"`instances` must be one task for its truth to be known, got {len(setup.tasks)}: "
             f"{', '.join(setup.names[:3])}, ..."
         )
-    if setup.arguments.continuous:
+    is_exact, actions = not setup.arguments.continuous, setup.actions[0]
+    if is_exact:
+        values = setup.values[0][:, setup.columns]
+    else:
         actions = setup.data.actions.reshape(-1, setup.data.actions.shape[2])
         values = _predicted(setup, actions)
-    else:
-        actions, values = setup.actions[0], setup.values[0][:, setup.columns]
-    is_exact = not setup.arguments.continuous
     return PoolTruth(setup.objectives, is_exact, values, len(values), setup, actions)
 
 

@@ -42,6 +42,8 @@ def test_the_truth_of_a_task_is_its_pool(prefix: str) -> None:
     assert truth.optimum == expected[:, 0].argmin()
     configurations = [truth.query(place)[0] for place in range(len(expected))]
     assert configurations[3] == data.configuration(index, 3)
+    with pytest.raises(InvalidArgumentError, match="`index` must be a whole number"):
+        truth.query(len(expected))
     np.testing.assert_array_equal(truth.values_at(configurations), expected)
     regret, relative = truth.regret_at(configurations)
     np.testing.assert_array_equal(regret, expected[:, 0] - expected[:, 0].min())
