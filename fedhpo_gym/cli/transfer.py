@@ -68,29 +68,15 @@ def transfer(
             values = step.info["objectives"]
             if values["val_loss"] < best and not step.info["diverged"]:
                 best, known_best = values["val_loss"], dict(step.info["configuration"])
-                test = step.info["test"]
-                rows.append(
-                    (
-                        str(number),
-                        f"{step.info['elapsed_s']:,.0f}",
-                        f"{values['val_loss']:.4f}",
-                        f"{1.0 - values['val_error']:.3f}",
-                        f"{values['explained']:.3f}",
-                        f"{test['accuracy']:.3f}",
-                    )
-                )
+                accuracy, test = 1.0 - values["val_error"], step.info["test"]["accuracy"]
+                shares = [f"{one:.3f}" for one in (accuracy, values["explained"], test)]
+                elapsed = f"{step.info['elapsed_s']:,.0f}"
+                rows.append((str(number), elapsed, f"{best:.4f}", *shares))
             bar.update()
     env.close()
     say(f"{trials} trials; those that were better than all before:")
-    heads = (
-        "trial",
-        "simulated s",
-        "validation loss",
-        "accuracy",
-        "entropy explained",
-        "test accuracy",
-    )
-    say_table(heads, rows)
+    heads = ("trial", "simulated s", "validation loss", "accuracy")
+    say_table((*heads, "entropy explained", "test accuracy"), rows)
     say("The best configuration:")
     for name, value in known_best.items():
         say(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")

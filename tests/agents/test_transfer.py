@@ -295,10 +295,15 @@ def test_a_misleading_source_does_little_harm(name: str) -> None:
 def test_what_is_learned_depends_on_the_sources_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ablr, cts, fsbo, pfn):
         monkeypatch.setattr(module, "STEPS", 5)
-    own, candidates = Known(RNG.random((6, 4)), RNG.random(6)), RNG.random((9, 4))
+    own, candidates = Known(RNG.random((6, 4)), RNG.random(6)), RNG.random((900, 4))
+    before = torch.get_num_threads()
     for name in NAMES:
+        torch.set_num_threads(1)
         first = made(name).prefer(own, candidates, np.random.default_rng(0))
         process._MADE.clear()
         torch.rand(1)
+        torch.set_num_threads(2)
         again = made(name).prefer(own, candidates, np.random.default_rng(0))
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(before)
         np.testing.assert_array_equal(first, again)

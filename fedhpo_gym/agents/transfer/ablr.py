@@ -43,7 +43,7 @@ class AdaptiveRegressionSearch(process.EnsembleSearch):
 
     def _features(self, points: Array) -> Array:
         network = process.made_once("ablr", self.sources, self._trained)
-        with torch.no_grad():
+        with networks.one_thread():
             found = network(networks.tensor(points)).double()
         return np.column_stack([found.numpy(), np.ones(len(points))])
 

@@ -64,6 +64,7 @@ class TransferSearch(TrialSearch):
         return tuple(
             Known(space.features(task.actions), np.asarray(task.scores, float))
             for task in self.problem.source_tasks
+            if len(task.scores)
         )
 
     def _suggest(self, number: int) -> NDArray[Any]:
@@ -98,5 +99,6 @@ class TransferSearch(TrialSearch):
             steps = np.where(moved, 0.2 * rng.standard_normal(centres.shape), 0.0)
             parts.append(np.clip(centres + steps, 0.0, 1.0))
         places = self.from_unit(self.on_grid(np.concatenate(parts)))
-        known = [task.actions[task.scores.argmax()] for task in self.problem.source_tasks]
+        sources = (task for task in self.problem.source_tasks if len(task.scores))
+        known = [task.actions[task.scores.argmax()] for task in sources]
         return np.concatenate([places, np.array(known, np.float32).reshape(-1, width)])

@@ -34,16 +34,15 @@ class CopulaSearch(process.EnsembleSearch):
 
     def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         network = process.made_once("cts", self.sources, self._trained)
-        with torch.no_grad():
+        with networks.one_thread():
             mean, spread = network(networks.tensor(candidates)).double().numpy().T
         deviation = np.logaddexp(0.0, spread) + LEAST
         return np.asarray(mean + deviation * rng.standard_normal(len(mean)))
 
     def _trained(self) -> nn.Sequential:
         points = networks.tensor(np.concatenate([one.points for one in self.sources]))
-        targets = networks.tensor(
-            np.concatenate([copula_scores(one.scores) for one in self.sources])
-        )
+        scores = [copula_scores(one.scores) for one in self.sources]
+        targets = networks.tensor(np.concatenate(scores))
         with networks.seeded("transfer cts"):
             network = networks.perceptron((points.shape[1], HIDDEN, HIDDEN, HIDDEN, 2), nn.ReLU)
 

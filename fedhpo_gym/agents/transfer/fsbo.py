@@ -40,7 +40,7 @@ class DeepKernel(nn.Module):
 
     def embedded(self, points: Array) -> Array:
         """Return what the network makes of (n, F) points."""
-        with torch.no_grad():
+        with networks.one_thread():
             return np.asarray(self.network(networks.tensor(points)).double().numpy())
 
 

@@ -19,8 +19,8 @@ WAVES, LEAST = 64, 0.02
 class Block(nn.Module):
     """Attention to what is known, and a perceptron.
 
-    Where points are alone decides weights of attention, as in a Gaussian process. Where scores do
-    so too, as in the paper, so short a training does not learn to use them.
+    Where points are alone decides weights of attention, as in a Gaussian process. Where tokens do
+    so, which have scores in them, so short a training does not learn to use scores.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class PriorFittedSearch(process.EnsembleSearch):
         network = process.made_once("pfn", self.sources, self._trained)
         x = networks.tensor(np.concatenate([own.points, candidates, own.points])[None])
         y = networks.tensor(process.normal_scores(own.scores)[None])
-        with torch.no_grad():
+        with networks.one_thread():
             mean, deviation = (one[0].double().numpy() for one in network(x, y))
         count = len(candidates)
         best = float(mean[count:].max(initial=-3.0))
