@@ -138,7 +138,7 @@ def truth(env_id: str, **arguments: Any) -> Any:
 
     Raises:
         InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
-            of its range.
+            of its range; of FedHPO-B, `instances` are not one task.
         MissingDataError: no numbers of the id are stored here.
     """
     why = "courses of round environments are trained: nobody knows what they can reach"

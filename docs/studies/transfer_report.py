@@ -21,20 +21,20 @@ RESAMPLES = 2000
 Results = Mapping[str, Mapping[str, Any]]
 
 
-def surveys_of(found: MethodRuns) -> NDArray[np.intp]:
-    """Return (R,) which survey each run is of: what is drawn again is surveys, never runs."""
+def surveys_of(found: MethodRuns) -> tuple[list[str], NDArray[np.intp]]:
+    """Return the surveys, and (R,) which each run is of: they are drawn again, never runs."""
     known = {(s, one.name): one.survey for s in META_SPACES for one in meta_tasks(s)}
-    names = [known[space, task] for space, task, _ in found.runs]
-    return np.unique(names, return_inverse=True)[1]
+    names, groups = np.unique([known[s, task] for s, task, _ in found.runs], return_inverse=True)
+    return names.tolist(), groups
 
 
 def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, ...]]:
     """Return each method's mean regret as a share of the reference's, and how sure that is.
 
-    The four numbers after it are a 95 % interval, and the lowest and the highest share if a survey
-    is left out. Means are over search spaces, of means over their runs, in every resample, too.
+    The two numbers after it are a 95 % interval, and those that follow the shares without each
+    survey. Means are over search spaces, of means over their runs, in every resample, too.
     """
-    groups, regret = surveys_of(found), found.regret[:, :, trial]
+    groups, regret = surveys_of(found)[1], found.regret[:, :, trial]
     size = int(groups.max()) + 1
     own = np.array([space for space, _, _ in found.runs])
     counts = stream(0, "transfer_report").multinomial(size, np.full(size, 1 / size), RESAMPLES)
@@ -50,8 +50,7 @@ def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, ...]]:
     mean = np.mean(means, axis=0)
     share = mean / np.maximum(mean[:, [found.methods.index(REFERENCE)]], 1e-12)
     without, drawn = share[1 : size + 1], share[size + 1 :]
-    ends = [*np.quantile(drawn, (0.025, 0.975), axis=0), without.min(axis=0), without.max(axis=0)]
-    columns = np.array([share[0], *ends])
+    columns = np.array([share[0], *np.quantile(drawn, (0.025, 0.975), axis=0), *without])
     return {name: tuple(columns[:, i].tolist()) for i, name in enumerate(found.methods)}
 
 
@@ -76,16 +75,13 @@ def report(results: Mapping[str, Results], trials: int) -> str:
         lines += [table(heads, rows)]
         if shares:
             words = [
-                [
-                    name,
-                    *("{:.2f} [{:.2f}, {:.2f}]".format(*shares[t][name][:3]) for t in at),
-                    "{:.2f} to {:.2f}".format(*shares[middle][name][3:]),
-                ]
+                [name, *("{:.2f} [{:.2f}, {:.2f}]".format(*shares[t][name][:3]) for t in at)]
                 for name in found.methods
             ]
-            without = f"@{middle} without a survey"
-            heads = [f"share of the regret of {REFERENCE}", *(f"@{t}" for t in at), without]
-            lines += [table(heads, words)]
+            share = f"share of the regret of {REFERENCE}"
+            lines += [table([share, *(f"@{t}" for t in at)], words)]
+            words = [[n, *(f"{one:.2f}" for one in v[3:])] for n, v in shares[middle].items()]
+            lines += [table([f"{share} @{middle} without", *surveys_of(found)[0]], words)]
         spaces = dict.fromkeys(space for space, _, _ in found.runs)
         own = np.array([space for space, _, _ in found.runs])
         rows = [

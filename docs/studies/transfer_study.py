@@ -25,7 +25,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import agent_class, read_problem, run_episode
 from fedhpo_gym.stored.meta_data import DESIGN_SIZE, DESIGNS, MODEL_SUFFICES, open_meta_data
 from fedhpo_gym.studies.run import agent_seed
-from fedhpo_gym.tasks.meta import META_SPACES
+from fedhpo_gym.tasks.meta import META_SPACES, META_SPLITS
 from studies import positive, study_parser
 
 AGENTS = (
@@ -46,13 +46,16 @@ class Study:
     agents: Sequence[str] = AGENTS
     trials: int = 100
     designs: int = DESIGNS
-    tasks: int | None = None  # of a space, all of meta-test by default
+    tasks: int | None = None  # of a space, all by default
+    split: str = "test"
 
 
 def tasks_of(study: Study, mode: str, space: str) -> list[str]:
-    """Return the meta-test tasks that a mode answers."""
+    """Return the tasks of a split that a mode answers."""
     data = open_meta_data(space)
-    found = [i for i in data.where("test") if mode == "discrete" or data.tau[i] >= MODEL_SUFFICES]
+    found = [
+        i for i in data.where(study.split) if mode == "discrete" or data.tau[i] >= MODEL_SUFFICES
+    ]
     some = found if study.tasks is None else found[:: max(len(found) // study.tasks, 1)]
     return [data.names[i] for i in some][: study.tasks]
 
@@ -100,6 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
     parser = study_parser(__doc__)
     parser.add_argument("--mode", choices=MODES, help="only from pools, or only from surrogates")
+    parser.add_argument("--split", choices=META_SPLITS[1:], default="test", help="of tasks")
     parser.add_argument("--agents", help="names, separated by commas (default: all)")
     for name, of in (
         ("trials", "after a design"),
@@ -112,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.quick:
         study = Study(("discrete",), ("LR",), ("random", "gp", "rgpe"), 8, designs=2, tasks=2)
     asked = {n: v for n in ("trials", "designs", "tasks") if (v := getattr(options, n))}
-    study = replace(study, **asked)
+    study = replace(study, split=options.split, **asked)
     if options.mode:
         study = replace(study, modes=(options.mode,))
     if options.agents:

@@ -47,7 +47,7 @@ def facts(
     without, below = _unlike_fidelities(found)
     ids = {problem.id for problem in problems}
     is_noisy = any(problem.kwargs.get("noise") for problem in problems)
-    lost = [row[1] for row in unfinished if row[0] in ids]
+    lost = [row[1] for row in unfinished if row[0].split(" ")[0] in ids]
     known = {}
     for agent in found.order:
         runs = [run for problem in problems for run in problem.runs.get(agent, ())]

@@ -112,10 +112,10 @@ def corners(at: Numbers, *values: Numbers) -> list[Numbers]:
 
 
 def looks_of(agents: Iterable[str]) -> Looks:
-    """Return colour and line style of each agent: the same on every page, whoever else is on it.
+    """Return colour and line style of each agent.
 
-    Random search is grey. Agents of `ORDER` have places of their own, with settings in parentheses
-    the next free one of the same name; others have the first free place from one of their name on.
+    Random search is grey. Agents of `ORDER` have places of their own, whoever else is there, with
+    settings in parentheses the next free one; others the first free one from one of their name on.
     """
     looks: dict[str, tuple[str, Any]] = {}
     places = [(colour, style) for style in (*STYLES, *DASHES) for colour in PAINTS]

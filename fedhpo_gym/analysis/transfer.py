@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDataError,
 )
-from fedhpo_gym.core.files import load_json, max_bytes
+from fedhpo_gym.core.files import load_json, max_bytes, require_bytes
 
 Result = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Run = tuple[str, str, str]
@@ -161,6 +161,7 @@ def read_result(path: Path) -> Result:
         DamagedDataError: it is no result file, or too large.
     """
     try:
+        require_bytes(path.stat().st_size, path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
             content = handle.read(max_bytes() + 1)  # never more than one beyond what may be read
         said = load_json(content, path)

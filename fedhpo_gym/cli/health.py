@@ -189,8 +189,9 @@ def difficulty(
             "`--algorithm` and `--setting` must come with `--train N`; stored numbers are all "
             "listed"
         )
-    if train is not None and not ids:
-        raise InvalidArgumentError("`--train` must come with the ids to train, got none")
+    if train is not None and (not ids or any(map(meta_space, ids))):
+        asked = ", ".join(ids) or "none"
+        raise InvalidArgumentError(f"`--train` must come with ids, none of FedHPO-B, got {asked}")
     if train is not None:
         tasks = [asked_task(Variant(word, algorithm, settings=settings)) for word in ids]
         rows = [list(_trained(task, train)) for task in tasks]

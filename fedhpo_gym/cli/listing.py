@@ -74,8 +74,8 @@ def _notes() -> Iterator[str]:
         "natural-small, joint and contest."
     )
     yield (
-        f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, and what agents "
-        "that transfer may learn from; see docs/fedhpo_b.md."
+        f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, with a grid (pool) "
+        "of its own and no budget but trials, and from which agents learn; see docs/fedhpo_b.md."
     )
     yield (
         "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "

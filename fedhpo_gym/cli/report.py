@@ -32,6 +32,7 @@ from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.runs import problem_arguments
 from fedhpo_gym.studies.export import to_optuna
+from fedhpo_gym.studies.plan import problem_words
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.replay import from_stored_numbers, present_fingerprint
 from fedhpo_gym.studies.run import GOOD, read_log
@@ -153,8 +154,8 @@ def _unfinished(paths: Sequence[Path]) -> list[list[str]]:
     """Return the runs that studies in these folders have logged and left no record of."""
     return [
         [
-            found["plan"]["id"], found["plan"]["agent"], str(found["plan"]["seed"]),
-            found["status"], found["words"],
+            problem_words(found["plan"]["id"], found["plan"]["kwargs"]), found["plan"]["agent"],
+            str(found["plan"]["seed"]), found["status"], found["words"],
         ]
         for path in paths
         if path.is_dir()
@@ -247,7 +248,7 @@ def regret(
     if trained:
         say(
             f"left out: {counted(trained, 'run')} of courses that were trained; what those can "
-            "reach, nobody knows. Nor are runs of FedHPO-B judged here: every seed is another task"
+            "reach, nobody knows"
         )
     if out is not None:
         write_text(out, csv_text(table))

@@ -477,13 +477,16 @@ def difficulty_of(stored: StoredNumbers) -> Difficulty:
 
 
 def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:
-    """Return how hard a task of FedHPO-B is, of whose pool every tenth has several seeds."""
+    """Return how hard a task of FedHPO-B is, whose values are of one seed, not means.
+
+    What a seed does is estimated where several are, of the best tenth of every tenth configuration.
+    """
     loss = data.objectives.index(LOSS)
-    own = data.values[task, :, -1, -1, [loss]].T
+    own = data.values[task, :, -1, -1, loss, None]
     found = difficulty_from(np.append(own, [[math.nan]], axis=0), float(data.label_entropy[task]))
     seeds = data.arrays["values"][None, task, ::REPEATED], data.arrays["repeats"][task]
     again = np.concatenate(seeds)[:, :, -1, -1, loss].T.astype(np.float64)
-    return replace(found, seed=seed_error(again))
+    return replace(found, seed=seed_error(again) * math.sqrt(again.shape[1]))
 
 
 def difficulty_from(losses: NDArray[np.float64], guess: float) -> Difficulty:

@@ -174,20 +174,24 @@ class MetaData:
         highest = self.card["model_highest"][task]
         return 0.0, float(highest)
 
-    def snapped(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return (n, d) actions as their configurations are encoded: one has one answer."""
-        return self.space.encode_columns(self.space.decode_columns(actions))
+    def asked(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the (n, F) features of (n, d) actions as the surrogate is asked.
+
+        Actions are first encoded as their configurations are: one configuration has one answer.
+        """
+        return self.space.features(self.space.encode_columns(self.space.decode_columns(actions)))
 
     def predicted_scores(self, task: int, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
         tasks = np.full(len(actions), task)
-        found = self.surrogate.predict(tasks, self.space.features(actions))
+        found = self.surrogate.predict(tasks, self.asked(actions))
         return score_of(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
 
     def answer(
-        self, tasks: NDArray[np.intp], actions: NDArray[np.float32], features: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return the (n, Q + 3) values that the surrogate and the clock say of (n, d) actions."""
+        self, tasks: NDArray[np.intp], actions: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return (n, Q + 3) values, the surrogate's and the clock's, and what was `asked`."""
+        features = self.asked(actions)
         found = np.empty((len(tasks), len(self.objectives)))
         found[:, :-3] = self.surrogate.predict(tasks, features)
         space = self.card["name"].rpartition("-")[2]
@@ -196,7 +200,7 @@ class MetaData:
             (rows,) = np.nonzero(tasks == task)
             asked = self.space.configurations_of(self.space.decode_columns(actions[rows]))
             found[rows, -3:] = costs_of(known[self.names[task]], asked)[:, -1, -1]
-        return found
+        return found, features
 
     def source_tasks(
         self, split: str = "train", without: Collection[str] = ()

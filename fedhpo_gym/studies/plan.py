@@ -16,6 +16,7 @@ from fedhpo_gym.records.files import record_key
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import kind_of_id, make_environment, resolve_id, spec_of
 from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.meta import meta_space
 
 FREE = "free"
 STORED = ("tabular", "surrogate")
@@ -69,7 +70,12 @@ class Plan:
     shared_start: int = 0
 
     def __str__(self) -> str:
-        return f"{self.id} {self.agent} seed {self.seed}"
+        return f"{problem_words(self.id, self.kwargs)} {self.agent} seed {self.seed}"
+
+
+def problem_words(env_id: str, kwargs: Mapping[str, Any]) -> str:
+    """Return an id, and of FedHPO-B the task: what a study has as one problem."""
+    return f"{env_id} {kwargs['instances']}" if meta_space(env_id) else env_id
 
 
 def make_plans(request: Request) -> list[Plan]:
@@ -82,7 +88,7 @@ def make_plans(request: Request) -> list[Plan]:
         raise InvalidArgumentError(
             f"`agents` must name each agent once, got {', '.join(request.agents)}"
         )
-    for name in {"fidelity", "backend"} & {*request.arguments}:
+    for name in [one for one in ("fidelity", "backend") if one in request.arguments]:
         raise InvalidArgumentError(f"`{name}` must be given by `--{name}`, not by `--set`")
     pairs = list(product(dict.fromkeys(map(resolve_id, request.ids)), request.agents))
     for env_id, agent in pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import partial
 
 import gymnasium as gym
@@ -52,10 +53,13 @@ def made(name: str, sources: tuple[SourceTask, ...] = SOURCES, **given: object) 
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 500)):
         monkeypatch.setattr(module, "STEPS", steps)
     monkeypatch.setattr(process, "_MADE", {})
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def test_the_process_predicts_as_scikit_learn_does() -> None:
@@ -119,11 +123,15 @@ def test_a_source_is_its_best_and_a_draw() -> None:
     assert {*map(tuple, found.points)} <= {*map(tuple, known.points)}
 
 
-def test_what_is_learned_is_kept_by_content() -> None:
+def test_what_is_learned_is_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     one = [Known(np.zeros((3, 2)), np.arange(3.0))]
     first = process.made_once("test", one, object)
     assert process.made_once("test", [Known(np.zeros((3, 2)), np.arange(3.0))], object) is first
     assert process.made_once("test", [Known(np.ones((3, 2)), np.arange(3.0))], object) is not first
+    monkeypatch.setattr(process, "KEPT", 2)
+    process.made_once("another", one, object)
+    assert len(process._MADE) == 2
+    assert process.made_once("test", one, object) is not first  # the oldest went
 
 
 def test_ranking_losses_are_pairs_in_another_order() -> None:
@@ -296,7 +304,6 @@ def test_what_is_learned_depends_on_the_sources_alone(monkeypatch: pytest.Monkey
     for module in (ablr, cts, fsbo, pfn):
         monkeypatch.setattr(module, "STEPS", 5)
     own, candidates = Known(RNG.random((6, 4)), RNG.random(6)), RNG.random((900, 4))
-    before = torch.get_num_threads()
     for name in NAMES:
         torch.set_num_threads(1)
         first = made(name).prefer(own, candidates, np.random.default_rng(0))
@@ -305,5 +312,4 @@ def test_what_is_learned_depends_on_the_sources_alone(monkeypatch: pytest.Monkey
         torch.set_num_threads(2)
         again = made(name).prefer(own, candidates, np.random.default_rng(0))
         assert torch.get_num_threads() == 2
-        torch.set_num_threads(before)
         np.testing.assert_array_equal(first, again)

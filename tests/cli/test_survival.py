@@ -90,9 +90,10 @@ def test_it_is_said_and_written_onto_the_card(
     assert main(["health", "--survival"]) == ERROR
     assert "`ID`" in capsys.readouterr().err
     card = tmp_path / f"{NAME}.table.json"
-    found = health.survival_of(open_table(NAME))
-    add_to_card(card, FORMAT, {SURVIVAL: found})
+    assert main(["health", ID, "--survival", "--write"]) == 0
     table = open_table(NAME)
+    found = table.card[SURVIVAL]
+    assert health.survival_words(found) in capsys.readouterr().out
     assert table.digest == before == found["of"]
     assert survival_on(table) == found
     optimum = table.card["health"]["optimum"]

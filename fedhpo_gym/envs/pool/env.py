@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -30,6 +31,7 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.space.dimension import ACTION_SLACK
+from fedhpo_gym.stored.meta_data import COSTS
 
 Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
@@ -126,12 +128,12 @@ class PoolEnv(DrawnEnv):
         """Number of objectives: MO-Gymnasium's name."""
         return len(self.setup.objectives)
 
-    @property
+    @cached_property
     def truth(self) -> PoolTruth:
         """What can be reached, where `instances` are one task."""
         return truth_of(self.setup)
 
-    @property
+    @cached_property
     def full_truth(self) -> PoolTruth:
         """The same at full fidelity, whatever trials have."""
         return truth_of(PoolSetup(self.setup.data, replace(self.setup.arguments, fidelity=None)))
@@ -231,7 +233,7 @@ class PoolEnv(DrawnEnv):
             "configuration": dict(configuration),
             "fidelity": dict(setup.fidelity),
             "objectives": {one.name: values[one.name] for one in setup.objectives},
-            "cost": {**dict([*values.items()][-3:]), "rounds": setup.fidelity["round"]},
+            "cost": {**{one: values[one] for one in COSTS}, "rounds": setup.fidelity["round"]},
             "test": {"loss": values["test_loss"], "accuracy": 1.0 - values["test_error"]},
             "score": score,
             "elapsed_s": float(process.elapsed_s[0]),

@@ -113,11 +113,9 @@ class PoolProcess:
         return found
 
     def _ask_surrogate(self, actions: NDArray[Any]) -> None:
-        setup, data = self.setup, self.setup.data
-        canonical = data.snapped(np.asarray(actions, np.float32))
-        features = data.space.features(canonical)
-        tasks = np.asarray(setup.tasks)[self.task]
-        self.values = data.answer(tasks, canonical, features)
+        tasks = np.asarray(self.setup.tasks)[self.task]
+        asked = np.asarray(actions, np.float32)
+        self.values, features = self.setup.data.answer(tasks, asked)
         self._last = features.astype(np.float32)
 
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:

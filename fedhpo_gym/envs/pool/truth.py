@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.envs.pool.setup import PoolSetup
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace, Value
+
+SAME: Final = 1e-9
+"""Squared distance of features up to which rounding alone tells configurations apart."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -41,7 +45,16 @@ class PoolTruth(Truth):
         return np.zeros(len(self.values))
 
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        return self._values_of(np.stack([self.search_space.encode(one) for one in configurations]))
+        encoded = [self.search_space.encode(one) for one in configurations]
+        actions = np.reshape(np.array(encoded, np.float32), (-1, len(self.search_space)))
+        if not self._setup.arguments.continuous:
+            (away,) = np.nonzero(self._distances(actions).min(axis=1) > SAME)
+            if away.size:
+                raise OffGridError(
+                    f"`configurations` must be in the pool of {self._setup.names[0]}, got "
+                    f"{shown(configurations[away[0]])}; `truth.query(i)` says the i-th"
+                )
+        return self._values_of(actions)
 
     def regret_at(
         self, configurations: Sequence[Mapping[str, Value]]
@@ -65,12 +78,14 @@ class PoolTruth(Truth):
 
     def _values_of(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n, M) values of actions: the surrogate's, or of the nearest in the pool."""
-        setup = self._setup
-        if setup.arguments.continuous:
-            return _predicted(setup, actions)
-        known, asked = setup.features[0], self.search_space.features(actions)
-        distances = ((asked[:, None] - known) ** 2).sum(axis=2)
-        return np.asarray(self.values[distances.argmin(axis=1)])
+        if self._setup.arguments.continuous:
+            return _predicted(self._setup, actions)
+        return np.asarray(self.values[self._distances(actions).argmin(axis=1)])
+
+    def _distances(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the squares of (n, P) distances of actions from the pool."""
+        asked = self.search_space.features(actions)
+        return np.asarray(((asked[:, None] - self._setup.features[0]) ** 2).sum(axis=2))
 
 
 def truth_of(setup: PoolSetup) -> PoolTruth:
@@ -94,7 +109,5 @@ def truth_of(setup: PoolSetup) -> PoolTruth:
 
 
 def _predicted(setup: PoolSetup, actions: NDArray[np.float32]) -> NDArray[np.float64]:
-    canonical = setup.data.snapped(actions)
     tasks = np.full(len(actions), setup.tasks[0], np.intp)
-    found = setup.data.answer(tasks, canonical, setup.data.space.features(canonical))
-    return found[:, setup.columns]
+    return setup.data.answer(tasks, actions)[0][:, setup.columns]

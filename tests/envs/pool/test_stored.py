@@ -52,10 +52,13 @@ def test_a_configuration_has_one_answer(env_id: str) -> None:
     env, truth = gym.make(env_id, **asked), fedhpo_gym.truth(env_id, **asked)
     env.reset(seed=0)
     env.action_space.seed(0)
+    data = open_meta_data(env_id.split("-")[-2])
     for _ in range(20):  # between what whole numbers and categories are encoded as
-        info = env.step(env.action_space.sample())[4]
+        action = env.action_space.sample()
+        info = env.step(action)[4]
         (value,) = truth.values_at([info["configuration"]])
         assert value[0] == info["objectives"]["val_loss"]
+        assert data.predicted_scores(data.index("Tuna"), action[None])[0] == info["score"]
 
 
 ACTIONS = """

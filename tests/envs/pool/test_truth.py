@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 import fedhpo_gym
 from fedhpo_gym.analysis import group
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.records.files import read_record
-from fedhpo_gym.stored.meta_data import open_meta_data
+from fedhpo_gym.stored.health import difficulty_in_pool
+from fedhpo_gym.stored.meta_data import REPEATED, open_meta_data
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.regret import known_of, regret_of
 from fedhpo_gym.studies.replay import replay
@@ -45,11 +47,32 @@ def test_the_truth_of_a_task_is_its_pool(prefix: str) -> None:
     with pytest.raises(InvalidArgumentError, match="`index` must be a whole number"):
         truth.query(len(expected))
     np.testing.assert_array_equal(truth.values_at(configurations), expected)
+    assert truth.values_at([]).shape == (0, len(names))
+    with pytest.raises(OffGridError, match="`configurations` must be in the pool of"):
+        truth.values_at([configurations[0], data.space.decode(np.full(len(data.space), 0.123))])
     regret, relative = truth.regret_at(configurations)
     np.testing.assert_array_equal(regret, expected[:, 0] - expected[:, 0].min())
     np.testing.assert_array_equal(truth.regret_of(data.actions[index]), regret)
     assert relative.min() == 0.0 < relative.max() <= 1.0
     assert truth.hypervolume_regret(truth.values)[-1] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_truth_of_an_environment_is_made_once() -> None:
+    with gym.make(ID, instances=task(), trials=4, fidelity={"round": 1}) as env:
+        for name in ("truth", "full_truth"):
+            assert env.get_wrapper_attr(name) is env.get_wrapper_attr(name)
+
+
+def test_what_a_seed_does_to_a_pool_is_no_error_of_a_mean() -> None:
+    data = open_meta_data("LR")
+    index, loss = data.index(task()), data.objectives.index("val_loss")
+    first = data.arrays["values"][index, ::REPEATED, -1, -1, loss]
+    others = data.arrays["repeats"][index, :, :, -1, -1, loss]
+    seeds = np.stack([first, *others]).astype(float)
+    best, second = seeds.T[np.argsort(seeds.mean(axis=0))[:2]]
+    # Of two configurations, all that a seed does to one alone is in their difference.
+    expected = np.sqrt(np.var(best - second, ddof=1) / 2.0)
+    assert difficulty_in_pool(data, index).seed == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_truth_is_of_one_task_without_constraints() -> None:
@@ -66,7 +89,7 @@ def test_each_task_is_a_problem_of_a_study(tmp_path: Path) -> None:
     plans = make_plans(Request([ID], ["random", "gp"], 2, fidelity=low, arguments=arguments))
     tasks = [data.names[i] for i in data.where("test")]
     assert sorted({plan.kwargs["instances"] for plan in plans}) == sorted(tasks)
-    assert len(plans) == 4 * len(tasks)
+    assert len({*map(str, plans)}) == len(plans) == 4 * len(tasks)
     for plan in plans:
         assert do_run(plan, tmp_path, lambda _: None, pytest.fail)
     records = [(path, read_record(path)) for path in tmp_path.rglob("*.jsonl")]
