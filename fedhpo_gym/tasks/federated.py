@@ -321,7 +321,7 @@ TEST_SEEDS = tuple(range(1000, 1016))
 
 SETS = {"train": TRAIN_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
 """Seeds of instances. Test data that a data set publishes are the same in all instances, and so are
-users or tasks as clients: half of a problem's population would be another, with other costs."""
+users or tasks as clients: half of a problem's population is another problem, with other costs."""
 
 
 @dataclass(frozen=True)
