@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -273,7 +272,7 @@ def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
     ten: the trees are independent and a split does not depend on what is below it.
     """
     settings = {"n_estimators": max(FOREST_TREES), "max_depth": max(FOREST_DEPTHS)}
-    ensemble = _fitter("ensemble", "RandomForestRegressor", **settings)
+    ensemble = _random_forest(**settings)
     ensemble.fit(rows.inputs, rows.coefficients)
     return {
         f"n_estimators={count}, max_depth={depth}": forest_of(ensemble, count, depth)
@@ -283,7 +282,7 @@ def _random_forests(rows: PreparedRows) -> dict[str, CurveRegressor]:
 
 
 def _compact_forest(rows: PreparedRows) -> dict[str, CurveRegressor]:
-    ensemble = _fitter("ensemble", "RandomForestRegressor", **COMPACT)
+    ensemble = _random_forest(**COMPACT)
     return {"": forest_of(ensemble.fit(rows.inputs, rows.coefficients), dtype=np.float16)}
 
 
@@ -376,7 +375,7 @@ def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
     }
 
 
-def _fitter(module: str, name: str, **settings: Any) -> Any:
+def _random_forest(**settings: int) -> Any:
     with needing("fitting a surrogate", "scikit-learn", "surrogate", "sklearn"):
-        library = importlib.import_module(f"sklearn.{module}")
-    return getattr(library, name)(random_state=0, **settings)
+        from sklearn.ensemble import RandomForestRegressor
+    return RandomForestRegressor(random_state=0, **settings)

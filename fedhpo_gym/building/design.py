@@ -254,9 +254,11 @@ def client_samples(task: Task) -> NDArray[np.int64]:
 
 
 def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> dict[str, Any]:
-    """Return what the card of any design says of data, licence, software and machines."""
+    """Return what the card of any design says of measures, data, licence, software, machines."""
     source, data = SOURCES[task.dataset], load_dataset(task.dataset)
     return {
+        "splits": list(task.splits),
+        "metrics": list(task.metric_names),
         "num_samples": samples.tolist(),
         LABELS: task_label_frequencies(task),
         "class_shares": (np.bincount(data.labels) / len(data.labels)).tolist(),
@@ -428,8 +430,6 @@ class GridDesign(Design[GridUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
-            "splits": list(task.splits),
-            "metrics": list(task.metric_names),
             "fidelity_space": fidelity.to_dict(),
             "axes": ["round", *task.space.names, "client_sample_rate", "seed", "client"],
             "diverged_courses": int((arrays["diverged_at"] > 0).sum()),

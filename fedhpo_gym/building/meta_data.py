@@ -272,15 +272,16 @@ def write_meta_data(
 
 
 def _surrogate(
-    entropy: Sequence[float], pools: NDArray[np.float64], arrays: Mapping[str, NDArray[Any]]
+    entropy: Sequence[float], features: NDArray[np.float64], arrays: Mapping[str, NDArray[Any]]
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the arrays of a model of all tasks, and what the card says of it."""
     shared = len(arrays["shared"])
-    fitted = fit(pools, arrays["values"][:, :, -1, -1].astype(np.float64), shared)
-    features = np.concatenate([pools[0, :shared], pools[:, shared:].reshape(-1, pools.shape[2])])
+    fitted = fit(features, arrays["values"][:, :, -1, -1].astype(np.float64), shared)
+    own = features[:, shared:].reshape(-1, features.shape[2])
+    rows = np.concatenate([features[0, :shared], own])
     model = MetaSurrogate(fitted.arrays)
     highest = [
-        float(score_of(model.predict(task, features)[:, 0], np.array(of)).max())
+        float(score_of(model.predict(task, rows)[:, 0], np.array(of)).max())
         for task, of in enumerate(entropy)
     ]
     said = {

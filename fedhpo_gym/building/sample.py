@@ -187,11 +187,7 @@ class SampleDesign(Design[SampleUnit]):
         depths = self._trained(range(self.size))
         for point, course in enumerate(self._points):
             if point not in done:
-                shared = (
-                    course.seed,
-                    depths[point],
-                    *(course.configuration.get(name) for name in axes),
-                )
+                shared = (course.seed, depths[point], *map(course.configuration.get, axes))
                 groups.setdefault((point // WINDOW, *shared), []).append(point)
         units: list[SampleUnit] = []
         for group in groups.values():
@@ -235,13 +231,8 @@ class SampleDesign(Design[SampleUnit]):
         courses = [self._points[point] for point in points]
         seed = self.task.seeds.index(courses[0].seed)  # a unit has one
         yield "point", np.array(points)
-        yield (
-            "configuration",
-            np.array(
-                [[c.configuration.get(n, np.nan) for n in self.space.names] for c in courses],
-                np.float64,
-            ),
-        )
+        values = [[c.configuration.get(n, np.nan) for n in self.space.names] for c in courses]
+        yield "configuration", np.array(values, np.float64)
         yield "client_sample_rate", np.array([c.client_sample_rate for c in courses])
         yield "seed", np.full(len(courses), seed)
         yield "diverged_at", unit["diverged_at"][chosen].astype(np.uint16)
@@ -290,8 +281,6 @@ class SampleDesign(Design[SampleUnit]):
         return {
             **self.plan(),
             **task.identity.to_card(),
-            "splits": list(task.splits),
-            "metrics": list(task.metric_names),
             "fidelity_space": SearchSpace((grid, rate)).to_dict(),
             "courses": count,
             "courses_planned": self.size,
@@ -384,9 +373,8 @@ def balanced(count: int, size: int) -> NDArray[np.int64]:
 
     The order inside a run is random: a fixed one could run in step with a coordinate of `halton`.
     """
-    runs = [
-        stream(0, "sample_order", size, run).permutation(size) for run in range(-(-count // size))
-    ]
+    draws = (stream(0, "sample_order", size, run) for run in range(-(-count // size)))
+    runs = (rng.permutation(size) for rng in draws)
     return np.concatenate([np.empty(0, np.int64), *runs])[:count]
 
 

@@ -248,10 +248,10 @@ def lda_partition(
 ) -> list[Indices]:
     """Partition samples over clients by latent Dirichlet allocation over the label distribution.
 
-    Per class, proportions over clients are drawn from Dirichlet(alpha); clients that already hold
-    their fair share get none of the class; the whole draw repeats until every client holds at least
-    `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1, which made the original
-    tables.
+    Per class of the (n,) labels, proportions over clients are drawn from Dirichlet(alpha); clients
+    that already hold their fair share get none of the class; the whole draw repeats until every
+    client holds at least `MIN_SIZE` samples. This is the balanced splitter of FederatedScope 0.1,
+    which made the original tables.
     """
     if not alpha > 0:
         raise InvalidArgumentError(f"alpha must be positive, got {alpha!r}")

@@ -153,7 +153,7 @@ class TUSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         edges, graph, labels, kinds = (
-            np.loadtxt(io.BytesIO(read_plain(path)), np.int64, delimiter=",", ndmin=2)
+            np.array([line.split(b",") for line in read_plain(path).splitlines()], np.int64)
             for path in paths
         )
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()

@@ -50,15 +50,11 @@ class CourseBatch:
         self._observe = observe
         self._local_metrics = local_metrics
         self._clients = next(iter(federations.values())).num_clients
-        self._last: dict[int, NDArray[np.float32]] = {}
-        self._needs: list[Needs] = []
-        self.courses: tuple[Course, ...] = ()  # as they are configured now
-        self._groups: list[Group] = []
         self._arrange(courses, [None] * len(courses))
 
     def _arrange(self, courses: Sequence[Course], states: Sequence[CourseState | None]) -> None:
         """Sort courses into groups; each starts from its state, or from its seed at round 0."""
-        self.courses = tuple(courses)
+        self._courses = tuple(courses)
         self._needs = [self._needs_of(course) for course in courses]
         members: dict[Key, list[int]] = defaultdict(list)
         for position, needed in enumerate(self._needs):
@@ -78,7 +74,7 @@ class CourseBatch:
             for key, positions in members.items()
             for own in (positions[i : i + room] for i in range(0, len(positions), room))
         ]
-        self._last = {}
+        self._last: dict[int, NDArray[np.float32]] = {}
         for group, row, position in self._places():
             self._put(group, row, position, states[position])
 
@@ -99,6 +95,11 @@ class CourseBatch:
             group.put(row, state)
             if state.last is not None:
                 self._last[position] = state.last
+
+    @property
+    def courses(self) -> tuple[Course, ...]:
+        """The courses, as they are configured now."""
+        return self._courses
 
     def advance(
         self,
@@ -180,7 +181,7 @@ class CourseBatch:
             kept = zip(self.snapshot(), same, strict=True)
             self._arrange(courses, [state if stays else None for state, stays in kept])
             return
-        self.courses, self._needs = tuple(courses), needed
+        self._courses, self._needs = tuple(courses), needed
         for group in self._groups:
             places = group.positions.tolist()
             group.configure([courses[p] for p in places], [needed[p] for p in places])

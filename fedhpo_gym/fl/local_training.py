@@ -21,6 +21,7 @@ from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
 from fedhpo_gym.fl.models.torch_model import Minibatch, TorchFederation, fit, sum_classes
 from fedhpo_gym.fl.participants import Items, Names
+from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
 from fedhpo_gym.fl.trainer import Terms
 
 MAX_LOGITS = 2**19
@@ -110,13 +111,8 @@ class Evaluator:
         # Macro-F1 over the classes that occur among labels or predictions, as scikit-learn's.
         total = self._true + predicted_count
         f1 = sum_classes(2 * hits / total.clamp(min=1)) / (total > 0).sum(0).clamp(min=1)
-        return torch.stack(
-            [
-                self._add_up(loss) / self._size.clamp(min=1),
-                hits.sum(0) / self._size.clamp(min=1),
-                f1,
-            ]
-        )
+        size = self._size.clamp(min=1)
+        return torch.stack([self._add_up(loss) / size, hits.sum(0) / size, f1])
 
     def _add_up(self, values: Tensor) -> Tensor:
         """Sum (items, n) over the rows of each group, one after the other."""
@@ -187,10 +183,8 @@ class Steps:
             rows = torch.from_numpy(drawn[portion.at]).to(self._device)
             x, targets = self._prepared.take(rows), self._prepared.targets(rows)
             if portion.where is not None:
-                x, targets = (
-                    x.index_select(0, portion.where),
-                    targets.index_select(1, portion.where),
-                )
+                x = x.index_select(0, portion.where)
+                targets = targets.index_select(1, portion.where)
             yield from zip(
                 x.split_with_sizes(portion.counts),
                 targets.split_with_sizes(portion.counts, 1),
@@ -368,8 +362,9 @@ class LocalTraining:
         terms: Terms,
     ) -> None:
         """Train items of one width."""
-        anchor, shift = (_of(value or {}, plan.span) for value in (terms.anchor, terms.shift))
-        shared = terms.shared or {}
+        anchor: Parameters = _of(terms.anchor or {}, plan.span)
+        shift: Parameters = _of(terms.shift or {}, plan.span)
+        shared: Mapping[str, SharedMatrix | SharedMatrices] = terms.shared or {}
         trained = [name for name in parameters if name not in self._model.buffers]
         part, count = parameters, len(plan.steps.items)
         now = plan.first(count)

@@ -140,9 +140,9 @@ def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> 
         if sample_rate == 1.0:
             return np.asarray(rounds * plain)
         grown = math.log(sample_rate) + (orders - 1.0) * plain
-    sampled = np.logaddexp(math.log1p(-sample_rate), grown) / (orders - 1.0)
-    # Rounding can leave a logarithm of 1 a hair below 0.
-    return np.asarray(rounds * np.maximum(sampled, 0.0))
+        sampled = np.logaddexp(math.log1p(-sample_rate), grown) / (orders - 1.0)
+        # Rounding can leave a logarithm of 1 a hair below 0.
+        return np.asarray(rounds * np.maximum(sampled, 0.0))
 
 
 @checked_types

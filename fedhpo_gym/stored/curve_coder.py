@@ -248,7 +248,7 @@ def list_values(
     seeds: Integers,
     pairs: list[tuple[NDArray[np.int32], NDArray[np.int32]]],
 ) -> dict[str, NDArray[np.uint8]]:
-    """Return the members that hold the lists of what occurs, for `seeds` (cells,)."""
+    """Return the members that list what occurs: `samples` (seeds, columns), `seeds` (cells,)."""
     occurs = np.zeros((lists_for(samples), _CODES), np.bool_)
     for hits, codes in pairs:
         occurs[_first(samples)[seeds] + hits, codes] = True

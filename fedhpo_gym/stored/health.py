@@ -350,7 +350,10 @@ def open_card(card: Path) -> StoredNumbers:
 
 @checked_types
 def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
-    """Compute the health of a table or a surrogate; write it onto its card, whose digest stays."""
+    """Compute the health of a table or a surrogate; write it onto its card, whose digest stays.
+
+    Raises DamagedDataError for a damaged card or arrays, OSError for a card that is not writable.
+    """
     number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
     if number is None:
         raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")

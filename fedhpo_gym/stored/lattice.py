@@ -114,7 +114,7 @@ def validation_losses(
     answers: Evaluations, num_samples: NDArray[np.integer]
 ) -> NDArray[np.float64]:
     """Return the (configurations, seeds) validation losses; infinity where one diverged."""
-    samples = num_samples[:, :, SPLITS.index("val")]
+    samples = num_samples[:, :, SPLITS.index("val")]  # of (seeds, clients, splits)
     weights = samples / samples.sum(axis=1, keepdims=True)
     values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
     return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))

@@ -128,8 +128,8 @@ class CurveModel:
     def best_so_far(
         self, rows: NDArray[np.float32], rounds: NDArray[np.int64], knots: NDArray[np.int64]
     ) -> Best:
-        """Return the (groups * S, outputs) that are best so far at (groups,) rounds."""
-        asked = np.repeat(rounds, rows.shape[1])
+        """Return the (groups * S, outputs) best so far at (groups,) rounds; `knots` are (K,)."""
+        asked = np.repeat(rounds, rows.shape[1])  # `rows` are (groups, S, features)
         before = np.searchsorted(knots, asked, side="right") - 1
         coefficients = self.coefficients(rows)
         watched = (self._watch @ coefficients.T).reshape(len(WATCHED), len(self.centre), -1)
@@ -166,9 +166,9 @@ class CurveModel:
     def _best_rounds(
         self, targets: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the (n,) best rounds at knots where the loss fell: after the knot before."""
+        """Return best rounds at (n,) of (K,) knots where the loss fell: after the knot before."""
         earliest = np.concatenate([[1], knots[:-1] + 1])
-        found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)
+        found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)  # (n,)
         return np.asarray(np.minimum(np.maximum(found, earliest[at]), knots[at]))
 
     def _in_range(self, standardised: Exact, which: int | slice) -> Exact:

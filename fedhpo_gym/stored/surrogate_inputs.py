@@ -65,7 +65,7 @@ class CurveInputs:
         rates: NDArray[np.floating],
         seed: NDArray[np.int64],
     ) -> NDArray[np.float32]:
-        """Return the (n, 1, columns) rows of n courses with (n, d) coordinates."""
+        """Return (n, 1, columns) rows of (n, d) coordinates, (n,) rates and the (n,) `seed`."""
         eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
         known = self._known(coordinates.astype(np.float32), rates)
         return np.column_stack([known.astype(np.float32), eye])[:, None]

@@ -320,8 +320,8 @@ TEST_SEEDS = tuple(range(1000, 1016))
 """Seeds held out: no train instance shares one, nor do the tables (1, 2, 3)."""
 
 SETS = {"train": TRAIN_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
-"""Seeds of instances. Where users or tasks are the clients, these are the same in all instances: a
-problem is about its population, and half of the users would be another one, with other costs."""
+"""Seeds of instances. Test data that a data set publishes are the same in all instances, and so are
+users or tasks as clients: half of a problem's population is another problem, with other costs."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -268,14 +268,7 @@ def test_a_fitted_surrogate_states_its_health(surrogate: Surrogate) -> None:
 def test_without_scikit_learn_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = importlib.import_module
-
-    def refuse(name: str, package: str | None = None) -> object:
-        if name.startswith("sklearn"):
-            raise ModuleNotFoundError(name, name=name)
-        return real(name, package)
-
-    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     with pytest.raises(MissingDependencyError, match=r"\[surrogate\]"):
         surrogate_fit.fit_surrogate(NAME, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -379,8 +379,9 @@ REFUSED: list[tuple[str, Mapping[str, bytes | None], str]] = [
     ("tu", tu("graph_indicator", b"1\n1\n2\n3\n"), "in order in the 2 graphs.*ENZYMES"),
     *(
         ("tu", tu("A", line), "join two of the 4 nodes.*ENZYMES")
-        for line in (b"1, 6\n", b"0, 2\n", b"1\n")
+        for line in (b"1, 6\n", b"0, 2\n", b"1\n", b"")
     ),
+    ("tu", tu("A", b"# 1\n" + TU["A"]), "is damaged.*ENZYMES"),
     *(
         ("femnist json", pixels(pixel), "femnist|FEMNIST")
         for pixel in (float("nan"), None, "0.5", 1.1, -0.1)

@@ -324,7 +324,7 @@ class CourseListener:
         self.alignment = np.zeros((rounds, clients), dtype=np.float32)
         self.before = np.zeros((rounds, clients, *splits), dtype=np.float32)
         self.after = np.zeros_like(self.before)
-        self._samples = num_samples
+        self._samples = num_samples  # (clients, splits)
         self._told = (("before", self.before), ("after", self.after)) if measured else ()
 
     def hear(self, message: Message) -> None:

@@ -135,7 +135,7 @@ class Curve:
         self.rounds: list[int] = []  # after which the model was evaluated
         self.metrics: list[Metrics] = []  # (clients, splits, metrics) of each
         self.diverged_at = 0  # the round in which it left the finite numbers; 0 for never
-        self.num_samples = num_samples
+        self.num_samples = num_samples  # (clients, splits), the samples behind each metric
 
     def hear(self, message: Message) -> None:
         """Take in what was said of a round; other messages are not for a curve."""
