@@ -86,9 +86,8 @@ class PoolEnv(DrawnEnv):
         self.observation_space = setup.observation_space  # type: ignore[assignment]
         self.reward_space = setup.reward_space
         self._layout = Layout(setup.observation_space)
-        frame = np.zeros((1, self._layout.size), np.float32)
-        self._frame = frame
-        self._process = PoolProcess(setup, self._layout, frame)
+        self._frame = np.zeros((1, self._layout.size), np.float32)
+        self._process = PoolProcess(setup, self._layout, self._frame)
         self._draws = self._process.draws()
         self._scores: list[float] = []
         self._incumbent: Info = {}
@@ -221,12 +220,9 @@ class PoolEnv(DrawnEnv):
         trial, score = int(process.trials[0]), float(process.scores[0])
         configuration, place = process.configuration(0, action), int(process.places[0])
         if process.best_trial[0] == trial:
-            self._incumbent = {
-                "trial": trial,
-                "configuration": configuration,
-                "score": score,
-                "val_loss": values["val_loss"],
-            }
+            found = {"trial": trial, "configuration": configuration, "score": score}
+            self._incumbent = {**found, "val_loss": values["val_loss"]}
+        best = self._incumbent
         return {
             "trial": trial,
             **({} if place == NOWHERE else {"place": place}),
@@ -238,10 +234,7 @@ class PoolEnv(DrawnEnv):
             "score": score,
             "elapsed_s": float(process.elapsed_s[0]),
             "diverged": values["val_loss"] >= LARGEST,
-            "incumbent": {
-                **self._incumbent,
-                "configuration": dict(self._incumbent["configuration"]),
-            },
+            "incumbent": {**best, "configuration": dict(best["configuration"])},
             "normalised_regret": 1.0 - float(setup.normalised(process.best, process.task)[0]),
         }
 
@@ -326,8 +319,7 @@ class PoolVectorEnv(BatchedVectorEnv):
 
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         process, setup = self._process, self.setup
-        gains = process.step(actions)
-        rewards: NDArray[np.floating] = gains
+        rewards: NDArray[np.floating] = process.step(actions)
         if setup.arguments.vector_reward:
             rewards = setup.vector_of(process.values).astype(np.float32)
         info = {

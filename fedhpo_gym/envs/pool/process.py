@@ -64,7 +64,9 @@ class PoolProcess:
         """Take one action per episode; return the (N,) gains of the normalised incumbents."""
         setup, rows, frame = self.setup, self._rows, self._frame
         if self._surrogate is not None:
-            self._ask_surrogate(actions)
+            tasks = np.asarray(setup.tasks)[self.task]
+            self.values, asked = setup.data.answer(tasks, np.asarray(actions, np.float32))
+            self._last = asked.astype(np.float32)
         else:
             self.places = actions if setup.by_index else self._nearest(actions)
             self.values = setup.values[self.task, self.places]
@@ -78,9 +80,8 @@ class PoolProcess:
         frame[rows, self._columns["scores"] + slot] = self.scores
         self.trials += 1
         frame[:, self._columns["trials"]] = np.minimum(self.trials, setup.trials)
-        frame[:, self._columns["remaining_budget"]] = np.maximum(
-            1.0 - self.trials / setup.trials, 0.0
-        )
+        left = np.maximum(1.0 - self.trials / setup.trials, 0.0)
+        frame[:, self._columns["remaining_budget"]] = left
         self.elapsed_s += self.values[:, self._time]
         before = setup.normalised(self.best, self.task)
         better = (self.scores > self.best) | (self.best_trial == 0)
@@ -111,12 +112,6 @@ class PoolProcess:
             tried = ~self.untried(row)
             found[row] = np.where(tried & ~tried.all(), np.inf, distance).argmin()
         return found
-
-    def _ask_surrogate(self, actions: NDArray[Any]) -> None:
-        tasks = np.asarray(self.setup.tasks)[self.task]
-        asked = np.asarray(actions, np.float32)
-        self.values, features = self.setup.data.answer(tasks, asked)
-        self._last = features.astype(np.float32)
 
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
         """Return the configuration that the last step of an episode tried."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,6 @@ from fedhpo_gym.envs.pool.setup import PoolSetup
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace, Value
-
-SAME: Final = 1e-9
-"""Squared distance of features up to which rounding alone tells configurations apart."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,7 +45,7 @@ class PoolTruth(Truth):
         encoded = [self.search_space.encode(one) for one in configurations]
         actions = np.reshape(np.array(encoded, np.float32), (-1, len(self.search_space)))
         if not self._setup.arguments.continuous:
-            (away,) = np.nonzero(self._distances(actions).min(axis=1) > SAME)
+            (away,) = np.nonzero(self._distances(actions).min(axis=1) > 1e-9)  # rounding moves less
             if away.size:
                 raise OffGridError(
                     f"`configurations` must be in the pool of {self._setup.names[0]}, got "
