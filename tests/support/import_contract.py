@@ -60,7 +60,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*"),
     "tqdm": ("backends*", "building*", "studies*", "cli*", TRANSFER),
-    "torch": ("fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", TRANSFER, PEER),
+    "torch": (
+        "fl.*",
+        "building.meta_model",
+        "agents.sb3",
+        "agents.botorch_vector",
+        "agents.optuna_gp",
+        TRANSFER,
+        PEER,
+    ),
     "numba": ("fl.compiled.*",),
     # In FederatedScope's own interpreter.
     "federatedscope": (PEER,),
@@ -80,7 +88,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "sqlalchemy": ("studies.export",),  # of Optuna
     "cmaes": ("agents.cma_es",),
     "botorch": ("agents.botorch_vector",),
-    "gpytorch": ("agents.botorch_vector",),
+    "gpytorch": ("agents.botorch_vector", "building.meta_model"),
     "pettingzoo": ("envs.round.parallel", "testing.checks"),
     "stable_baselines3": ("agents.sb3", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),

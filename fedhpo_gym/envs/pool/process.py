@@ -1,121 +1,121 @@
-"""The decision process of meta-data sets, for N episodes at once; one is the case N = 1."""
+"""The decision process on many tasks, for N episodes at once; one is the case N = 1."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
-from fedhpo_gym.envs.pool.setup import Numbers, PoolSetup
+from fedhpo_gym.envs.draws import EpisodeDraws
+from fedhpo_gym.envs.pool.setup import MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.space import Value
+from fedhpo_gym.stored.meta_data import LOSS, score_of
 
-STREAM = "meta_tasks"
-"""Name of the random streams that draw the tasks of episodes."""
 NOWHERE = -1
 """Place of what is not in the pool."""
+Keys = NDArray[np.int64] | None
 
 
-class PoolProcess:
-    """N episodes of one setup; every step writes (N, size) observations into `frame`."""
+class MetaProcess(ABC):
+    """N episodes of one setup; every step writes (N, size) observations into `frame`.
 
-    def __init__(self, setup: PoolSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
-        self.setup, self._frame = setup, frame
+    Attributes:
+        task: (N,) which task each episode has.
+        entropy: (N,) of its labels; scores of `low` and `high` (N,) are a regret of 1 and of 0.
+        values: (N, Q) of the last trials, and their `scores` (N,), as they are told.
+        best: (N,) score of the incumbent, found in `best_trial` (N,).
+        share: (N,) how far the incumbent is on the way from `low` to `high`: 1 - normalised regret.
+    """
+
+    def __init__(self, setup: MetaSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+        self._frame = frame
         number = len(frame)
+        self._most = setup.trials
         self._rows = np.arange(number)
-        self.task = np.zeros(number, np.intp)
+        self.task = np.zeros(number, np.int64)
         self.trials = np.zeros(number, np.int64)
         self.elapsed_s = np.zeros(number)
         self.places = np.full(number, NOWHERE, np.intp)
-        self.values: Numbers = np.zeros((number, setup.values.shape[-1]))
-        self.scores, self.best = np.zeros(number), np.zeros(number)
+        self.values: Numbers = np.zeros((number, len(setup.data.objectives)))
+        self.entropy, self.low, self.high = np.ones(number), np.zeros(number), np.ones(number)
+        self.scores, self.best, self.share = np.zeros(number), np.zeros(number), np.zeros(number)
         self.best_trial = np.zeros(number, np.int64)
-        self._last = np.zeros((number, setup.features.shape[-1]), np.float32)
         # No views of the frame are kept: in a copy they would be of other numbers.
         self._slices = layout.columns
         self._columns = {name: own.start for name, own in layout.columns.items()}
-        self._time = setup.data.objectives.index("time_s")
-        self._surrogate = setup.data.surrogate if setup.arguments.continuous else None
+        self._time, self._loss = map(setup.data.objectives.index, ("time_s", LOSS))
 
+    @abstractmethod
     def draws(self) -> EpisodeDraws:
-        start = partial(named_stream, STREAM)
-        return EpisodeDraws(len(self._frame), len(self.setup.tasks), start, noisy=False)
+        """Return what chooses the tasks of episodes."""
 
-    def restart(self, where: Indices, tasks: Sequence[int]) -> None:
-        """Begin episodes of some tasks."""
-        chosen = np.asarray(tasks, np.intp)
+    @abstractmethod
+    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+        """Take up the tasks of some episodes; return the (n, facts) that are known of them."""
+
+    @abstractmethod
+    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+        """Write what is told into `values`; return (N,) true scores and (N, F) features."""
+
+    @abstractmethod
+    def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
+        """Return the configuration that the last step of an episode tried."""
+
+    @abstractmethod
+    def fidelity(self, index: int) -> dict[str, Value]:
+        """Return the fidelity that the last step of an episode tried it at."""
+
+    def restart(self, where: Indices, tasks: Sequence[int], keys: Keys = None) -> None:
+        """Begin episodes of some tasks, of which keys seed the noise."""
+        chosen = np.asarray(tasks, np.int64)
         self.task[where] = chosen
         self.trials[where] = self.best_trial[where] = 0
-        self.elapsed_s[where] = self.best[where] = 0.0
+        self.elapsed_s[where] = self.best[where] = self.share[where] = 0.0
         self._frame[where] = 0.0
         self._frame[where, self._columns["remaining_budget"]] = 1.0
-        self._frame[where, self._slices["task"]] = self.setup.facts[chosen]
-        if "pool" in self._slices:
-            pools = self.setup.features[chosen].reshape(len(chosen), -1)
-            self._frame[where, self._slices["pool"]] = pools
-            self._frame[where, self._slices["mask"]] = 1.0
+        self._frame[where, self._slices["task"]] = self._begin(where, chosen, keys)
 
     def step(self, actions: NDArray[Any]) -> Numbers:
         """Take one action per episode; return the (N,) gains of the normalised incumbents."""
-        setup, rows, frame = self.setup, self._rows, self._frame
-        if self._surrogate is not None:
-            tasks = np.asarray(setup.tasks)[self.task]
-            self.values, asked = setup.data.answer(tasks, np.asarray(actions, np.float32))
-            self._last = asked.astype(np.float32)
-        else:
-            self.places = actions if setup.by_index else self._nearest(actions)
-            self.values = setup.values[self.task, self.places]
-            self._last = setup.features[self.task, self.places]
-            frame[rows, self._columns["mask"] + self.places] = 0.0
-        self.scores = setup.scores_of(self.values, self.task)
-        slot = np.minimum(self.trials, setup.trials - 1)
-        width = self._last.shape[1]
+        rows, frame, most = self._rows, self._frame, self._most
+        true, last = self._answer(actions)
+        self.scores = self.scores_of(self.values)
+        slot = np.minimum(self.trials, most - 1)
+        width = last.shape[1]
         start = self._columns["history"] + slot * width
-        frame[rows[:, None], start[:, None] + np.arange(width)] = self._last
+        frame[rows[:, None], start[:, None] + np.arange(width)] = last
         frame[rows, self._columns["scores"] + slot] = self.scores
         self.trials += 1
-        frame[:, self._columns["trials"]] = np.minimum(self.trials, setup.trials)
-        left = np.maximum(1.0 - self.trials / setup.trials, 0.0)
+        frame[:, self._columns["trials"]] = np.minimum(self.trials, most)
+        left = np.maximum(1.0 - self.trials / most, 0.0)
         frame[:, self._columns["remaining_budget"]] = left
         self.elapsed_s += self.values[:, self._time]
-        before = setup.normalised(self.best, self.task)
+        before = self.share
         better = (self.scores > self.best) | (self.best_trial == 0)
         self.best = np.where(better, self.scores, self.best)
         self.best_trial = np.where(better, self.trials, self.best_trial)
-        return setup.normalised(self.best, self.task) - before
+        reached = (true - self.low) / np.where(self.high > self.low, self.high - self.low, 1.0)
+        self.share = np.where(better, np.clip(reached, 0.0, 1.0), before)
+        return self.share - before
+
+    def scores_of(self, values: Numbers) -> Numbers:
+        """Return the (N,) scores of (N, Q) values."""
+        return score_of(values[:, self._loss], self.entropy)
 
     @property
     def over(self) -> NDArray[np.bool_]:
         """(N,) whether the budget is spent."""
-        return np.asarray(self.trials >= self.setup.trials)
+        return np.asarray(self.trials >= self._most)
 
     def untried(self, index: int) -> NDArray[np.bool_]:
         """Return the (P,) places of the pool of an episode that were not tried."""
         if "mask" not in self._slices:
             raise InvalidArgumentError(
-                "`action_masks` must be asked where actions are of a pool, got continuous=True"
+                "`action_masks` must be asked where actions are of a pool, here any may be taken"
             )
         return np.asarray(self._frame[index, self._slices["mask"]] > 0)
-
-    def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the nearest untried place of each episode; of all, where none is left."""
-        setup = self.setup
-        wanted = setup.data.space.features(np.asarray(actions, np.float32))
-        found = np.empty(len(actions), np.intp)
-        for row, point in enumerate(wanted):
-            distance = ((setup.features[self.task[row]] - point) ** 2).sum(axis=1)
-            tried = ~self.untried(row)
-            found[row] = np.where(tried & ~tried.all(), np.inf, distance).argmin()
-        return found
-
-    def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
-        """Return the configuration that the last step of an episode tried."""
-        data = self.setup.data
-        if self._surrogate is not None:
-            return data.space.decode(np.asarray(action, np.float64))
-        return data.configuration(self.setup.tasks[self.task[index]], int(self.places[index]))

@@ -1,0 +1,238 @@
+"""Episodes on the pools of real tasks, or on the surrogate that all tasks of a space share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import check_fields, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
+from fedhpo_gym.envs.pool.process import Keys, MetaProcess
+from fedhpo_gym.envs.pool.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.vector import Indices, Layout
+from fedhpo_gym.evaluation.records import SourceTask
+from fedhpo_gym.space import Value
+from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, open_meta_data, score_of
+from fedhpo_gym.tasks.meta import META_SPLITS
+
+ACTIONS: Final = ("index", "coordinates")
+STREAM: Final = "meta_tasks"
+"""Name of the random streams that draw the tasks of episodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolArguments:
+    """What `gymnasium.make` takes for `FedHPO-B-*` ids, beside rendering.
+
+    Attributes:
+        space: "LR", "Joint" or "Private".
+        instances: the tasks that a `reset` draws from: "train", "validation" or "test", one name,
+            or several. No data set, and no survey, is in two of the three splits.
+        actions: "index", a place in the pool of the task; or "coordinates" in [-1, 1], as other
+            environments have them, of which the nearest untried configuration of the pool is taken.
+        continuous: answer any coordinates from the surrogate that all tasks of the space share.
+            Tasks whose configurations it does not rank well (tau below .6) are left out.
+        trials: trials of an episode.
+        fidelity: `round` and `client_sample_rate` of all trials, of those that are stored; each is
+            the highest by default.
+        objectives: names of the objectives of vector rewards, of those that are stored.
+        vector_reward: let the reward be the scores of all objectives.
+    """
+
+    space: str
+    instances: str | Sequence[str] = "train"
+    actions: str = "index"
+    continuous: bool = False
+    trials: int = TRIALS
+    fidelity: Mapping[str, Value] | None = None
+    objectives: Sequence[str] = DEFAULT_OBJECTIVES
+    vector_reward: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require_known("kind of actions", self.actions, ACTIONS)
+
+
+class PoolSetup(MetaSetup):
+    """A meta-data set as an environment asks it.
+
+    With K tasks, P configurations each, F features and Q values.
+
+    Attributes:
+        tasks: (K,) positions among the tasks of the data.
+        values: (K, P, Q) values at the fidelity of all trials.
+    """
+
+    data: MetaData
+
+    def __init__(self, data: MetaData, arguments: PoolArguments) -> None:
+        super().__init__(arguments, data, data.features.shape[1])
+        if arguments.continuous and arguments.fidelity:
+            raise InvalidArgumentError(
+                f"`fidelity` must be left out with continuous=True, whose surrogate answers at the "
+                f"last round and all clients, got {shown(arguments.fidelity)}"
+            )
+        round_, rate = (self.known[name].index(self.fidelity[name]) for name in FIDELITIES)
+        solvable = np.ptp(data.scores[:, :, rate, round_], axis=1) > 0
+        self.tasks = tuple(task for task in self._tasks(arguments.instances) if solvable[task])
+        if not self.tasks:
+            raise InvalidArgumentError(
+                f"`instances` must leave a task in which some configuration is better than label "
+                f"frequencies at {self.fidelity}, got {shown(arguments.instances)}; with "
+                f"continuous=True, only those whose surrogate has a tau of {MODEL_SUFFICES} or more"
+            )
+        self.instances = tuple(data.names[task] for task in self.tasks)
+        self.values: Numbers = data.values[list(self.tasks), :, rate, round_]
+        self.entropy = data.label_entropy[list(self.tasks)]
+        known_scores = self.scores_of(self.values, np.arange(len(self.tasks))[:, None])
+        self.lowest, self.highest = known_scores.min(axis=1), known_scores.max(axis=1)
+        if arguments.continuous:
+            self.lowest, self.highest = np.array([data.model_range(i) for i in self.tasks]).T
+        self.features = data.features[list(self.tasks)]
+        self.actions = data.actions[list(self.tasks)]
+        self.facts = data.arrays["features"][list(self.tasks)].astype(np.float32)
+
+    def _tasks(self, wanted: str | Sequence[str]) -> tuple[int, ...]:
+        data, found = self.data, dict[int, None]()
+        for name in [wanted] if isinstance(wanted, str) else wanted:
+            require_known("instance", name, (*META_SPLITS, *data.names))
+            own = data.where(name) if name in META_SPLITS else (data.index(name),)
+            found |= dict.fromkeys(own)
+        suffices = not self.arguments.continuous
+        return tuple(task for task in found if suffices or data.tau[task] >= MODEL_SUFFICES)
+
+    def scores_of(self, values: Numbers, tasks: NDArray[np.intp]) -> Numbers:
+        """Return the (...) scores of (..., Q) values of some tasks, by position in `tasks`."""
+        losses = values[..., self.data.objectives.index(LOSS)]
+        return score_of(losses, self.entropy[tasks])
+
+    @property
+    def by_index(self) -> bool:  # type: ignore[override]
+        """Whether an action is a place in the pool."""
+        return self.arguments.actions == "index" and not self.arguments.continuous
+
+    @cached_property
+    def action_space(self) -> gym.spaces.Discrete | gym.spaces.Box:
+        if self.by_index:
+            return gym.spaces.Discrete(self.values.shape[1])
+        return super().action_space
+
+    def entries(self) -> dict[str, tuple[float, float, int]]:
+        known, (pool, width) = super().entries(), self.features.shape[1:]
+        if not self.arguments.continuous:
+            known["pool"] = (0.0, 1.0, pool * width)
+            known["mask"] = (0.0, 1.0, pool)
+        return known
+
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> PoolProcess:
+        return PoolProcess(self, layout, frame)
+
+    def describe(self, task: int) -> dict[str, Any]:
+        split = self.data.splits[self.tasks[task]]
+        return {"task": self.instances[task], "split": split, **super().describe(task)}
+
+    def candidates(self, task: int) -> NDArray[np.float32] | None:
+        return None if self.arguments.continuous else self.actions[task]
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return not self.arguments.continuous
+
+    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+        if self.exact:
+            return self.actions[0], self.values[0][:, self.columns]
+        actions = self.data.actions.reshape(-1, self.data.actions.shape[2])
+        return actions, self.predicted(actions)
+
+    def configuration(self, actions: NDArray[np.float32], row: int) -> dict[str, Value]:
+        if self.exact:
+            return self.data.configuration(self.tasks[0], row)
+        return super().configuration(actions, row)
+
+    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+        tasks = np.full(len(actions), self.tasks[0], np.intp)
+        return self.data.answer(tasks, actions)[0][:, self.columns]
+
+    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+        """Return what agents may learn from: meta-train, less the surveys of some of `tasks`."""
+        surveys = {self.data.surveys[self.tasks[one]] for one in own}
+        return self.data.source_tasks("train", surveys)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what opens it again: its arguments, not its data."""
+        return open_setup, (self.arguments,)
+
+
+def open_setup(arguments: PoolArguments) -> PoolSetup:
+    """Open the meta-data set that arguments name.
+
+    Raises:
+        MissingDataError: it is not on this machine.
+    """
+    data = open_meta_data(arguments.space)
+    data.require_installed()
+    return PoolSetup(data, arguments)
+
+
+class PoolProcess(MetaProcess):
+    """Episodes on the pools of real tasks, or on the surrogate of them."""
+
+    def __init__(self, setup: PoolSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+        super().__init__(setup, layout, frame)
+        self.setup = setup
+        self._surrogate = setup.data.surrogate if setup.arguments.continuous else None
+
+    def draws(self) -> EpisodeDraws:
+        start = partial(named_stream, STREAM)
+        return EpisodeDraws(len(self._frame), len(self.setup.tasks), start, noisy=False)
+
+    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+        setup = self.setup
+        self.entropy[where] = setup.entropy[tasks]
+        self.low[where], self.high[where] = setup.lowest[tasks], setup.highest[tasks]
+        if "pool" in self._slices:
+            pools = setup.features[tasks].reshape(len(tasks), -1)
+            self._frame[where, self._slices["pool"]] = pools
+            self._frame[where, self._slices["mask"]] = 1.0
+        return np.asarray(setup.facts[tasks])
+
+    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+        setup = self.setup
+        if self._surrogate is not None:
+            tasks = np.asarray(setup.tasks)[self.task]
+            self.values, asked = setup.data.answer(tasks, np.asarray(actions, np.float32))
+            last = asked.astype(np.float32)
+        else:
+            self.places = actions if setup.by_index else self._nearest(actions)
+            self.values = setup.values[self.task, self.places]
+            last = setup.features[self.task, self.places]
+            self._frame[self._rows, self._columns["mask"] + self.places] = 0.0
+        return self.scores_of(self.values), last
+
+    def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the nearest untried place of each episode; of all, where none is left."""
+        setup = self.setup
+        wanted = setup.data.space.features(np.asarray(actions, np.float32))
+        found = np.empty(len(actions), np.intp)
+        for row, point in enumerate(wanted):
+            distance = ((setup.features[self.task[row]] - point) ** 2).sum(axis=1)
+            tried = ~self.untried(row)
+            found[row] = np.where(tried & ~tried.all(), np.inf, distance).argmin()
+        return found
+
+    def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
+        """Return the configuration that the last step of an episode tried."""
+        data = self.setup.data
+        if self._surrogate is not None:
+            return data.space.decode(np.asarray(action, np.float64))
+        return data.configuration(self.setup.tasks[self.task[index]], int(self.places[index]))
+
+    def fidelity(self, index: int) -> dict[str, Value]:
+        return dict(self.setup.fidelity)
