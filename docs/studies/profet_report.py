@@ -19,7 +19,7 @@ from fedhpo_gym.profet.families import LINE, sobol_points
 from fedhpo_gym.profet.model import lowest
 from studies import table
 
-Found = Mapping[tuple[str, str, str], Array]
+Found = Mapping[tuple[str, str], Array]
 PAPER = {
     "real": """0.500 0.696 0.048 0.463 1.000 0.020  0.304 0.500 0.015 0.274 1.000 0.005
                0.952 0.985 0.500 0.943 1.000 0.345  0.537 0.726 0.057 0.500 1.000 0.025
@@ -35,6 +35,8 @@ PAPER = {
 TITLES = {"real": "real tasks", "nine": "nine real tasks", "generated": "generated tasks"}
 RESAMPLES = 300
 LEVEL = 0.05
+ROUNDING = 1e-9
+"""Errors below this share of a function's spread are none."""
 AT = (10, 25, 50)
 GRID = np.linspace(0.0, 1.0, 1001)[:, None]
 
@@ -60,17 +62,16 @@ def shapes(some: list[Task]) -> dict[str, list[float]]:
 class Scenario:
     """The runs of one scenario: (M, I, R, N) values, and the optimum and targets of I tasks."""
 
-    def __init__(
-        self, study: Study, found: Found, family: str, name: str, of: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, study: Study, found: Found, name: str, of: Mapping[str, Any]) -> None:
         some = given(study) if name == "nine" else np.arange(study.tasks)
         self.optimum = np.array(of["optimum"])[some]
         self.targets = np.array(of["targets"])[some]
-        rows = [found[family, name, method] for method in study.methods]
+        rows = [found[name, method] for method in study.methods]
         self.values = np.array(rows).reshape(len(rows), len(some), -1, study.evaluations)
         best = self.values.min(axis=3) - self.optimum[:, None]
+        best[best < ROUNDING * np.array(of["spread"])[some, None]] = 0.0
         # As in the paper, an error is a mean over some runs.
-        self.errors = np.maximum(best, 0.0).reshape(*best.shape[:2], -1, study.runs).mean(axis=3)
+        self.errors = best.reshape(*best.shape[:2], -1, study.runs).mean(axis=3)
 
     def samples(self, some: NDArray[np.intp] | None = None) -> Array:
         """Return (M, S) errors of some tasks, drawn again or not."""
@@ -113,22 +114,16 @@ def matrix(methods: Any, cells: list[list[str]], corner: str) -> str:
 
 def report(study: Study, out: Path, found: Found) -> str:
     """Return all tables."""
-    return "\n".join(_family(study, out, found, family) for family in study.families)
-
-
-def _family(study: Study, out: Path, found: Found, family: str) -> str:
     kinds = {
         name: piece(
-            out / "shapes" / f"{family}-{name}.json",
-            lambda name=name: shapes(functions(study, out, family, name)),
+            out / "shapes" / f"{study.family}-{name}.json",
+            lambda name=name: shapes(functions(study, out, name)),
         )
         for name in ("real", "generated")
     }
-    parts = [f"## {family}\n"]
+    parts: list[str] = []
     scenarios = {
-        name: Scenario(
-            study, found, family, name, kinds["generated" if name == "generated" else "real"]
-        )
+        name: Scenario(study, found, name, kinds["generated" if name == "generated" else "real"])
         for name in SCENARIOS
     }
     tests = {name: superiority(one.samples()) for name, one in scenarios.items()}
@@ -136,7 +131,7 @@ def _family(study: Study, out: Path, found: Found, family: str) -> str:
     for name, one in scenarios.items():
         p, shares = tests[name]
         ends = np.quantile(superiority(one.drawn(name))[1], [0.025, 0.975], axis=0)
-        beside = paper(name) if complete and family == "paper" else None
+        beside = paper(name) if complete and study.family == "paper" else None
         cells = [
             [
                 f"{p[i, j]:.3f}" + ("" if beside is None else f" ({beside[i, j]:.3f})")
@@ -154,7 +149,7 @@ def _family(study: Study, out: Path, found: Found, family: str) -> str:
             for i in range(len(p))
         ]
         parts.append(matrix(study.methods, cells, "column is lower"))
-    parts.append(_orders(study, scenarios, tests, family == "paper" and complete))
+    parts.append(_orders(study, scenarios, tests, study.family == "paper" and complete))
     parts.append(_progress(study, scenarios))
     parts.append(_likeness(study, kinds))
     return "\n".join(parts)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +22,17 @@ import torch
 from pieces import claim, pieces
 from profet_bohamiann import minimise
 from profet_report import report
-from profet_tasks import SCENARIOS, Array, Study, Task, family_of, functions, runs_of
+from profet_tasks import (
+    HIGHEST,
+    OPTIONS,
+    SCENARIOS,
+    Array,
+    Study,
+    Task,
+    family_of,
+    functions,
+    runs_of,
+)
 
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import SearchProblem, Step
@@ -34,11 +45,11 @@ TOGETHER = 30
 """Runs of BOHAMIANN whose networks are trained at once."""
 
 
-def curves(study: Study, out: Path, family: str, scenario: str, method: str) -> list[list[float]]:
+def curves(study: Study, out: Path, scenario: str, method: str) -> list[list[float]]:
     """Return what every run saw, one row each."""
     each = runs_of(study, scenario)
-    tasks = [task for task in functions(study, out, family, scenario) for _ in range(each)]
-    where = f"{family} {scenario}"
+    tasks = [task for task in functions(study, out, scenario) for _ in range(each)]
+    where = f"{study.family} {scenario}"
     if method != "bohamiann":
         return [
             tuned(study, method, task, agent_seed(where, run)) for run, task in enumerate(tasks)
@@ -61,9 +72,9 @@ def at_once(tasks: Sequence[Task], x: Array) -> Array:
 
 def tuned(study: Study, method: str, task: Task, seed: int) -> list[float]:
     """Return what one run of an agent saw."""
-    agent = agent_class(method)(
-        SearchProblem(gym.spaces.Box(-1.0, 1.0, (1,), np.float32), LINE, seed=seed)
-    )
+    problem = SearchProblem(gym.spaces.Box(-1.0, 1.0, (1,), np.float32), LINE, seed=seed)
+    make: Any = agent_class(method)
+    agent = make(problem, **OPTIONS.get(method, {}))
     seen = []
     for _ in range(study.evaluations):
         action = agent.ask({})
@@ -73,27 +84,26 @@ def tuned(study: Study, method: str, task: Task, seed: int) -> list[float]:
     return seen
 
 
-def fit(study: Study, out: Path, family: str) -> None:
+def fit(study: Study, out: Path) -> None:
     """Fit the meta-model of the few tasks, unless that was done."""
-    folder = out / f"model-{family}"
+    folder = out / f"model-{study.family}"
     if not folder.exists():
         how = {} if study.steps is None else {"feature_steps": study.steps, "burn_in": study.steps}
-        made_by = f"python docs/studies/profet_study.py --out {out}"
+        made_by = f"python docs/studies/profet_study.py --family {study.family} --out {out}"
         ProfetModel.fit(
-            family_of(study, family), samples=study.tasks, seed=study.seed, made_by=made_by, **how
+            family_of(study), samples=study.tasks, seed=study.seed, made_by=made_by, **how
         ).save(folder)
 
 
 def run(
     study: Study, out: Path, processes: int, scenarios: Sequence[str] = SCENARIOS
-) -> dict[tuple[str, str, str], Array]:
-    """Do what is not there yet; return (runs, evaluations) values by family, scenario, method."""
+) -> dict[tuple[str, str], Array]:
+    """Do what is not there yet; return (runs, evaluations) values by scenario and method."""
     if "generated" in scenarios:
-        for family in study.families:
-            fit(study, out, family)
+        fit(study, out)
     cells = {
-        out / f"{family}-{scenario}-{method}.json": (family, scenario, method)
-        for family, scenario, method in product(study.families, scenarios, study.methods)
+        out / f"{study.family}-{scenario}-{method}.json": (scenario, method)
+        for scenario, method in product(scenarios, study.methods)
     }
     done = pieces(
         {path: partial(curves, study, out, *cell) for path, cell in cells.items()}, processes
@@ -104,6 +114,7 @@ def run(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
     parser = study_parser(__doc__)
+    parser.add_argument("--family", choices=HIGHEST, default="paper", help="of functions")
     for name, of in (("tasks", "of a scenario"), ("runs", "of a task")):
         parser.add_argument(f"--{name}", type=positive, help=of)
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="do these, no report")
@@ -113,7 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         study = Study(
             tasks=18, runs=1, evaluations=6, methods=("random", "de", "bohamiann"), steps=200
         )
-    study = replace(study, **{n: v for n in ("tasks", "runs") if (v := getattr(options, n))})
+    study = replace(
+        study,
+        family=options.family,
+        **{n: v for n in ("tasks", "runs") if (v := getattr(options, n))},
+    )
     claim(options.out, study)
     found = run(study, options.out, options.workers, options.only or SCENARIOS)
     if not options.only:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from fedhpo_gym.profet import Family, ProfetModel, forrester, forrester_paramete
 Array = NDArray[np.float64]
 METHODS = ("random", "de", "optuna-tpe", "bo-rf", "bohamiann", "gp")
 """The paper's order: RS, DE, TPE, SMAC, BOHAMIANN, BO-GP."""
+OPTIONS: Mapping[str, Mapping[str, Any]] = {"de": {"members": 10}}
 SCENARIOS = ("real", "nine", "generated")
 HIGHEST: Mapping[str, tuple[float, float]] = {"paper": (1.0, 1.0), "wavy": (12.0, 24.0)}
 """Ends of alpha and beta: the paper's, and twice Forrester's own 6 and 12."""
@@ -26,7 +28,7 @@ Task = Callable[[Array], Array]
 class Study:
     """How much of the paper's study is done."""
 
-    families: Sequence[str] = ("paper", "wavy")
+    family: str = "paper"
     methods: Sequence[str] = METHODS
     tasks: int = 100
     runs: int = 3
@@ -42,24 +44,24 @@ def given(study: Study) -> Array:
     return np.sort(chosen)
 
 
-def parameters(study: Study, family: str) -> Array:
+def parameters(study: Study) -> Array:
     """Return alpha and beta of all real tasks."""
-    return forrester_parameters(study.tasks, study.seed, HIGHEST[family])
+    return forrester_parameters(study.tasks, study.seed, HIGHEST[study.family])
 
 
-def family_of(study: Study, family: str) -> Family:
+def family_of(study: Study) -> Family:
     """Return the few real tasks on the Sobol grid."""
-    whole = forrester(study.tasks, study.seed, highest=HIGHEST[family])
+    whole = forrester(study.tasks, study.seed, highest=HIGHEST[study.family])
     some = given(study)
     return replace(whole, values=whole.values[some], tasks=tuple(map(str, some)))
 
 
-def functions(study: Study, out: Path, family: str, scenario: str) -> list[Task]:
+def functions(study: Study, out: Path, scenario: str) -> list[Task]:
     """Return the functions of a scenario."""
     if scenario == "generated":
-        model = ProfetModel.load(out / f"model-{family}")
+        model = ProfetModel.load(out / f"model-{study.family}")
         return [model.task(i).value for i in range(study.tasks)]
-    found = [partial(real, own[None]) for own in parameters(study, family)]
+    found = [partial(real, own[None]) for own in parameters(study)]
     return [found[i] for i in given(study)] if scenario == "nine" else found
 
 

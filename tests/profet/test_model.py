@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.profet import Family, ProfetModel, forrester
 from fedhpo_gym.profet.model import Network, lowest
 
@@ -61,6 +61,19 @@ def test_tasks_differ_and_stay_in_their_range(model: ProfetModel) -> None:
         model.task(1).networks[1].weights[0], model.task(4).networks[1].weights[0]
     )
     assert (model.task(0).cost(GRID) > 0.0).all()
+
+
+def test_a_point_has_the_same_value_alone_and_among_others(model: ProfetModel) -> None:
+    alone = np.concatenate([model.task(3).value(point[None]) for point in GRID])
+    np.testing.assert_array_equal(model.task(3).value(GRID), alone)
+
+
+def test_damage_is_found(model: ProfetModel, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    (arrays,) = tmp_path.glob("*.npz")
+    arrays.write_bytes(arrays.read_bytes()[:-9])
+    with pytest.raises(DamagedDataError, match="fit it again"):
+        ProfetModel.load(tmp_path)
 
 
 def test_noise_is_of_each_point_and_has_the_deviation_of_the_network(model: ProfetModel) -> None:
