@@ -28,6 +28,8 @@ def test_ranks_of_drawn_runs_share_all_there_are() -> None:
     found = average_ranks(values, resamples=200)
     np.testing.assert_allclose(found.sum(axis=0), 4 * 5 / 2)
     np.testing.assert_array_equal(found[2], 1.0)
+    by_luck = average_ranks(np.array([[[[0.0], [2.0]]], [[[1.0], [1.0]]]]))
+    np.testing.assert_allclose(by_luck, 1.5, atol=0.1)
 
 
 def test_superiority_is_the_one_sided_test_of_each_pair() -> None:

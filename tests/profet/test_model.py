@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.profet import Family, ProfetModel, forrester
+from fedhpo_gym.profet import Family, ProfetModel, forrester, forrester_parameters, forrester_values
 from fedhpo_gym.profet.model import Network, lowest
 
 GRID = np.linspace(0.0, 1.0, 201)[:, None]
@@ -57,9 +58,9 @@ def test_tasks_differ_and_stay_in_their_range(model: ProfetModel) -> None:
     assert len(np.unique(values[:, 0])) == 6
     assert 0.0 <= values.min() < values.max() <= 1.0
     # Networks are taken in turn, and shared by value and cost.
-    np.testing.assert_array_equal(
-        model.task(1).networks[1].weights[0], model.task(4).networks[1].weights[0]
-    )
+    first, fourth, second = (model.task(i).networks[1].weights[0] for i in (1, 4, 2))
+    np.testing.assert_array_equal(first, fourth)
+    assert not np.array_equal(first, second)
     assert (model.task(0).cost(GRID) > 0.0).all()
 
 
@@ -108,3 +109,15 @@ def test_a_family_without_costs_has_none(family: Family) -> None:
         task.cost(GRID)
     with pytest.raises(InvalidArgumentError, match=r"`x` must be \(n, 1\) points"):
         task.value(GRID + 1.0)
+
+
+def test_generated_functions_are_lowest_where_held_out_ones_are() -> None:
+    pytest.importorskip("gpytorch")
+    family = forrester(9)
+    held_out = forrester_values(forrester_parameters(29)[9:], GRID[:, 0])
+    model = ProfetModel.fit(family, samples=20, feature_steps=50, burn_in=3000, keep_every=20)
+    made = np.array([model.task(i).value(GRID) for i in range(20)])
+    where = [GRID[values.argmin(axis=1), 0] for values in (held_out, made)]
+    assert ks_2samp(*where).pvalue > 0.05
+    ends = np.ptp(held_out, axis=1).min() / 2, 2 * np.ptp(held_out, axis=1).max()
+    assert ((np.ptp(made, axis=1) > ends[0]) & (np.ptp(made, axis=1) < ends[1])).all()
