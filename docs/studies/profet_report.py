@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pieces import piece
-from profet_tasks import SCENARIOS, Array, Study, Task, functions, given
+from profet_tasks import SCENARIOS, Array, Study, Task, family_of, functions, given
 from scipy.stats import kendalltau, ks_2samp
 
 from fedhpo_gym.analysis.stats import ecdf
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.profet import ProfetModel
 from fedhpo_gym.profet.assessment import average_ranks, runtimes, superiority
 from fedhpo_gym.profet.families import LINE, sobol_points
 from fedhpo_gym.profet.model import lowest
@@ -152,7 +154,29 @@ def report(study: Study, out: Path, found: Found) -> str:
     parts.append(_orders(study, scenarios, tests, study.family == "paper" and complete))
     parts.append(_progress(study, scenarios))
     parts.append(_likeness(study, kinds))
+    parts.append(_fit(study, out))
     return "\n".join(parts)
+
+
+def _fit(study: Study, out: Path) -> str:
+    """Return how well networks know the few tasks at their places, and where these are."""
+    model, family = ProfetModel.load(out / f"model-{study.family}"), family_of(study)
+    mean = model.arrays["mean"]
+    some = [model.task(i) for i in range(min(study.tasks, 20))]
+    told = np.array(
+        [[replace(task, features=place).value(family.x) for place in mean] for task in some]
+    )
+    left = ((told - family.values) ** 2).mean(axis=(0, 2)) / family.values.var(axis=1)
+    whole = 1.0 - ((told - family.values) ** 2).mean() / family.values.var()
+    rows = [
+        ["variance that networks explain", f"{whole:.2f}"],
+        ["tasks of which less than half is explained", f"{(left > 0.5).sum()} of {len(mean)}"],
+        [
+            "standard deviation of places, by dimension",
+            " ".join(f"{s:.2g}" for s in mean.std(axis=0)),
+        ],
+    ]
+    return table(["the nine", ""], rows)
 
 
 def _orders(study: Study, scenarios: Mapping[str, Scenario], tests: Any, beside: bool) -> str:
