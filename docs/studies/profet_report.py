@@ -227,9 +227,8 @@ def _likeness(study: Study, kinds: Mapping[str, Any]) -> str:
             for one in (real, made)
         ]
         rows.append([what, *middle, f"{test.statistic:.2f}", f"{test.pvalue:.2g}"])
-    at_end = [
-        f"{np.mean(np.array(kinds[made]['where']) > 0.999):.0%}" for made in ("real", "generated")
-    ]
+    ends = np.array(kinds["real"]["where"])[held], np.array(kinds["generated"]["where"])
+    at_end = [f"{np.mean(where > 0.999):.0%}" for where in ends]
     rows.append(["optimum at x = 1", *at_end, "", ""])
     head = ["median [10 %, 90 %]", "held-out real", "generated", "Kolmogorov-Smirnov", "p"]
     return table(head, rows)
