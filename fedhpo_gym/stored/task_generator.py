@@ -8,6 +8,7 @@ scores into values. All sums are exact, so a task is the same in any batch and o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -333,7 +334,7 @@ def heavy(normal: Exact, uniform: Exact) -> Exact:
 
     Most trials hardly move under another seed, and some do by much.
     """
-    return np.asarray(normal * (7.0**0.5 * uniform * uniform * uniform)[..., None])
+    return np.asarray(normal * (math.sqrt(7.0) * uniform * uniform * uniform)[..., None])
 
 
 def _groups(keys: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:

@@ -41,9 +41,9 @@ Info = dict[str, Any]
 class MetaEnv(DrawnEnv):
     """Tuning one of many federations, one trial per step.
 
-    **Action**: by default Discrete(P), a place in the pool of the task: a configuration that was
-    evaluated. With `actions="coordinates"`, Box [-1, 1]^d, of which the nearest untried
-    configuration is taken; with `continuous=True` the surrogate answers the coordinates themselves.
+    **Action**: of a pool by default Discrete(P), a place in it: a configuration that was evaluated.
+    With `actions="coordinates"`, Box [-1, 1]^d, of which the nearest untried configuration is
+    taken; with `continuous=True`, and in generated tasks, the coordinates themselves are answered.
     The order of a pool says nothing. A place may be tried again, and brings what it did before.
 
     **Observation**: float32 arrays, with T trials an episode, P places and F features:
@@ -59,12 +59,14 @@ class MetaEnv(DrawnEnv):
     `remaining_budget`   (1,)    share of the trials that are left
     `task`               (9,)    what is known of the federation before any trial (`FEATURES` of
                                  `fedhpo_gym.building.meta_data`)
-    `pool`               (P F,)  configurations to choose from; not with `continuous`
-    `mask`               (P,)    1 for those that were not tried; not with `continuous`
+    `pool`               (P F,)  configurations to choose from, where they are of a pool
+    `mask`               (P,)    1 for those that were not tried, there
+    `fidelities`         (T k,)  what trials chose, in [0, 1], where they choose k fidelities
     ===================  ======  ==================================================================
 
     **Reward**: by how much the best score so far rises, as a share of the range of scores of the
-    pool: a return is 1 minus the normalised regret. On `MO-` ids the scores of all objectives.
+    pool, or of the optimum: a return is 1 minus the normalised regret. On `MO-` ids the scores of
+    all objectives.
 
     **Episode**: terminates after T trials.
 
