@@ -50,7 +50,7 @@ from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of, va
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.tasks import Task, get_task, task_of
-from fedhpo_gym.tasks.meta import meta_space
+from fedhpo_gym.tasks.meta import generated_space, meta_space
 
 
 def health(
@@ -113,6 +113,11 @@ def chosen(ids: Sequence[str]) -> list[Path]:
             raise InvalidArgumentError(
                 f"`ID` must be one of a table or a surrogate, got {word!r}: the cards of FedHPO-B "
                 f"say no such figures; see `fedhpo-gym difficulty {word}`"
+            )
+        if generated_space(word):
+            raise InvalidArgumentError(
+                f"`ID` must be one of a table or a surrogate, got {word!r}: what tasks without end "
+                "are like, docs/studies/generated.md says"
             )
         cards = [card for card, keys in found if get_task(word).key in keys]
         if not cards:
