@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,19 +71,25 @@ def compared(
     Tasks of one survey are no independent witnesses: both are medians over draws of one task of
     each survey.
     """
-    from scipy.stats import ks_2samp
+    from scipy.stats import kstwo
 
-    drawn = one_of_each(surveys, DRAWS)
-    found: dict[str, tuple[float, float]] = {}
+    drawn, found = one_of_each(surveys, DRAWS), []
     for name, values in own.items():
-        other = made[name][np.isfinite(made[name])]
-        tests = [ks_2samp(row[np.isfinite(row)], other) for row in values[drawn]]
-        found[name] = tuple(np.median([[one.statistic, one.pvalue] for one in tests], axis=0))
-    corrected = holm(np.array([p for _, p in found.values()]))
-    return {
-        name: (float(distance), float(p))
-        for (name, (distance, _)), p in zip(found.items(), corrected, strict=True)
-    }
+        other = np.sort(made[name][np.isfinite(made[name])])
+        rows = [np.sort(row[np.isfinite(row)]) for row in values[drawn]]
+        away = np.array([distance(row, other) for row in rows])
+        sizes = np.array([len(row) * len(other) / (len(row) + len(other)) for row in rows])
+        found.append((np.median(away), np.median(kstwo.sf(away, np.round(sizes)))))
+    away, chance = np.array(found).T
+    pairs = zip(away.tolist(), holm(chance).tolist(), strict=True)
+    return dict(zip(own, pairs, strict=True))
+
+
+def distance(one: Array, other: Array) -> float:
+    """Return the largest difference of the cumulative shares of two sorted samples."""
+    sides: tuple[Literal["left", "right"], ...] = ("left", "right")
+    shares = [[np.searchsorted(s, one, side) / len(s) for s in (one, other)] for side in sides]
+    return float(max(np.abs(a - b).max() for a, b in shares))
 
 
 def middle(values: Array, spread: bool = False) -> str:

@@ -43,7 +43,7 @@ class Study:
     agents: Sequence[str] = AGENTS
     trials: int = 50
     described: int = 1000  # generated tasks
-    tuned: int = 80  # generated tasks
+    tuned: int = 60  # generated tasks
     tasks: int | None = None  # real ones of a split that are tuned, all by default
 
 
