@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -12,18 +14,22 @@ from tqdm import tqdm
 
 from fedhpo_gym.building.design import this_machine, versions
 from fedhpo_gym.building.meta_model import sampled_networks, task_features
-from fedhpo_gym.building.meta_surrogate import scores_of
+from fedhpo_gym.building.meta_surrogate import IMPORTANCE, scores_of
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.stored.meta_data import COSTS, LOSS, REPEATED, MetaData, open_meta_data, score_of
+from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data, score_of
+from fedhpo_gym.stored.meta_surrogate import gate
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, ROW_BITS, WEIGHT_BITS, on_grid
 from fedhpo_gym.stored.task_generator import (
     FORMAT,
     KNOTS,
     LOWEST,
+    NOISE_FROM,
+    NOISE_KNOTS,
+    NOISE_STEP,
     STEP,
     SUFFIX,
     GeneratedTasks,
@@ -38,7 +44,7 @@ DIMENSIONS, SPREAD = 5, 0.3
 """Of the latent space; and deviation of new places, in units of that of the real tasks."""
 NETWORKS, WIDTHS, CHAINS = 16, (64, 64, 64), 8
 BURN_IN, KEEP_EVERY, BATCH = 30_000, 1000, 64
-FACTORS: Final = 8
+FACTORS: Final = 12
 """Of the noise: so many numbers move all scores of an evaluation."""
 ELITES, LEARNED_ON, DRAWN = 64, 400, 2000
 """Where optima are searched, of each network; tasks that say where; and further candidates."""
@@ -91,12 +97,12 @@ def _fitted(
     """Return (T, P, outputs) scores of what was measured, and the arrays of a generator."""
     measured, costs = data.values[train][..., : -len(COSTS)], data.values[train][..., -len(COSTS) :]
     tasks, pool, rates, rounds, _ = measured.shape
-    knots = LOWEST + STEP * np.arange(KNOTS)
     # Scores of all fidelities are ranked together, so a curve keeps its shape.
-    scores, tables = scores_of(measured.reshape(tasks, pool * rates * rounds, -1), knots)
-    priced, priced_tables = scores_of(costs[:, :, :, -1].reshape(tasks, pool * rates, -1), knots)
+    flat = measured.reshape(tasks, pool * rates * rounds, -1)
+    priced = costs[:, :, :, -1].reshape(tasks, pool * rates, -1)
+    scores, dear = (scores_of(one, np.zeros(1))[0] for one in (flat, priced))
     wanted = np.concatenate(
-        [scores.reshape(tasks, pool, -1), priced.reshape(tasks, pool, -1)], axis=2
+        [scores.reshape(tasks, pool, -1), dear.reshape(tasks, pool, -1)], axis=2
     )
     places = _places(data, train, scores.reshape(measured.shape)[:, :, -1, -1, [0, 4]], seed)
     inputs = np.concatenate(
@@ -120,6 +126,7 @@ def _fitted(
         seed=seed,
     )
     del found["log_variance"]
+    noisy = dict(found)
     first = found.pop("weight_0")
     arrays = {n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in found.items()}
     ends = on_grid(first, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32)
@@ -128,8 +135,8 @@ def _fitted(
         "place_weight": ends[:, width:],
         "places": places.astype(np.float32),
         "spread": (SPREAD * places.std(axis=0)).astype(np.float32),
-        "bounded": (1.0 / (1.0 + np.concatenate([tables, priced_tables], axis=1))).astype("f4"),
-        "noise": _noise(data, train, measured, scores.reshape(measured.shape), wanted.shape[2]),
+        "bounded": np.concatenate([_tables(flat), _tables(priced)], axis=1).astype(np.float32),
+        **_noise(noisy, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
         "entropy": data.label_entropy[train].astype(np.float32),
         "facts": data.arrays["features"][train].astype(np.float32),
         "elites": data.actions[train[:1], :ELITES].repeat(NETWORKS, axis=0),
@@ -147,28 +154,51 @@ def _places(data: MetaData, train: list[int], scores: Array, seed: int) -> Array
     return np.asarray(on_grid(centred / centred.std(axis=0).max(), ROW_BITS))
 
 
+def _tables(values: Array) -> Array:
+    """Return (T, measured, `KNOTS`) quantiles, as 1 / (1 + v), of (T, n, measured) values."""
+    count = values.shape[1]
+    normal = NormalDist()
+    places = [normal.inv_cdf((place + 0.5) / count) for place in range(count)]
+    knots = LOWEST + STEP * np.arange(KNOTS)
+    ordered = 1.0 / (1.0 + np.sort(values, axis=1))
+    return np.array([[np.interp(knots, places, one) for one in own.T] for own in ordered])
+
+
 def _noise(
-    data: MetaData, train: list[int], measured: Array, scores: Array, outputs: int
-) -> NDArray[np.float32]:
-    """Return (outputs, `FACTORS`): how scores of one seed differ from those of another."""
-    again = data.arrays["repeats"][train].astype(np.float64)
-    order = data.arrays["order"][train].astype(int).argsort(axis=1)
-    own = order[:, : data.arrays["values"].shape[1] : REPEATED]
-    away = []
-    for task in range(len(train)):
-        first = scores[task, own[task]]
-        for other in again[task]:
-            moved = np.empty_like(first)
-            for q in range(first.shape[-1]):
-                known, where = np.unique(measured[task, ..., q], return_index=True)
-                theirs = scores[task, ..., q].ravel()[where]
-                moved[..., q] = np.interp(other[..., q], known, theirs)
-            away.append((moved - first).reshape(len(first), -1))
-    rows = np.concatenate(away) / np.sqrt(2.0)
-    _, sizes, directions = np.linalg.svd(rows / np.sqrt(len(rows)), full_matrices=False)
-    found = np.zeros((outputs, FACTORS), np.float32)
-    found[: rows.shape[1]] = (directions[:FACTORS].T * sizes[:FACTORS]).astype(np.float32)
-    return found
+    weights: Mapping[str, NDArray[np.float32]], inputs: Array, wanted: Array
+) -> dict[str, NDArray[np.float32]]:
+    """Return what networks leave of (n, A R measured) scores, as noise.
+
+    `noise_scale` (measured, knots) are deviations by the score that networks answer, and `noise`
+    (A R measured, `FACTORS`) what so many normal numbers add up to, in units of them.
+    """
+    layers = sum(name.startswith("weight_") for name in weights)
+    hidden = inputs
+    for layer in range(layers):
+        bias = weights[f"bias_{layer}"][:, None].astype(np.float64)
+        hidden = (gate(hidden) if layer else hidden) @ weights[f"weight_{layer}"] + bias
+    answers = hidden[..., : wanted.shape[1]]
+    away = (wanted - answers).reshape(-1, wanted.shape[1])
+    answers = answers.reshape(away.shape)
+    knots = NOISE_FROM + NOISE_STEP * np.arange(NOISE_KNOTS)
+    scale, each = [], np.empty_like(away)
+    for q in range(len(IMPORTANCE)):
+        own = slice(q, None, len(IMPORTANCE))
+        near = (np.clip(answers[:, own], knots[0], knots[-1]) - knots[0]) / NOISE_STEP
+        nearest = np.rint(near).astype(int).ravel()
+        count = np.bincount(nearest, minlength=NOISE_KNOTS)
+        total = np.bincount(nearest, away[:, own].ravel() ** 2, minlength=NOISE_KNOTS)
+        known = np.flatnonzero(count)
+        scale.append(np.interp(knots, knots[known], np.sqrt(total[known] / count[known])))
+        each[:, own] = np.interp(answers[:, own], knots, scale[-1])
+    # Of the loss more is kept than of what follows from it.
+    weight = np.tile(IMPORTANCE, wanted.shape[1] // len(IMPORTANCE))
+    rows = away / np.maximum(each, 1e-3) * weight
+    sizes, directions = np.linalg.eigh(rows.T @ rows / len(rows))
+    noise = directions[:, -FACTORS:] * np.sqrt(sizes[-FACTORS:]) / weight[:, None]
+    # What is left out is not lost.
+    noise *= np.sqrt((rows / weight).var(axis=0) / (noise**2).sum(axis=1))[:, None]
+    return {"noise": noise.astype(np.float32), "noise_scale": np.array(scale, np.float32)}
 
 
 def _elites(
@@ -201,8 +231,7 @@ def _scores(generator: TaskGenerator, tasks: GeneratedTasks, row: NDArray[Any]) 
     """Return the (n,) scores at full fidelity of one row, or of (n, F) rows, in n tasks."""
     rows = np.broadcast_to(row, (len(tasks), row.shape[-1]))
     last = generator.cell(generator.rounds[-1], generator.rates[-1])
-    values = generator.evaluate(tasks, rows, np.full(len(tasks), last))
-    return score_of(values[:, generator.objectives.index(LOSS)], tasks.entropy)
+    return score_of(generator.evaluate(tasks, rows, np.full(len(tasks), last))[1], tasks.entropy)
 
 
 @checked_types

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -42,15 +42,23 @@ FORMAT: Final = 1
 SUFFIX: Final = ".generator"
 LOWEST, STEP, KNOTS = -3.5, 0.125, 57
 """Scores at which quantiles are known: from `LOWEST` on, so far apart, and how many."""
+DIVERGED: Final = 1e-30
+"""Quantiles as 1 / (1 + v) of losses that stand for divergence, at most."""
+NOISE_FROM, NOISE_STEP, NOISE_KNOTS = -3.0, 0.5, 13
+"""Scores at which the deviation of noise is known."""
+GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 TASKS: Final = 2**32
 """Tasks are numbered below this."""
 STREAM: Final = "generated_task"
+MIXED: Final = 0.5
+"""A task takes so much from the second of its two real ones, at most."""
 
 
 @dataclass(frozen=True)
 class GeneratedTasks:
     """What n tasks are made of, for K knots, Q values, H units and d dimensions."""
 
+    number: NDArray[np.uint64]  # (n,)
     network: NDArray[np.intp]  # (n,) which sample of the networks
     offset: Exact  # (n, H) what its first layer adds for the place
     bounded: Exact  # (n, Q, K) quantiles v as 1 / (1 + v)
@@ -117,6 +125,7 @@ class TaskGenerator:
         self._places, self._spread = arrays["places"].astype(float), arrays["spread"].astype(float)
         self._tables = arrays["bounded"].astype(np.float64)
         self._noise = arrays["noise"].astype(np.float64)
+        self._scale = arrays["noise_scale"].astype(np.float64)
         self._elites = arrays["elites"]
         self._entropy, self._facts = (arrays[n].astype(float) for n in ("entropy", "facts"))
         measured, costs = len(self.objectives) - len(COSTS), len(COSTS)
@@ -128,7 +137,8 @@ class TaskGenerator:
             "place_weight": (networks, width, first),
             "spread": (width,),
             "bounded": (tasks, measured + costs, KNOTS),
-            "noise": (outputs, self._noise.shape[1]),
+            "noise": (cells * measured, self._noise.shape[1]),
+            "noise_scale": (measured, NOISE_KNOTS),
             "elites": (networks, self._elites.shape[1], len(self.space)),
             "entropy": (tasks,),
             "facts": (tasks, self._facts.shape[1]),
@@ -142,13 +152,21 @@ class TaskGenerator:
             raise ValueError(f"shapes are {shapes}")
         if inputs != self.asked(self._elites[0]).shape[1] or not (self._tables > 0).all():
             raise ValueError("networks read other features, or a quantile is infinite")
+        rounds = np.arange(len(self.rounds))
         self._columns = np.array(
             [
-                [*range(measured * cell, measured * (cell + 1))]
-                + [cells * measured + costs * (cell // len(self.rounds)) + i for i in range(costs)]
-                for cell in range(cells)
+                [
+                    *(
+                        measured * (rate * len(rounds) + np.minimum(rounds, last))[:, None]
+                        + np.arange(measured)
+                    ).ravel(),
+                    *(cells * measured + costs * rate + np.arange(costs)),
+                ]
+                for rate in range(len(self.rates))
+                for last in rounds
             ]
         )
+        self._loss = self.objectives.index(LOSS)
         flat = self._elites.reshape(-1, len(self.space))
         known = self._first(self.asked(flat)).reshape(*self._elites.shape[:2], -1)
         self._known = np.stack([one @ w for one, w in zip(known, self._weights[0], strict=True)])
@@ -174,7 +192,7 @@ class TaskGenerator:
         network, one, two, share = (
             np.array([own[i] for own in drawn], np.intp).reshape(-1) for i in range(4)
         )
-        mixed = (1.0 + share * 2.0**-20) * 0.5  # at least half of the first
+        mixed = 1.0 - share * 2.0**-20 * MIXED
 
         def mixture(of: NDArray[np.float64]) -> NDArray[np.float64]:
             part = mixed.reshape(-1, *[1] * (of.ndim - 1))
@@ -183,14 +201,16 @@ class TaskGenerator:
         noise = on_grid(np.array([own[4] for own in drawn]).reshape(-1, width), ROW_BITS)
         place = mixture(self._places) + noise * self._spread
         offset = np.empty((len(network), self._of_place.shape[2]))
-        for own, rows in _by_network(network):
+        for own, rows in _groups(network):
             grid = on_grid(place[rows], ROW_BITS, MAX_ROW)
             offset[rows] = grid @ self._of_place[own] + self._biases[0][own]
         entropy = 1.0 / mixture(1.0 / (1.0 + self._entropy)) - 1.0
         found = GeneratedTasks(
+            np.array(numbers, np.uint64),
             network,
             offset,
-            mixture(self._tables),
+            # Where the first diverges, so does their mixture.
+            np.where(self._tables[one] < DIVERGED, DIVERGED, mixture(self._tables)),
             entropy,
             mixture(self._facts),
             np.zeros(len(network)),
@@ -201,13 +221,13 @@ class TaskGenerator:
 
     def _search(self, tasks: GeneratedTasks) -> None:
         """Write the best of the elites of each task's network."""
-        cell, where = self.cell(self.rounds[-1], self.rates[-1]), self.objectives.index(LOSS)
-        column = self._columns[cell][where : where + 1]
-        for network, rows in _by_network(tasks.network):
+        cell = self.cell(self.rounds[-1], self.rates[-1])
+        columns = self._columns[cell, self._loss : -len(COSTS) : len(self.objectives) - len(COSTS)]
+        for network, rows in _groups(tasks.network):
             sums = self._known[network] + tasks.offset[rows, None]
-            scores = self._onwards(sums, network, column)[..., 0]
+            scores = self._onwards(sums, network, columns).min(axis=2)
             best = scores.argmin(axis=1)
-            losses = _values(tasks.bounded[rows, where], scores.min(axis=1))
+            losses = _values(tasks.bounded[rows, self._loss], scores.min(axis=1))
             tasks.best[rows] = score_of(losses, tasks.entropy[rows])
             tasks.best_action[rows] = self._elites[network, best]
 
@@ -217,34 +237,63 @@ class TaskGenerator:
         features: NDArray[np.floating],
         cells: NDArray[np.intp],
         noise: NDArray[np.float64] | None = None,
-    ) -> Exact:
-        """Return (n, Q) values of a row of (n, F) features in each of n tasks, at (n,) fidelities.
+    ) -> tuple[Exact, Exact]:
+        """Return what a row of (n, F) features brings in each of n tasks, at (n,) fidelities.
 
-        Noise are (n, factors) standard normal numbers: what another seed changes of the scores.
+        These are (n, Q) values, and (n,) validation losses without noise. A trial answers with the
+        best of its rounds. Noise are (n, factors) numbers of a standard normal distribution.
         """
-        inputs, columns = self._first(features), self._columns[cells]
-        scores = np.empty(columns.shape)
-        for network, rows in _by_network(tasks.network):
+        inputs, rounds = self._first(features), len(self.rounds)
+        measured, costs = len(self.objectives) - len(COSTS), len(COSTS)
+        scores, true = np.empty((len(features), len(self.objectives))), np.empty(len(features))
+        for group, rows in _groups(tasks.network * len(self._columns) + cells):
+            network, cell = divmod(group, len(self._columns))
             sums = inputs[rows] @ self._weights[0][network]
             sums += tasks.offset[rows]
-            for cell in np.unique(cells[rows]).tolist():
-                own = cells[rows] == cell
-                some = slice(None) if own.all() else own
-                answers = self._onwards(sums[some], network, self._columns[cell])
-                scores[rows[some]] = answers
-        if noise is not None:
-            for factor in range(noise.shape[1]):
-                scores += self._noise[:, factor][columns] * noise[:, factor : factor + 1]
-            scores = on_grid(scores, HIDDEN_BITS)
-        found = np.empty(scores.shape)
+            found = self._onwards(sums, network, self._columns[cell])
+            curve = found[:, :-costs].reshape(len(rows), rounds, measured)
+            true[rows] = curve[..., self._loss].min(axis=1)
+            if noise is not None:
+                curve = self._moved(curve, self._columns[cell, :-costs], noise[rows])
+            best = curve[..., self._loss].argmin(axis=1)
+            scores[rows, :-costs] = curve[np.arange(len(rows)), best]
+            scores[rows, -costs:] = found[:, -costs:]
+        values = np.empty(scores.shape)
         for q in range(len(self.objectives)):
-            found[:, q] = _values(tasks.bounded[:, q], scores[:, q])
-        return self._charged(found, cells)
+            values[:, q] = _values(tasks.bounded[:, q], scores[:, q])
+        # Nothing but rounds makes two trials of a configuration and a rate differ in cost.
+        share = np.array(self.rounds)[cells % rounds] / self.rounds[-1]
+        values[:, -costs:] *= share[:, None]
+        return values, _values(tasks.bounded[:, self._loss], true)
 
-    def _charged(self, found: Exact, cells: NDArray[np.intp]) -> Exact:
-        """Charge for the rounds of a trial, a share of those of the whole."""
-        rounds = np.array(self.rounds)[cells % len(self.rounds)]
-        found[:, -len(COSTS) :] *= (rounds / self.rounds[-1])[:, None]
+    def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
+        """Return (n, rounds, measured) scores of another seed."""
+        place = np.clip((curve - NOISE_FROM) / NOISE_STEP, 0.0, NOISE_KNOTS - 1.0)
+        left = np.minimum(place.astype(np.intp), NOISE_KNOTS - 2)
+        measured = np.arange(curve.shape[2])
+        low, high = self._scale[measured, left], self._scale[measured, left + 1]
+        moved = np.zeros((len(curve), len(columns)))
+        for factor in range(noise.shape[1]):
+            moved += self._noise[columns, factor] * noise[:, factor : factor + 1]
+        spread = low + (high - low) * (place - left)
+        return on_grid(curve + spread * moved.reshape(curve.shape), HIDDEN_BITS)
+
+    def frozen_noise(self, tasks: GeneratedTasks, features: NDArray[np.floating]) -> Exact:
+        """Return the (n, factors) noise that a configuration always has in its task.
+
+        It is a sum of four uniform numbers each, from a hash of the task and the features.
+        """
+        rows = (self._first(features) * 2.0**ROW_BITS).astype(np.int64).astype(np.uint64)
+        odd = 2 * (np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * GOLDEN) + np.uint64(1)
+        mixed = (rows * odd).sum(axis=1, dtype=np.uint64) + (tasks.number + np.uint64(1)) * GOLDEN
+        found = np.empty((len(rows), self._noise.shape[1]))
+        for factor in range(found.shape[1]):
+            mixed = mixed + GOLDEN
+            bits = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            bits ^= bits >> np.uint64(31)
+            parts = (bits[:, None] >> np.arange(0, 64, 16, dtype=np.uint64)) & np.uint64(0xFFFF)
+            found[:, factor] = (parts.sum(axis=1).astype(np.float64) - 131070.0) / 37837.2
         return found
 
     def _first(self, features: NDArray[np.floating]) -> Exact:
@@ -262,26 +311,25 @@ class TaskGenerator:
             sums += bias
         return sums
 
-    @cached_property
-    def label(self) -> str:
-        """What the tasks are called."""
-        return str(self.card["name"])
 
-
-def _by_network(network: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
-    """Return each network with the rows that it answers."""
-    order = np.argsort(network, kind="stable")
-    found, starts = np.unique(network[order], return_index=True)
+def _groups(keys: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
+    """Return each key with its rows."""
+    order = np.argsort(keys, kind="stable")
+    found, starts = np.unique(keys[order], return_index=True)
     return list(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def _values(bounded: Exact, scores: Exact) -> Exact:
     """Return the quantiles (n,) at scores of one objective, of (n, K) values as 1 / (1 + v)."""
-    place = np.minimum((scores - LOWEST) / STEP, KNOTS - 1.0)
-    left = np.clip(np.floor(place), 0, KNOTS - 2).astype(np.intp)
+    place = np.clip((scores - LOWEST) / STEP, 0.0, KNOTS - 1.0)
+    left = np.minimum(place.astype(np.intp), KNOTS - 2)
     rows = np.arange(len(scores))
     low, high = bounded[rows, left], bounded[rows, left + 1]
-    return np.maximum(1.0 / np.maximum(low + (high - low) * (place - left), 1e-39) - 1.0, 0.0)
+    found = low + (high - low) * (place - left)
+    values = np.where(
+        found <= DIVERGED, np.finfo(np.float32).max, 1.0 / np.maximum(found, DIVERGED) - 1.0
+    )
+    return np.asarray(np.maximum(values, 0.0))
 
 
 def stem(space: str) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.draws import EpisodeDraws
-from fedhpo_gym.envs.pool.setup import MetaSetup, Numbers
+from fedhpo_gym.envs.meta.setup import MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import LOSS, score_of

@@ -21,7 +21,7 @@ from fedhpo_gym.stored.meta_data import MetaData
 from fedhpo_gym.stored.task_generator import TaskGenerator
 
 if TYPE_CHECKING:
-    from fedhpo_gym.envs.pool.process import MetaProcess
+    from fedhpo_gym.envs.meta.process import MetaProcess
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
 TRIALS: Final = 50

@@ -11,20 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import as_integer, check_fields, shown
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
-from fedhpo_gym.envs.pool.process import Keys, MetaProcess
-from fedhpo_gym.envs.pool.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.meta.process import Keys, MetaProcess
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.stored.meta_data import LOSS, score_of
+from fedhpo_gym.stored.meta_data import score_of
 from fedhpo_gym.stored.task_generator import STREAM, TASKS, TaskGenerator, open_generator
 
 MOST_TRIALS: Final = 1000
 SOURCES, SOURCE_TRIALS = 25, 200
 """Tasks that agents may learn from, and trials of each."""
+NOISES: Final = ("frozen", "fresh", "none")
 CANDIDATES: Final = 4096
 """Drawn actions of which a truth knows the values, beside those where optima are searched."""
 
@@ -41,8 +42,9 @@ class GeneratedArguments:
             the highest by default.
         choose_fidelity: let trials choose those that `fidelity` does not fix: coordinates after
             those of the configuration.
-        noise: tell values of another random seed at every trial. Rewards and regret are of the true
-            score of the configuration that is told to be best.
+        noise: what the random seed of a training changes: "frozen", always the same for a
+            configuration of a task, as where numbers are stored; "fresh", another at every trial;
+            or "none". Rewards and regret are of the true score of what is told to be best.
         objectives: names of the objectives of vector rewards, of those that are known.
         vector_reward: let the reward be the scores of all objectives.
     """
@@ -52,12 +54,13 @@ class GeneratedArguments:
     trials: int = TRIALS
     fidelity: Mapping[str, Value] | None = None
     choose_fidelity: bool = False
-    noise: bool = False
+    noise: str = "frozen"
     objectives: Sequence[str] = DEFAULT_OBJECTIVES
     vector_reward: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require_known("kind of noise", self.noise, NOISES)
 
 
 class GeneratedSetup(MetaSetup):
@@ -117,7 +120,8 @@ class GeneratedSetup(MetaSetup):
         tasks = self.data.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
         last = self.data.cell(*self.fidelity.values())
         features = self.data.asked(actions)
-        return self.data.evaluate(tasks, features, np.full(len(actions), last))[:, self.columns]
+        values, _ = self.data.evaluate(tasks, features, np.full(len(actions), last))
+        return values[:, self.columns]
 
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
         size = CANDIDATES, len(self.data.space)
@@ -145,8 +149,8 @@ def _source_tasks(data: TaskGenerator) -> tuple[SourceTask, ...]:
     last = np.full(SOURCE_TRIALS, data.cell(data.rounds[-1], data.rates[-1]))
     found = []
     for i, number in enumerate(numbers):
-        values = data.evaluate(tasks.at(np.full(SOURCE_TRIALS, i)), features, last)
-        scores = score_of(values[:, data.objectives.index(LOSS)], tasks.entropy[i])
+        _, losses = data.evaluate(tasks.at(np.full(SOURCE_TRIALS, i)), features, last)
+        scores = score_of(losses, tasks.entropy[i])
         found.append(SourceTask(f"{data.card['name']} {number}", drawn, scores, tasks.facts[i]))
     return tuple(found)
 
@@ -160,13 +164,14 @@ class GeneratedProcess(MetaProcess):
         number = len(frame)
         self._tasks = setup.data.draw([0]).at(np.zeros(number, np.intp))
         self._cells = np.full(number, setup.data.cell(*setup.fidelity.values()))
-        factors = setup.data.arrays["noise"].shape[1] if setup.arguments.noise else 0
+        self._noisy = setup.arguments.noise == "fresh"
+        factors = setup.data.arrays["noise"].shape[1] if self._noisy else 0
         self._noise = np.zeros((number, setup.trials, factors))
 
     def draws(self) -> EpisodeDraws:
         start = partial(named_stream, STREAM)
-        count, noisy = len(self.setup.instances), self.setup.arguments.noise
-        return EpisodeDraws(len(self._frame), count, start, noisy=noisy)
+        count = len(self.setup.instances)
+        return EpisodeDraws(len(self._frame), count, start, noisy=self._noisy)
 
     def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
         fresh = self.setup.data.draw([self.setup.instances[i] for i in tasks.tolist()])
@@ -183,13 +188,13 @@ class GeneratedProcess(MetaProcess):
         features = data.asked(np.asarray(actions[:, :size], np.float32))
         if len(setup.fidelity_space):
             self._cells = self._chosen(np.asarray(actions[:, size:], np.float32))
-        self.values = data.evaluate(self._tasks, features, self._cells)
-        true = self.scores_of(self.values)
-        if setup.arguments.noise:
-            slot = np.minimum(self.trials, setup.trials - 1)
-            noise = self._noise[self._rows, slot]
-            self.values = data.evaluate(self._tasks, features, self._cells, noise)
-        return true, features.astype(np.float32)
+        noise = None
+        if self._noisy:
+            noise = self._noise[self._rows, np.minimum(self.trials, setup.trials - 1)]
+        elif setup.arguments.noise == "frozen":
+            noise = data.frozen_noise(self._tasks, features)
+        self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
+        return score_of(losses, self.entropy), features.astype(np.float32)
 
     def _chosen(self, coordinates: NDArray[np.float32]) -> NDArray[np.intp]:
         """Return the (N,) fidelities that actions choose, and show them."""

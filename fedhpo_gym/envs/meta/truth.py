@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
-from fedhpo_gym.envs.pool.setup import MetaSetup
+from fedhpo_gym.envs.meta.setup import MetaSetup
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace, Value

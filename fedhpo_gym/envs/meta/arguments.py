@@ -8,9 +8,9 @@ import gymnasium as gym
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.envs.arguments import check_own, from_names, takes
-from fedhpo_gym.envs.pool.env import MetaEnv, MetaVectorEnv
-from fedhpo_gym.envs.pool.generated import GeneratedArguments, open_generated_setup
-from fedhpo_gym.envs.pool.pools import PoolArguments, open_setup
+from fedhpo_gym.envs.meta.env import MetaEnv, MetaVectorEnv
+from fedhpo_gym.envs.meta.generated import GeneratedArguments, open_generated_setup
+from fedhpo_gym.envs.meta.pools import PoolArguments, open_setup
 
 
 @takes(PoolArguments)

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import as_integer, as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.pool.process import NOWHERE
-from fedhpo_gym.envs.pool.setup import MetaSetup
-from fedhpo_gym.envs.pool.truth import PoolTruth, truth_of
+from fedhpo_gym.envs.meta.process import NOWHERE
+from fedhpo_gym.envs.meta.setup import MetaSetup
+from fedhpo_gym.envs.meta.truth import PoolTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
 from fedhpo_gym.envs.vector import (
     Actions,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
-from fedhpo_gym.envs.pool.process import Keys, MetaProcess
-from fedhpo_gym.envs.pool.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.meta.process import Keys, MetaProcess
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import Value
