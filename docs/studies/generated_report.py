@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, combinations_with_replacement
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +27,7 @@ SHOWN = (
     *("best score", "useless (score 0)"),
     *("regret of 25 random ones", "predicted by a Gaussian process (R2)"),
 )
-PAIRS = (
-    *(("generated", "pool"), ("generated", "surrogate"), ("pool", "surrogate")),
-    *(("generated", "generated"), ("pool", "pool"), ("surrogate", "surrogate")),
-)
+KINDS = ("generated", "noise-free", "pool", "surrogate")
 
 
 def columns_of(tasks: Found) -> dict[str, Array]:
@@ -292,49 +289,47 @@ def taus(one: Array, other: Array) -> Array:
     return np.asarray((a * b).sum(axis=-1) / np.maximum(size, 1e-12))
 
 
-def order_rows(tuning: Found, at: Sequence[int]) -> list[list[str]]:
-    """Return tau of the orders of two kinds of tasks; of one kind, of its halves."""
-    rows = []
-    for kinds in PAIRS:
-        own = [reached(tuning[kind]) for kind in kinds]
+def between(values: Array) -> str:
+    """Return the mean of resamples as text, and the middle 95 %."""
+    low, high = np.quantile(values, (0.025, 0.975))
+    return f"{values.mean():.2f} [{low:.2f}, {high:.2f}]"
+
+
+def order_tables(known: Mapping[str, tuple[NDArray[np.str_], Array]], at: Sequence[int]) -> str:
+    """Return tau of the orders of two kinds of tasks; of one kind, what it has with itself."""
+    rows: dict[bool, list[list[str]]] = {False: [], True: []}
+    for kinds in combinations_with_replacement(KINDS, 2):
         words = []
         for trial in at:
-            known = [(surveys, ranks_of(regret[:, :, trial - 1])) for _, surveys, regret in own]
+            own = [(known[k][0], ranks_of(known[k][1][:, :, trial - 1])) for k in kinds]
+            again = taus(*(redrawn(*ranked, seed=i)[0] for i, ranked in enumerate(own)))
             if kinds[0] == kinds[1]:
-                found = taus(*redrawn(*known[0], seed=0, half=True))
-                again = taus(*(redrawn(*known[0], seed=i)[0] for i in range(2)))
-                low, high = np.quantile(again, (0.025, 0.975))
-                words.append(f"{found.mean():.2f}; {again.mean():.2f} [{low:.2f}, {high:.2f}]")
-                continue
-            point = taus(*(values.mean(axis=0) for _, values in known))
-            found = taus(*(redrawn(*one, seed=i)[0] for i, one in enumerate(known)))
-            low, high = np.quantile(found, (0.025, 0.975))
-            words.append(f"{point:.2f}; {found.mean():.2f} [{low:.2f}, {high:.2f}]")
-        name = f"{kinds[0]}, halves; drawn twice" if kinds[0] == kinds[1] else " and ".join(kinds)
-        rows.append([name, *words])
-    return rows
+                halves = taus(*redrawn(*own[0], seed=0, half=True))
+                words += [f"{halves.mean():.2f}", between(again)]
+            else:
+                point = taus(*(ranked.mean(axis=0) for _, ranked in own))
+                words += [f"{point:.2f}", between(again)]
+        rows[kinds[0] == kinds[1]].append([" and ".join(dict.fromkeys(kinds)), *words])
+    drawn = "drawn again [95 %]"
+    heads = [["two kinds", "tau-b"], ["one kind", "tau-b of its halves"]]
+    first, second = ([h[0], *(w for t in at for w in (f"{h[1]} @{t}", drawn))] for h in heads)
+    return table(first, rows[False]) + "\n" + table(second, rows[True])
 
 
 def tuning_tables(tuning: Found) -> str:
     """Return regret and mean rank of each agent on each kind of tasks, and tau of the orders."""
-    kinds = [*dict.fromkeys(kind for pair in PAIRS for kind in pair)]
-    known = {kind: reached(tuning[kind]) for kind in kinds}
-    agents, _, regret = known[kinds[0]]
+    found = {kind: reached(tuning[kind]) for kind in KINDS}
+    agents, _, regret = found[KINDS[0]]
+    known = {kind: own[1:] for kind, own in found.items()}
     at = [trial for trial in AT if trial <= regret.shape[2]] or [regret.shape[2]]
-    heads, columns = ["agent"], []
-    for word in ("regret", "rank"):
-        for kind in kinds:
-            for trial in at:
-                own = known[kind][2][:, :, trial - 1]
-                values = own if word == "regret" else ranks_of(own)
-                heads.append(f"{kind}: {word} @{trial}")
-                digits = 3 if word == "regret" else 2
-                columns.append([f"{one:.{digits}f}" for one in values.mean(axis=0)])
-    rows = [[agent, *(column[i] for column in columns)] for i, agent in enumerate(agents)]
-    counts = ", ".join(f"{len(known[k][1])} {k} ({len(set(known[k][1]))})" for k in kinds)
-    taus_heads = ["orders of", *(f"tau-b @{t}; drawn again [95 %]" for t in at)]
-    tables = [table(heads, rows), table(taus_heads, order_rows(tuning, at))]
-    return f"Tasks (and independent groups of them): {counts}.\n\n" + "\n".join(tables)
+    sizes = [f"{len(known[k][0])} {k} ({len(set(known[k][0]))})" for k in KINDS]
+    tables = [f"Tasks, and independent groups of them: {', '.join(sizes)}.\n"]
+    for word, digits in (("regret", 3), ("mean rank", 2)):
+        own = {(k, t): known[k][1][:, :, t - 1] for k in KINDS for t in at}
+        means = [(v if word == "regret" else ranks_of(v)).mean(axis=0) for v in own.values()]
+        rows = [[agent, *(f"{m[i]:.{digits}f}" for m in means)] for i, agent in enumerate(agents)]
+        tables.append(table([word, *(f"{kind} @{trial}" for kind, trial in own)], rows))
+    return "\n".join([*tables, order_tables(known, at)])
 
 
 def report(found: Mapping[str, Found]) -> str:
@@ -395,9 +390,9 @@ def _draw_regrets(space: str, tuning: Found, axes: Any) -> None:
         last[kind] = ranks_of(regret[:, :, -1]).mean(axis=0)
     axes[0].set_ylabel("mean normalised regret")
     for kind, marker in (("pool", "o"), ("surrogate", "^")):
-        for i, agent in enumerate(agents):
-            name = agent if kind == "pool" else None
-            axes[3].plot(last["generated"][i], last[kind][i], marker, color=f"C{i}", label=name)
+        for i, name in enumerate(agents):
+            label = name if kind == "pool" else None
+            axes[3].plot(last["generated"][i], last[kind][i], marker, color=f"C{i}", label=label)
     axes[3].axline((4, 4), slope=1, color="C7", linewidth=0.8)
     axes[3].set(xlabel="mean rank, generated", ylabel="mean rank, pool (o), surrogate (triangle)")
     axes[3].legend(frameon=False, fontsize=7)

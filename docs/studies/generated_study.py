@@ -10,7 +10,7 @@ their generator: with another one, only these are computed again. The report is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,14 @@ from studies import positive, study_parser
 AGENTS = ("random", "de", "cma-es", "optuna-tpe", "bo-rf", "gp", "zero-shot", "tst-r")
 HELD_OUT = META_SPLITS[1:]
 PARTS = ("tasks", "tuning")
+MARK = "<!-- tables -->\n"
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "generated": {},
+    "noise-free": {"noise": "none"},
+    "pool": {"actions": "coordinates"},
+    "surrogate": {"continuous": True},
+}
+"""Generated tasks, twice, and real ones, twice; and how each is made."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,7 @@ def describe_generated(space: str, number: int) -> dict[str, Any]:
 
 def tune(study: Study, space: str, kind: str, task: str | int) -> dict[str, list[float]]:
     """Return 1 - normalised regret after each trial, by agent."""
-    how: dict[str, Any] = {"continuous": True} if kind == "surrogate" else {}
-    how |= {"actions": "coordinates"} if kind == "pool" else {}
-    name = f"FedHPO-{'Generated' if kind == 'generated' else 'B'}-{space}-v1"
+    how, name = KINDS[kind], f"FedHPO-{'B' if isinstance(task, str) else 'Generated'}-{space}-v1"
     found = {}
     with gym.make(
         name, instances=task, trials=study.trials, disable_env_checker=True, **how
@@ -92,7 +98,8 @@ def tuned_tasks(study: Study, space: str) -> dict[tuple[str, str | int], str]:
                 found["pool", data.names[i]] = data.surveys[i]
             if data.tau[i] >= MODEL_SUFFICES:
                 found["surrogate", data.names[i]] = data.surveys[i]
-    return found | {("generated", number): str(number) for number in range(study.tuned)}
+    numbers = range(study.tuned)
+    return found | {(k, i): str(i) for k in ("generated", "noise-free") for i in numbers}
 
 
 def run(study: Study, out: Path, processes: int, part: str | None = None) -> dict[str, Any]:
@@ -109,7 +116,7 @@ def run(study: Study, out: Path, processes: int, part: str | None = None) -> dic
         jobs["tasks"][path] = partial(describe_generated, space, study.described)
         places[path] = (space, "generated")
         for (kind, task), survey in tuned_tasks(study, space).items():
-            name = f"{task}-{made}" if kind == "generated" else task
+            name = task if isinstance(task, str) else f"{task}-{made}"
             path = out / f"tuned-{space}-{kind}-{name}.json"
             jobs["tuning"][path] = partial(tune, study, space, kind, task)
             places[path] = (space, kind, survey, str(task))
@@ -130,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
     parser = study_parser(__doc__)
     parser.add_argument("--part", choices=PARTS, help="only what tasks are like, or only tuning")
+    parser.add_argument("--page", type=Path, help="whose tables and picture are replaced")
     parser.add_argument("--space", choices=GENERATED_SPACES, help="only one search space")
     for name, of in (("described", "generated tasks"), ("tuned", "generated tasks")):
         parser.add_argument(f"--{name}", type=positive, help=of)
@@ -143,9 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.space:
         study = replace(study, spaces=(options.space,))
     found = run(study, options.out, options.workers, options.part)
-    (options.out / "report.md").write_text(report(found), encoding="utf-8")
+    words = report(found)
+    (options.out / "report.md").write_text(words, encoding="utf-8")
     draw(found, options.out / "generated.png")
-    print((options.out / "report.md").read_text(encoding="utf-8"))
+    print(words)
+    if options.page:
+        kept, mark, _ = options.page.read_text(encoding="utf-8").partition(MARK)
+        options.page.write_text(f"{kept}{mark}\n{words}", encoding="utf-8")
+        draw(found, options.page.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from transfer_tasks import left_by_random
 
-from fedhpo_gym.stored.meta_data import LOSS, MetaData, score_of
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData, score_of
 from fedhpo_gym.stored.task_generator import TaskGenerator
 
 Array = NDArray[np.float64]
@@ -28,10 +29,12 @@ TREES, TOP = 40, 0.05
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """What n tasks answer: values (n, S, R + 1, Q), and the entropy (n,) of their labels."""
+    """What n tasks answer of the S shared configurations, at R + 1 fidelities."""
 
-    values: Array
-    entropy: Array
+    values: Array  # (n, S, R + 1, Q)
+    again: Array  # (n, S / `REPEATED`) losses of some of them at full fidelity, under another seed
+    entropy: Array  # (n,) of the labels
+    optimum: Array  # (n,) the highest score that is known
     objectives: Sequence[str]
 
     def of(self, name: str, fidelity: int = -1) -> Array:
@@ -59,7 +62,10 @@ def real_tasks(data: MetaData, tasks: Sequence[int]) -> Described:
     places = shared_places(data)[list(tasks)][:, :, None, None, None]
     found = np.take_along_axis(data.values[list(tasks)], places, axis=1)
     values = np.concatenate([found[:, :, :1, -1], found[:, :, -1]], axis=2)
-    return Described(values, data.label_entropy[list(tasks)], data.objectives)
+    seeds = data.arrays["repeats"][list(tasks), 0, :, -1, -1, data.objectives.index(LOSS)]
+    again = seeds[:, : -(-values.shape[1] // REPEATED)].astype(np.float64)
+    best = data.scores[list(tasks), :, -1, -1].max(axis=1)
+    return Described(values, again, data.label_entropy[list(tasks)], best, data.objectives)
 
 
 def generated_tasks(
@@ -71,12 +77,21 @@ def generated_tasks(
     cells += [generator.cell(one, rates[-1]) for one in rounds]
     features, where = generator.asked(actions), np.tile(cells, len(actions))
     rows = features.repeat(len(cells), axis=0)
-    tasks, values = generator.draw(numbers), []
+    tasks, values, again = generator.draw(numbers), [], []
+    some, loss = (
+        slice(len(cells) - 1, None, len(cells) * REPEATED),
+        generator.objectives.index(LOSS),
+    )
+    rng = stream(0, "generated_study")
     for i in range(len(numbers)):
         own = tasks.at(np.full(len(rows), i))
-        values.append(generator.evaluate(own, rows, where, generator.frozen_noise(own, rows))[0])
-    shape = (len(numbers), len(actions), len(cells), len(generator.objectives))
-    return Described(np.reshape(values, shape), tasks.entropy, generator.objectives)
+        noise = generator.frozen_noise(own, rows)
+        values.append(generator.evaluate(own, rows, where, noise)[0])
+        fresh = rng.standard_normal(noise[some].shape)
+        own = tasks.at(np.full(len(fresh), i))
+        again.append(generator.evaluate(own, rows[some], where[some], fresh)[0][:, loss])
+    found = np.reshape(values, (len(numbers), len(actions), len(cells), -1))
+    return Described(found, np.array(again), tasks.entropy, tasks.best, generator.objectives)
 
 
 def correlations(one: Array, other: Array) -> Array:
@@ -116,6 +131,8 @@ def statistics(tasks: Described) -> dict[str, Array]:
         "score with seconds": correlations(scores, seconds),
         "slowest / fastest": seconds.max(axis=1) / seconds.min(axis=1),
         "median seconds": np.median(seconds, axis=1),
+        "loss of one seed with another": correlations(loss[:, ::REPEATED], tasks.again),
+        "best of these / optimum": np.where(solvable, best / tasks.optimum, np.nan),
         "loss of fewer clients with full": correlations(tasks.of(LOSS, 0), loss),
     }
     rounds = tasks.values.shape[2] - 1

@@ -102,6 +102,7 @@ def test_the_study_goes_on_where_it_stopped(
     first = capsys.readouterr().out
     assert "| held-out and generated tasks |" in first
     assert "| generated and surrogate |" in first
+    assert "| noise-free and pool |" in first
     assert (tmp_path / "generated.png").stat().st_size > 10_000
     for path in tmp_path.glob("tuned-*.json"):
         for reached in json.loads(path.read_text()).values():
