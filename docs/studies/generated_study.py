@@ -98,8 +98,8 @@ def tuned_tasks(study: Study, space: str) -> dict[tuple[str, str | int], str]:
                 found["pool", data.names[i]] = data.surveys[i]
             if data.tau[i] >= MODEL_SUFFICES:
                 found["surrogate", data.names[i]] = data.surveys[i]
-    numbers = range(study.tuned)
-    return found | {(k, i): str(i) for k in ("generated", "noise-free") for i in numbers}
+    found |= {("generated", i): str(i) for i in range(study.tuned)}
+    return found | {("noise-free", i): str(i) for i in range(study.tuned // 2)}
 
 
 def run(study: Study, out: Path, processes: int, part: str | None = None) -> dict[str, Any]:

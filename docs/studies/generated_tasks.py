@@ -7,16 +7,15 @@ sample rate, then every round at the highest; the last is the full fidelity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from transfer_tasks import left_by_random
 
-from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData, score_of
-from fedhpo_gym.stored.task_generator import TaskGenerator
+from fedhpo_gym.stored.task_generator import TASKS, TaskGenerator
 
 Array = NDArray[np.float64]
 
@@ -82,14 +81,14 @@ def generated_tasks(
         slice(len(cells) - 1, None, len(cells) * REPEATED),
         generator.objectives.index(LOSS),
     )
-    rng = stream(0, "generated_study")
     for i in range(len(numbers)):
         own = tasks.at(np.full(len(rows), i))
         noise = generator.frozen_noise(own, rows)
         values.append(generator.evaluate(own, rows, where, noise)[0])
-        fresh = rng.standard_normal(noise[some].shape)
-        own = tasks.at(np.full(len(fresh), i))
-        again.append(generator.evaluate(own, rows[some], where[some], fresh)[0][:, loss])
+        own = tasks.at(np.full(len(rows[some]), i))
+        other = replace(own, number=own.number + TASKS)  # no task's number, so no task's noise
+        noise = generator.frozen_noise(other, rows[some])
+        again.append(generator.evaluate(own, rows[some], where[some], noise)[0][:, loss])
     found = np.reshape(values, (len(numbers), len(actions), len(cells), -1))
     return Described(found, np.array(again), tasks.entropy, tasks.best, generator.objectives)
 
