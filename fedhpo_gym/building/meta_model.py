@@ -150,6 +150,7 @@ def sampled_networks(
     burn_in: int = 50_000,
     keep_every: int = 100,
     batch: int = 5,
+    least_noise: float = 1e-3,
     seed: int = 0,
 ) -> dict[str, NDArray[np.float32]]:
     """Sample weights of networks by adaptive Hamiltonian Monte Carlo with stochastic gradients.
@@ -169,6 +170,8 @@ def sampled_networks(
         burn_in: steps before the first sample.
         keep_every: steps from one sample of a chain to the next.
         batch: rows of a step.
+        least_noise: deviation that is added to that of targets: what is known without error would
+            otherwise outweigh all else.
         seed: of all draws.
     """
     if rows.ndim != 2 or targets.ndim != 2 or len(rows) != len(targets) or not rows.size:
@@ -195,7 +198,7 @@ def sampled_networks(
         start = [torch.randn(chains, *shape) / math.sqrt(shape[0]) for shape in shapes]
         start += [torch.zeros(chains, 1, shape[1]) for shape in shapes]
         noise = torch.full((chains, 1, targets.shape[1]), math.log(WARM_UP))
-        sampler = _Sampler([*start, noise], len(rows))
+        sampler = _Sampler([*start, noise], len(rows), least_noise**2)
         kept: list[list[NDArray[np.float32]]] = []
         steps = burn_in + keep_every * (samples // chains - 1)
         bar = tqdm(range(1, steps + 1), desc="networks", unit="step", disable=None, delay=5.0)
@@ -212,9 +215,9 @@ def sampled_networks(
 class _Sampler:
     """Weights, their momenta, and running estimates of the gradients' spread."""
 
-    def __init__(self, parameters: list[Tensor], count: int) -> None:
+    def __init__(self, parameters: list[Tensor], count: int, least: float) -> None:
         self.parameters = [one.requires_grad_() for one in parameters]
-        self._count = count
+        self._count, self._least = count, least
         self._memory, self._slope, self._square = (
             [torch.ones_like(one) for one in parameters] for _ in range(3)
         )
@@ -250,7 +253,8 @@ class _Sampler:
             hidden = hidden @ self.parameters[layer] + self.parameters[layers + layer]
             hidden = activation(hidden) if layer < layers - 1 else hidden
         spread = self.parameters[-1]
-        away = 0.5 * ((hidden - wanted) ** 2 * torch.exp(-spread) + spread)
+        variance = torch.exp(spread) + self._least
+        away = 0.5 * ((hidden - wanted) ** 2 / variance + torch.log(variance))
         prior = sum(0.5 * (one**2).sum() for one in self.parameters[:-1])
         prior = prior + 0.5 * ((spread - math.log(WARM_UP)) ** 2).sum()
         return away.sum() * (self._count / wanted.shape[1]) + prior

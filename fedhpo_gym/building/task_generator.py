@@ -18,7 +18,7 @@ from fedhpo_gym.building.meta_surrogate import IMPORTANCE, scores_of
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data, score_of
 from fedhpo_gym.stored.meta_surrogate import gate
@@ -43,7 +43,9 @@ Array = NDArray[np.float64]
 DIMENSIONS, SPREAD = 5, 0.3
 """Of the latent space; and deviation of new places, in units of that of the real tasks."""
 NETWORKS, WIDTHS, CHAINS = 16, (64, 64, 64), 8
-BURN_IN, KEEP_EVERY, BATCH = 30_000, 1000, 64
+BURN_IN, KEEP_EVERY, BATCH = 20_000, 1000, 64
+LEAST_NOISE: Final = 0.1
+"""Deviation of scores that networks need not answer any better."""
 FACTORS: Final = 12
 """Of the noise: so many numbers move all scores of an evaluation."""
 ELITES, LEARNED_ON, DRAWN = 64, 400, 2000
@@ -123,11 +125,14 @@ def _fitted(
         burn_in=BURN_IN,
         keep_every=KEEP_EVERY,
         batch=BATCH,
+        least_noise=LEAST_NOISE,
         seed=seed,
     )
     del found["log_variance"]
     noisy = dict(found)
     first = found.pop("weight_0")
+    if max(np.abs(weights).max() for weights in found.values()) >= MAX_WEIGHT:
+        raise InvalidArgumentError("`seed` must be another: a network has weights of 8 or more")
     arrays = {n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in found.items()}
     ends = on_grid(first, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32)
     arrays |= {
@@ -135,7 +140,9 @@ def _fitted(
         "place_weight": ends[:, width:],
         "places": places.astype(np.float32),
         "spread": (SPREAD * places.std(axis=0)).astype(np.float32),
-        "bounded": np.concatenate([_tables(flat), _tables(priced)], axis=1).astype(np.float32),
+        "bounded": np.concatenate([_tables(flat, 2), _tables(priced, 0)], axis=1).astype(
+            np.float32
+        ),
         **_noise(noisy, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
         "entropy": data.label_entropy[train].astype(np.float32),
         "facts": data.arrays["features"][train].astype(np.float32),
@@ -154,14 +161,23 @@ def _places(data: MetaData, train: list[int], scores: Array, seed: int) -> Array
     return np.asarray(on_grid(centred / centred.std(axis=0).max(), ROW_BITS))
 
 
-def _tables(values: Array) -> Array:
-    """Return (T, measured, `KNOTS`) quantiles, as 1 / (1 + v), of (T, n, measured) values."""
+def _tables(values: Array, losses: int) -> Array:
+    """Return (T, measured, `KNOTS`) quantiles, as 1 / (1 + v), of (T, n, measured) values.
+
+    The first so many are `losses`.
+    """
     count = values.shape[1]
     normal = NormalDist()
     places = [normal.inv_cdf((place + 0.5) / count) for place in range(count)]
     knots = LOWEST + STEP * np.arange(KNOTS)
     ordered = 1.0 / (1.0 + np.sort(values, axis=1))
-    return np.array([[np.interp(knots, places, one) for one in own.T] for own in ordered])
+    found = np.array([[np.interp(knots, places, one) for one in own.T] for own in ordered])
+    # A task may have a better optimum than what was tried: losses go on half as steeply.
+    beyond = np.maximum(places[0] - knots, 0.0)
+    first = round((places[0] - LOWEST) / STEP)
+    steep = np.maximum(found[:, :losses, first] - found[:, :losses, first + round(1.0 / STEP)], 0.0)
+    found[:, :losses] += 0.5 * steep[..., None] * beyond
+    return np.asarray(np.minimum(found, 1.0))
 
 
 def _noise(

@@ -40,7 +40,7 @@ from fedhpo_gym.tasks.meta import GENERATED_SPACES
 
 FORMAT: Final = 1
 SUFFIX: Final = ".generator"
-LOWEST, STEP, KNOTS = -3.5, 0.125, 57
+LOWEST, STEP, KNOTS = -5.0, 0.125, 69
 """Scores at which quantiles are known: from `LOWEST` on, so far apart, and how many."""
 DIVERGED: Final = 1e-30
 """Quantiles as 1 / (1 + v) of losses that stand for divergence, at most."""
@@ -168,7 +168,8 @@ class TaskGenerator:
         )
         self._loss = self.objectives.index(LOSS)
         flat = self._elites.reshape(-1, len(self.space))
-        known = self._first(self.asked(flat)).reshape(*self._elites.shape[:2], -1)
+        self._asked_elites = self.asked(flat).reshape(*self._elites.shape[:2], -1)
+        known = self._first(self._asked_elites)
         self._known = np.stack([one @ w for one, w in zip(known, self._weights[0], strict=True)])
 
     def asked(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -179,8 +180,12 @@ class TaskGenerator:
         """Return the position of a fidelity."""
         return self.rates.index(rate) * len(self.rounds) + self.rounds.index(round_)
 
-    def draw(self, numbers: Sequence[int]) -> GeneratedTasks:
-        """Return the tasks of some numbers, and search each for its optimum."""
+    def draw(self, numbers: Sequence[int], *, frozen: bool = False) -> GeneratedTasks:
+        """Return the tasks of some numbers, and search each for its optimum.
+
+        With `frozen`, the noise that configurations always have is part of a task, and of what is
+        best in it.
+        """
         tasks, width = self._places.shape
         drawn = [
             (
@@ -216,16 +221,23 @@ class TaskGenerator:
             np.zeros(len(network)),
             np.zeros((len(network), len(self.space)), np.float32),
         )
-        self._search(found)
+        self._search(found, frozen)
         return found
 
-    def _search(self, tasks: GeneratedTasks) -> None:
+    def _search(self, tasks: GeneratedTasks, frozen: bool) -> None:
         """Write the best of the elites of each task's network."""
         cell = self.cell(self.rounds[-1], self.rates[-1])
         columns = self._columns[cell, self._loss : -len(COSTS) : len(self.objectives) - len(COSTS)]
         for network, rows in _groups(tasks.network):
             sums = self._known[network] + tasks.offset[rows, None]
-            scores = self._onwards(sums, network, columns).min(axis=2)
+            curves = self._onwards(sums, network, columns)
+            if frozen:
+                number = tasks.number[rows].repeat(sums.shape[1])
+                own = np.tile(self._asked_elites[network], (len(rows), 1))
+                noise = self.frozen_noise(number, own)
+                flat = curves.reshape(len(noise), -1, 1)
+                curves = self._moved(flat, columns, noise, self._loss).reshape(curves.shape)
+            scores = curves.min(axis=2)
             best = scores.argmin(axis=1)
             losses = _values(tasks.bounded[rows, self._loss], scores.min(axis=1))
             tasks.best[rows] = score_of(losses, tasks.entropy[rows])
@@ -241,7 +253,7 @@ class TaskGenerator:
         """Return what a row of (n, F) features brings in each of n tasks, at (n,) fidelities.
 
         These are (n, Q) values, and (n,) validation losses without noise. A trial answers with the
-        best of its rounds. Noise are (n, factors) numbers of a standard normal distribution.
+        best of its rounds. Noise are (n, factors) numbers of variance 1.
         """
         inputs, rounds = self._first(features), len(self.rounds)
         measured, costs = len(self.objectives) - len(COSTS), len(COSTS)
@@ -266,11 +278,13 @@ class TaskGenerator:
         values[:, -costs:] *= share[:, None]
         return values, _values(tasks.bounded[:, self._loss], true)
 
-    def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
-        """Return (n, rounds, measured) scores of another seed."""
+    def _moved(
+        self, curve: Exact, columns: NDArray[np.intp], noise: Exact, first: int = 0
+    ) -> Exact:
+        """Return (n, rounds, measured) scores of another seed; `first` is measured first."""
         place = np.clip((curve - NOISE_FROM) / NOISE_STEP, 0.0, NOISE_KNOTS - 1.0)
         left = np.minimum(place.astype(np.intp), NOISE_KNOTS - 2)
-        measured = np.arange(curve.shape[2])
+        measured = np.arange(first, first + curve.shape[2])
         low, high = self._scale[measured, left], self._scale[measured, left + 1]
         moved = np.zeros((len(curve), len(columns)))
         for factor in range(noise.shape[1]):
@@ -278,23 +292,25 @@ class TaskGenerator:
         spread = low + (high - low) * (place - left)
         return on_grid(curve + spread * moved.reshape(curve.shape), HIDDEN_BITS)
 
-    def frozen_noise(self, tasks: GeneratedTasks, features: NDArray[np.floating]) -> Exact:
-        """Return the (n, factors) noise that a configuration always has in its task.
+    def frozen_noise(self, number: NDArray[np.uint64], features: NDArray[np.floating]) -> Exact:
+        """Return the (n, factors) noise that configurations always have in tasks of (n,) numbers.
 
-        It is a sum of four uniform numbers each, from a hash of the task and the features.
+        It is a sum of four uniform numbers each, from a hash of the task and the features, and all
+        are made `heavy`.
         """
         rows = (self._first(features) * 2.0**ROW_BITS).astype(np.int64).astype(np.uint64)
         odd = 2 * (np.arange(1, rows.shape[1] + 1, dtype=np.uint64) * GOLDEN) + np.uint64(1)
-        mixed = (rows * odd).sum(axis=1, dtype=np.uint64) + (tasks.number + np.uint64(1)) * GOLDEN
-        found = np.empty((len(rows), self._noise.shape[1]))
+        mixed = (rows * odd).sum(axis=1, dtype=np.uint64) + (number + np.uint64(1)) * GOLDEN
+        found = np.empty((len(rows), self._noise.shape[1] + 1, 4))
         for factor in range(found.shape[1]):
             mixed = mixed + GOLDEN
             bits = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             bits ^= bits >> np.uint64(31)
             parts = (bits[:, None] >> np.arange(0, 64, 16, dtype=np.uint64)) & np.uint64(0xFFFF)
-            found[:, factor] = (parts.sum(axis=1).astype(np.float64) - 131070.0) / 37837.2
-        return found
+            found[:, factor] = parts
+        normal = (found[:, 1:].sum(axis=2) - 131070.0) / 37837.2
+        return heavy(normal, found[:, 0, 0] / 65536.0)
 
     def _first(self, features: NDArray[np.floating]) -> Exact:
         return on_grid(2.0 * features.astype(np.float64) - 1.0, ROW_BITS, 1.0)
@@ -310,6 +326,14 @@ class TaskGenerator:
             sums = hidden @ weight
             sums += bias
         return sums
+
+
+def heavy(normal: Exact, uniform: Exact) -> Exact:
+    """Return (..., factors) normal numbers with the tails of real noise, of the same variance.
+
+    Most trials hardly move under another seed, and some do by much.
+    """
+    return np.asarray(normal * (7.0**0.5 * uniform * uniform * uniform)[..., None])
 
 
 def _groups(keys: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:

@@ -20,7 +20,14 @@ from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored.meta_data import score_of
-from fedhpo_gym.stored.task_generator import STREAM, TASKS, TaskGenerator, open_generator
+from fedhpo_gym.stored.task_generator import (
+    STREAM,
+    TASKS,
+    GeneratedTasks,
+    TaskGenerator,
+    heavy,
+    open_generator,
+)
 
 MOST_TRIALS: Final = 1000
 SOURCES, SOURCE_TRIALS = 25, 200
@@ -43,8 +50,9 @@ class GeneratedArguments:
         choose_fidelity: let trials choose those that `fidelity` does not fix: coordinates after
             those of the configuration.
         noise: what the random seed of a training changes: "frozen", always the same for a
-            configuration of a task, as where numbers are stored; "fresh", another at every trial;
-            or "none". Rewards and regret are of the true score of what is told to be best.
+            configuration and so a part of the task, as where numbers are stored; "fresh", another
+            at every trial, where rewards and regret are of the true score of what is told to be
+            best; or "none".
         objectives: names of the objectives of vector rewards, of those that are known.
         vector_reward: let the reward be the scores of all objectives.
     """
@@ -116,17 +124,22 @@ class GeneratedSetup(MetaSetup):
     def candidates(self, task: int) -> None:
         """Any configuration may be taken."""
 
+    def draw(self, numbers: Sequence[int]) -> GeneratedTasks:
+        """Return the tasks of some numbers."""
+        return self.data.draw(numbers, frozen=self.arguments.noise == "frozen")
+
     def predicted(self, actions: NDArray[np.float32]) -> Numbers:
-        tasks = self.data.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
-        last = self.data.cell(*self.fidelity.values())
-        features = self.data.asked(actions)
-        values, _ = self.data.evaluate(tasks, features, np.full(len(actions), last))
-        return values[:, self.columns]
+        tasks = self.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
+        cells = np.full(len(actions), self.data.cell(*self.fidelity.values()))
+        features, noise = self.data.asked(actions), None
+        if self.arguments.noise == "frozen":
+            noise = self.data.frozen_noise(tasks.number, features)
+        return self.data.evaluate(tasks, features, cells, noise)[0][:, self.columns]
 
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
         size = CANDIDATES, len(self.data.space)
         drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
-        network = self.data.draw([self.instances[0]]).network[0]
+        network = self.draw([self.instances[0]]).network[0]
         actions = np.concatenate([self.data.arrays["elites"][network], drawn])
         return actions, self.predicted(actions)
 
@@ -162,7 +175,7 @@ class GeneratedProcess(MetaProcess):
         super().__init__(setup, layout, frame)
         self.setup = setup
         number = len(frame)
-        self._tasks = setup.data.draw([0]).at(np.zeros(number, np.intp))
+        self._tasks = setup.draw([0]).at(np.zeros(number, np.intp))
         self._cells = np.full(number, setup.data.cell(*setup.fidelity.values()))
         self._noisy = setup.arguments.noise == "fresh"
         factors = setup.data.arrays["noise"].shape[1] if self._noisy else 0
@@ -174,13 +187,14 @@ class GeneratedProcess(MetaProcess):
         return EpisodeDraws(len(self._frame), count, start, noisy=self._noisy)
 
     def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
-        fresh = self.setup.data.draw([self.setup.instances[i] for i in tasks.tolist()])
+        fresh = self.setup.draw([self.setup.instances[i] for i in tasks.tolist()])
         self._tasks.replace(where, fresh)
         self.entropy[where], self.high[where] = fresh.entropy, fresh.best
         if keys is not None:
             shape = self._noise.shape[1:]
             rngs = streams("generated_noise", [(key,) for key in keys.tolist()])
-            self._noise[where] = [rng.standard_normal(shape) for rng in rngs]
+            drawn = [(rng.standard_normal(shape), rng.random(shape[0])) for rng in rngs]
+            self._noise[where] = [heavy(*one) for one in drawn]
         return fresh.facts
 
     def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
@@ -192,9 +206,10 @@ class GeneratedProcess(MetaProcess):
         if self._noisy:
             noise = self._noise[self._rows, np.minimum(self.trials, setup.trials - 1)]
         elif setup.arguments.noise == "frozen":
-            noise = data.frozen_noise(self._tasks, features)
+            noise = data.frozen_noise(self._tasks.number, features)
         self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
-        return score_of(losses, self.entropy), features.astype(np.float32)
+        true = score_of(losses, self.entropy) if self._noisy else self.scores_of(self.values)
+        return true, features.astype(np.float32)
 
     def _chosen(self, coordinates: NDArray[np.float32]) -> NDArray[np.intp]:
         """Return the (N,) fidelities that actions choose, and show them."""
