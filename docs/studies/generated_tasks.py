@@ -7,7 +7,7 @@ sample rate, then every round at the highest; the last is the full fidelity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,10 +83,10 @@ def generated_tasks(
     )
     for i in range(len(numbers)):
         own = tasks.at(np.full(len(rows), i))
-        noise = generator.frozen_noise(own, rows)
+        noise = generator.frozen_noise(own.number, rows)
         values.append(generator.evaluate(own, rows, where, noise)[0])
         own = tasks.at(np.full(len(rows[some]), i))
-        other = replace(own, number=own.number + TASKS)  # no task's number, so no task's noise
+        other = own.number + TASKS  # no task's number, so no task's noise
         noise = generator.frozen_noise(other, rows[some])
         again.append(generator.evaluate(own, rows[some], where[some], noise)[0][:, loss])
     found = np.reshape(values, (len(numbers), len(actions), len(cells), -1))
