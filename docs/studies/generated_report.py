@@ -352,10 +352,15 @@ def draw(found: Mapping[str, Found], path: Path) -> None:
         2 * len(found), 4, figsize=(15.0, 6.4 * len(found)), squeeze=False, layout="constrained"
     )
     for (space, own), upper, lower in zip(found.items(), grid[::2], grid[1::2], strict=True):
-        if own["tasks"]:
-            _draw_statistics(space, own["tasks"], upper)
-        if own["tuning"]:
-            _draw_regrets(space, own["tuning"], lower)
+        for part, axes, drawn in (
+            ("tasks", upper, _draw_statistics),
+            ("tuning", lower, _draw_regrets),
+        ):
+            if own[part]:
+                drawn(space, own[part], axes)
+            else:
+                for axis in axes:
+                    axis.set_axis_off()
     figure.savefig(path, dpi=80)
     plt.close(figure)
 
