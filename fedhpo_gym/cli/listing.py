@@ -26,7 +26,7 @@ from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import MetaData, known_spaces, open_meta_data
 from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
-from fedhpo_gym.stored.task_generator import open_generator
+from fedhpo_gym.stored.task_generator import has_generator, open_generator
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
@@ -41,7 +41,7 @@ def list_ids(word: Word = None) -> int:
     surrogates = list_surrogates()
     tables = [name for name in list_tables() if is_here(name)]
     pools = [name for name, space in META_IDS.items() if space in known_spaces()]
-    shown = (*(task.id for task in TASKS.values()), *pools, *GENERATED_IDS)
+    shown = (*(task.id for task in TASKS.values()), *pools, *filter(has_generator, GENERATED_IDS))
     rows = [_row(name, tables, surrogates) for name in shown]
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]

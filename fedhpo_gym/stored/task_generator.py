@@ -36,7 +36,7 @@ from fedhpo_gym.stored.surrogate_models import (
     Exact,
     on_grid,
 )
-from fedhpo_gym.tasks.meta import GENERATED_SPACES
+from fedhpo_gym.tasks.meta import GENERATED_IDS, GENERATED_SPACES
 
 FORMAT: Final = 1
 SUFFIX: Final = ".generator"
@@ -359,6 +359,11 @@ def _values(bounded: Exact, scores: Exact) -> Exact:
 def stem(space: str) -> str:
     """Return how files of a search space are called."""
     return f"FedHPO-Generated-{space}"
+
+
+def has_generator(env_id: str) -> bool:
+    """Return whether the generator of an id is here."""
+    return find(stem(GENERATED_IDS[env_id]), f"{SUFFIX}.json") is not None
 
 
 @checked_types

@@ -96,7 +96,7 @@ TRUST: Final[Mapping[str, str]] = MappingProxyType(
                 *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
                 *("configuration", "history", "potential", "rewards", "reward_scale"),
                 *("time_price", "divergence_penalty", "report_moves"),
-                *("space", "actions", "continuous", "trials"),
+                *("space", "actions", "continuous", "trials", "choose_fidelity"),
             ),
             DATA,
         ),
