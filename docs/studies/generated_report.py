@@ -323,7 +323,7 @@ def tuning_tables(tuning: Found) -> str:
     known = {kind: own[1:] for kind, own in found.items()}
     at = [trial for trial in AT if trial <= regret.shape[2]] or [regret.shape[2]]
     sizes = [f"{len(known[k][0])} {k} ({len(set(known[k][0]))})" for k in KINDS]
-    tables = [f"Tasks, and independent groups of them: {', '.join(sizes)}.\n"]
+    tables = [f"Tasks (and surveys): {', '.join(sizes)}.\n"]
     for word, digits in (("regret", 3), ("mean rank", 2)):
         own = {(k, t): known[k][1][:, :, t - 1] for k in KINDS for t in at}
         means = [(v if word == "regret" else ranks_of(v)).mean(axis=0) for v in own.values()]
