@@ -37,6 +37,7 @@ KINDS = ("transformer", "lstm")
 POOL, CHILDREN, PARENTS = 256, 0.33, 0.2
 """Configurations of a task in the bank, the share that are children, and that have some."""
 STEP, MOVED = 0.2, 0.3
+WAVES = 32
 WORTH_LATER = 0.05
 """What a gain is worth after the budget is spent, as a share of what it is worth at once."""
 
@@ -57,7 +58,8 @@ class Training:
     histories: int = 3
     imitation: int = 3000
     thrift: float = 1.0
-    sharpness: float = 2.0
+    sharpness: float = 4.0
+    mixture: float = 0.8
     rate: float = 2e-3
     reinforcement: int = 150
     rollouts: int = 8
@@ -222,11 +224,27 @@ def _descend(optimizer: torch.optim.Optimizer, loss: Tensor, model: nn.Module) -
     optimizer.step()
 
 
-def drawn(bank: Bank, tasks: int, candidates: int, rng: np.random.Generator) -> Bank:
-    """Return some candidates of some tasks."""
-    rows = rng.integers(len(bank.points), size=(tasks, 1))
-    places = rng.random((tasks, bank.points.shape[1])).argsort(axis=1)[:, :candidates]
-    return Bank(*(one[rows, places] for one in vars(bank).values()))
+def drawn(bank: Bank, how: Training, rng: np.random.Generator) -> Bank:
+    """Return some candidates of some tasks, most of which are mixed with a random function.
+
+    What is mixed in are factors from 0 to 2 around a random wave, up to a share of the task.
+    """
+    rows = rng.integers(len(bank.points), size=(how.batch, 1))
+    places = rng.random((how.batch, bank.points.shape[1])).argsort(axis=1)[:, : how.candidates]
+    points, scores, gains, prices = (one[rows, places] for one in vars(bank).values())
+    share = tensor(how.mixture * rng.random((how.batch, 1)) * (rng.random((how.batch, 1)) < 0.7))
+    size = (how.batch, points.shape[2], WAVES)
+    slopes = rng.standard_normal(size) * rng.gamma(0.5, 2.0, size[:2])[..., None]
+    slopes *= rng.random((how.batch, 1, 1))
+    shifts = 2.0 * np.pi * rng.random((how.batch, 1, WAVES))
+    waves = torch.cos((points - 0.5) @ tensor(slopes) + tensor(shifts))
+    wave = (waves * tensor(rng.standard_normal((how.batch, 1, WAVES)))).sum(2)
+    wave = (wave - wave.mean(1, keepdim=True)) / wave.std(1, keepdim=True).clamp(min=1e-6)
+    mixed = gains * (1.0 - share + 2.0 * share * torch.sigmoid(2.0 * wave))
+    highest = gains.amax(1, keepdim=True)
+    mixed = mixed * highest / mixed.amax(1, keepdim=True).clamp(min=1e-6)
+    scale = scores.amax(1, keepdim=True) / highest.clamp(min=1e-6)
+    return Bank(points, mixed * scale, mixed, prices)
 
 
 def at(values: Tensor, places: Tensor) -> Tensor:
@@ -245,7 +263,7 @@ def imitate(model: Transformer, bank: Bank, how: Training, rng: np.random.Genera
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.imitation)
     size = how.batch * how.histories
     for _ in tqdm(range(how.imitation), desc="imitation", unit="step", disable=None):
-        one = drawn(bank, how.batch, how.candidates, rng)
+        one = drawn(bank, how, rng)
         one = Bank(*(v.repeat(how.histories, *[1] * (v.ndim - 1)) for v in vars(one).values()))
         taste = tensor(10.0 * rng.random((size, 1)) ** 2)
         order = (taste * one.gains + tensor(rng.gumbel(size=one.gains.shape))).argsort(
@@ -275,7 +293,7 @@ def reinforce(model: Transformer, bank: Bank, how: Training, rng: np.random.Gene
     optimizer = torch.optim.Adam(learning, lr=how.slow_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.reinforcement)
     for _ in tqdm(range(how.reinforcement), desc="reinforcement", unit="step", disable=None):
-        one = drawn(bank, how.batch, how.candidates, rng)
+        one = drawn(bank, how, rng)
         one = Bank(*(v.repeat_interleave(how.rollouts, dim=0) for v in vars(one).values()))
         with torch.no_grad():
             tried, rewards = rollout(model, one, sample=True)

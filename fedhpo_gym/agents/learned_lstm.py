@@ -71,6 +71,7 @@ class LearnedLSTM(TrialSearch):
     """
 
     learned = "policy"
+    stored = True
     seeded = False
     replays = False
 

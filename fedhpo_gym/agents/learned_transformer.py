@@ -99,6 +99,7 @@ class LearnedTransformer(TransferSearch):
     """
 
     learned = "policy"
+    stored = True
 
     def __init__(
         self, problem: SearchProblem, *, policy: Network | Path | str | None = None
