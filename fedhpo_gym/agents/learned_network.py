@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,10 @@ class Network:
         return np.asarray(np.exp(self.perceptron("price", points)[..., 0]))
 
 
+Given: TypeAlias = Network | Path | str | None
+"""What an agent takes: a network, the path of its card, or nothing where one is stored."""
+
+
 def sigmoid(values: Floats) -> Floats:
     """Return 1 / (1 + exp(-x)) of any x."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float32)
@@ -83,56 +87,38 @@ def perceptron_shapes(name: str, first: int, hidden: int, last: int) -> Shapes:
 
 def save_network(network: Network, folder: Path | str, stem: str) -> Path:
     """Write a network as `<stem>.json` and the arrays it names; return the path of the former."""
-    card = {
-        "format": FORMAT,
-        "agent": network.agent,
-        "search_space": network.space.to_dict(),
-        "sizes": dict(network.sizes),
-        "made_by": network.made_by,
-        "origin": dict(network.origin),
-    }
+    card = {"format": FORMAT, "search_space": network.space.to_dict()}
+    card |= {name: getattr(network, name) for name in ("agent", "sizes", "made_by", "origin")}
     return write_archive(Path(folder), stem, card, network.arrays)
 
 
 def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]) -> Network:
-    """Read what `save_network` wrote for an agent, whose arrays have known shapes.
-
-    Raises:
-        MissingDataError: there is no such card.
-        DamagedDataError: a file is damaged; names it and the command that makes it again.
-    """
+    """Read what `save_network` wrote for an agent; a missing or a damaged file is an error."""
     if not os.path.isfile(card):  # noqa: PTH113 - false for names that no file can have
         raise MissingDataError(
             f"there is no network at {shown(str(card))}; leave `policy` out for the stored ones"
         )
-    repair = "train the network again"
-    with reading_card(Path(card), "network", FORMAT, repair) as (content, stored):
+    with reading_card(Path(card), "network", FORMAT, "train it again") as (content, stored):
         if content["agent"] != agent:
             raise ValueError(f"it is one of {shown(content['agent'])}, and not of {agent}")
         space, command = SearchSpace.from_dict(content["search_space"]), str(content["made_by"])
         sizes = {str(name): int(size) for name, size in content["sizes"].items()}
         if not all(1 <= size <= LARGEST for size in sizes.values()):
             raise ValueError(f"`sizes` must be from 1 to {LARGEST}, got {sizes}")
+        features = space.features(np.zeros((1, len(space)), np.float32)).shape[1]
+        sizes |= {"features": features, "dimensions": len(space)}
         wanted, origin, sha256 = shapes(sizes), content["origin"], content["sha256"]
     arrays = stored.read(sha256, command, wanted)
     if not all(one.dtype == np.float32 and np.isfinite(one).all() for one in arrays.values()):
-        raise DamagedDataError(
-            f"{stored.path} must hold finite float32 numbers; delete it and run `{command}`"
-        )
+        rule = "must hold finite float32 numbers"
+        raise DamagedDataError(f"{stored.path} {rule}; delete it and run `{command}`")
     return Network(agent, space, sizes, arrays, command, origin)
 
 
 def network_for(
-    agent: str,
-    shapes: Callable[[Sizes], Shapes],
-    problem: SearchProblem,
-    policy: Network | Path | str | None,
+    agent: str, shapes: Callable[[Sizes], Shapes], problem: SearchProblem, policy: Given
 ) -> Network:
-    """Return the network that was given, or the stored one of a problem's search space.
-
-    Raises:
-        InvalidArgumentError: it is of another search space, or none of this one is stored.
-    """
+    """Return the network that was given, or the stored one, of a problem's search space."""
     if policy is not None:
         given = policy if isinstance(policy, Network) else load_network(policy, agent, shapes)
         if (given.agent, given.space) == (agent, problem.search_space):

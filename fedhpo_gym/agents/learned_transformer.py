@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from fedhpo_gym.agents import learned_network as nets
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.learned_network import Floats, Network, Shapes, Sizes
+from fedhpo_gym.agents.learned_network import Floats, Given, Network, Shapes, Sizes
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known, TransferSearch
 
@@ -101,9 +99,7 @@ class LearnedTransformer(TransferSearch):
     learned = "policy"
     stored = True
 
-    def __init__(
-        self, problem: SearchProblem, *, policy: Network | Path | str | None = None
-    ) -> None:
+    def __init__(self, problem: SearchProblem, *, policy: Given = None) -> None:
         """Take a network, or the path of its card; by default the stored one of the space."""
         super().__init__(problem)
         self.network = nets.network_for("learned-transformer", shapes, problem, policy)

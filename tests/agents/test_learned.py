@@ -25,8 +25,14 @@ STUDIES = Path(__file__).parents[2] / "docs" / "studies"
 PROBLEM = box_problem(BOX)
 FEATURES = 3
 SIZES = {
-    "learned-transformer": {"features": FEATURES, "width": 8, "heads": 2, "layers": 2},
-    "learned-lstm": {"features": FEATURES, "width": 8, "units": 6, "dimensions": 3},
+    "learned-transformer": {
+        "width": 8,
+        "heads": 2,
+        "layers": 2,
+        "features": FEATURES,
+        "dimensions": 3,
+    },
+    "learned-lstm": {"width": 8, "units": 6, "features": FEATURES, "dimensions": 3},
 }
 SHAPES: dict[str, Callable[[Any], Shapes]] = {
     "learned-transformer": learned_transformer.shapes,
@@ -37,7 +43,7 @@ SHAPES: dict[str, Callable[[Any], Shapes]] = {
 def made(name: str, seed: int = 0, problem: SearchProblem = PROBLEM) -> Network:
     """Return a network of random weights."""
     rng = np.random.default_rng(seed)
-    sizes = {**SIZES[name], "features": problem.search_space.features(np.zeros((1, 3))).shape[1]}
+    sizes = SIZES[name]
     arrays = {
         key: rng.normal(0.0, 0.7, shape).astype(np.float32)
         for key, shape in SHAPES[name](sizes).items()
@@ -68,8 +74,8 @@ def fixture_training(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_numpy_says_of_candidates_what_torch_says(training: Any, number: int) -> None:
     """Padded, too: a batch in training holds histories of several lengths."""
     torch, network, spare = training.torch, made("learned-transformer"), 3
-    sizes = {name: size for name, size in network.sizes.items() if name != "features"}
-    model = training.Transformer(FEATURES, **sizes)
+    sizes = (network.sizes[name] for name in ("features", "width", "heads", "layers"))
+    model = training.Transformer(*sizes)
     model.load_state_dict({name: torch.from_numpy(one) for name, one in network.arrays.items()})
     (points, scores), (candidates, _) = trials(number + spare), trials(9, 2)
     known = np.arange(number + spare) < number
@@ -216,7 +222,7 @@ def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
         wrong_card = {k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes")}
         folder = tmp_path / f"{entry} {value!s:.20}"
         path = write_archive(folder, stem, {**wrong_card, entry: value}, network.arrays)
-        with pytest.raises(DamagedDataError, match="train the network again"):
+        with pytest.raises(DamagedDataError, match="train it again"):
             load_network(path, name, SHAPES[name])
 
 
