@@ -57,7 +57,7 @@ class Training:
     candidates: int = 64
     histories: int = 3
     imitation: int = 3000
-    thrift: float = 1.0
+    thrift: float = 1.5
     sharpness: float = 4.0
     mixture: float = 0.8
     rate: float = 2e-3
@@ -256,7 +256,8 @@ def imitate(model: Transformer, bank: Bank, how: Training, rng: np.random.Genera
     """Imitate who knows every candidate's score and price.
 
     Histories are drawn with all degrees of taste for good candidates. What is imitated prefers a
-    candidate by what it gains until the end of the budget, divided by a power of its price.
+    candidate by what it gains until the end of the budget, divided by a power of its price that
+    falls to 0 at the last trial: then nothing is left to wait.
     """
     learning = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=how.rate, weight_decay=0.01)
@@ -272,10 +273,11 @@ def imitate(model: Transformer, bank: Bank, how: Training, rng: np.random.Genera
         counts = rng.integers(TRIALS, size=size) * (rng.random(size) > 0.08)
         tried = order[:, : counts.max()]
         known = torch.from_numpy(np.arange(counts.max()) < counts[:, None])
+        thrift = how.thrift * (1.0 - (counts[:, None] + 1.0) / TRIALS)
         best = torch.cat([at(one.gains, tried) * known, torch.zeros(size, 1)], 1).amax(1)[:, None]
         spent = (at(one.prices, tried) * known).sum(1, keepdim=True) / TRIALS
         left = (1.0 - spent - one.prices / TRIALS).clamp(min=WORTH_LATER)
-        worth = (one.gains - best).clamp(min=0.0) * left / one.prices**how.thrift
+        worth = (one.gains - best).clamp(min=0.0) * left / one.prices ** tensor(thrift)
         gone = torch.zeros(size, one.gains.shape[1], dtype=torch.bool).scatter(1, tried, known)
         worth = worth.masked_fill(gone, 0.0)
         worth = (worth / worth.amax(1, keepdim=True).clamp(min=1e-9)) ** how.sharpness
