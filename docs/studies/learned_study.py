@@ -30,7 +30,11 @@ from fedhpo_gym.studies.run import agent_seed
 from fedhpo_gym.tasks.meta import META_SPLITS
 from studies import positive, study_parser, table
 
-AGENTS = ("random", "gp", "fsbo", "zero-shot", "learned-lstm", "learned-transformer")
+THRIFTY = "thrifty_list:ThriftyList"
+LEARNED = {name: name for name in ("learned-lstm", "learned-transformer")}
+NETWORKS = {**LEARNED, THRIFTY: "learned-transformer"}
+"""Agents that need a network -> of which agent."""
+AGENTS = ("random", "gp", "fsbo", "zero-shot", THRIFTY, *LEARNED)
 REFERENCE = "zero-shot"
 MEASURES = ("over time", "at the end")
 Runs = Sequence[Mapping[str, Sequence[float]]]
@@ -53,8 +57,8 @@ def tune(study: Study, mode: str, space: str, task: str, agent: str, policies: s
     """Return seconds at the end of each trial, and normalised regret after it, by seed."""
     how = {"continuous": True} if mode == "continuous" else {"actions": "coordinates"}
     given: dict[str, Any] = {}
-    if policies and agent.startswith("learned-"):
-        given["policy"] = str(Path(policies) / f"{agent}-{space}.json")
+    if policies and agent in NETWORKS:
+        given["policy"] = str(Path(policies) / f"{NETWORKS[agent]}-{space}.json")
     found = []
     with gym.make(
         f"FedHPO-B-{space}-v1", instances=task, trials=study.trials, disable_env_checker=True, **how
@@ -81,7 +85,7 @@ def over_time(seconds: Sequence[float], regret: Sequence[float], budget: float) 
 def run(study: Study, out: Path, processes: int, policies: str | None) -> dict[str, dict[str, Any]]:
     """Do what is not there yet; return 1 less both measures, as HPO-B has them, by mode."""
     cells = {
-        out / f"{mode}-{space}-{task}-{agent}.json": (mode, space, task, agent)
+        out / f"{mode}-{space}-{task}-{agent.partition(':')[0]}.json": (mode, space, task, agent)
         for mode, space in product(study.modes, study.spaces)
         for task in tasks_of(study, mode, space)  # type: ignore[arg-type]
         for agent in study.agents

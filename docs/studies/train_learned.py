@@ -48,6 +48,7 @@ class Training:
 
     ids: str = "FedHPO-Generated-{}-v1"
     tasks: int = 2048
+    pools: float = 0.5  # pools of meta-train, copied to so many times as many
     seed: int = 0
     width: int = 48
     heads: int = 4
@@ -129,6 +130,25 @@ def _tried(env: Any, rng: np.random.Generator) -> tuple[Floats, ...]:
     points = np.array(shown["history"], np.float64).reshape(number, POOL, -1)
     highest = scores.max(axis=1) / np.maximum(np.minimum(total, 1.0), 1e-9)
     return points, scores, np.maximum(highest, 1e-9)[:, None], np.diff(elapsed, prepend=0.0)
+
+
+def collect_pools(space: str) -> Bank:
+    """Return the pools of the meta-train tasks of FedHPO-B, as they were measured."""
+    env: Any = gym.make(
+        f"FedHPO-B-{space}-v1", instances="train", trials=POOL, disable_env_checker=True
+    )
+    parts = []
+    for task in range(len(env.unwrapped.instances)):
+        points = env.reset(options={"instance": task})[0]["pool"].reshape(POOL, -1)
+        steps = [env.step(place) for place in range(POOL)]
+        scores, elapsed = (
+            np.array([info[name] for *_, info in steps]) for name in ("score", "elapsed_s")
+        )
+        parts.append((points, scores, np.diff(elapsed, prepend=0.0)))
+    env.close()
+    points, scores, seconds = (np.array(part) for part in zip(*parts, strict=True))
+    given = (points, scores, scores / scores.max(axis=1, keepdims=True))
+    return Bank(*(tensor(one) for one in (*given, seconds / seconds.mean(axis=1, keepdims=True))))
 
 
 def perceptron(*widths: int) -> nn.Sequential:
@@ -445,7 +465,12 @@ def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: A
     with gym.make(env_id, **given) as env:
         known: Any = env.get_wrapper_attr("search_space")
     with seeded(f"learned {space}", how.seed) as rng:
-        bank = collect(env_id, how.tasks, how.seed, **given)
+        bank, pools = collect(env_id, how.tasks, how.seed, **given), collect_pools(space)
+        copies = max(round(how.pools * how.tasks / len(pools.points)), 1)
+        parts = [bank, *[pools] * copies]
+        bank = Bank(
+            *(torch.cat(part) for part in zip(*(vars(p).values() for p in parts), strict=True))
+        )
         features = bank.points.shape[2]
         model = Transformer(features, how.width, how.heads, how.layers)
         fit_prices(model.price, bank, rng, 1500)
