@@ -46,9 +46,9 @@ WORTH_LATER = 0.05
 class Training:
     """How much is trained, and on what; `{}` of `ids` is the search space."""
 
-    ids: str = "FedHPO-Generated-{}-v1"
-    tasks: int = 2048
-    pools: float = 0.5  # pools of meta-train, copied to so many times as many
+    ids: str = "FedHPO-B-{}-v1"
+    tasks: int = 96
+    pools: float = 1.0  # pools of meta-train, copied to so many times as many
     seed: int = 0
     width: int = 48
     heads: int = 4
@@ -57,16 +57,16 @@ class Training:
     batch: int = 24
     candidates: int = 64
     histories: int = 3
-    imitation: int = 3000
-    thrift: float = 1.5
+    imitation: int = 2000
+    thrift: float = 1.0
     sharpness: float = 4.0
     mixture: float = 0.8
     rate: float = 2e-3
-    reinforcement: int = 150
+    reinforcement: int = 40
     rollouts: int = 8
-    slow_rate: float = 3e-4
+    slow_rate: float = 5e-4
     entropy: float = 0.003
-    lstm_steps: int = 1_000_000
+    lstm_steps: int = 200_000
     lstm_envs: int = 64
 
 
@@ -276,8 +276,7 @@ def imitate(model: Transformer, bank: Bank, how: Training, rng: np.random.Genera
     """Imitate who knows every candidate's score and price.
 
     Histories are drawn with all degrees of taste for good candidates. What is imitated prefers a
-    candidate by what it gains until the end of the budget, divided by a power of its price that
-    falls to 0 at the last trial: then nothing is left to wait.
+    candidate by what it gains until the end of the budget, divided by a power of its price.
     """
     learning = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=how.rate, weight_decay=0.01)
@@ -293,11 +292,10 @@ def imitate(model: Transformer, bank: Bank, how: Training, rng: np.random.Genera
         counts = rng.integers(TRIALS, size=size) * (rng.random(size) > 0.08)
         tried = order[:, : counts.max()]
         known = torch.from_numpy(np.arange(counts.max()) < counts[:, None])
-        thrift = how.thrift * (1.0 - (counts[:, None] + 1.0) / TRIALS)
         best = torch.cat([at(one.gains, tried) * known, torch.zeros(size, 1)], 1).amax(1)[:, None]
         spent = (at(one.prices, tried) * known).sum(1, keepdim=True) / TRIALS
         left = (1.0 - spent - one.prices / TRIALS).clamp(min=WORTH_LATER)
-        worth = (one.gains - best).clamp(min=0.0) * left / one.prices ** tensor(thrift)
+        worth = (one.gains - best).clamp(min=0.0) * left / one.prices**how.thrift
         gone = torch.zeros(size, one.gains.shape[1], dtype=torch.bool).scatter(1, tried, known)
         worth = worth.masked_fill(gone, 0.0)
         worth = (worth / worth.amax(1, keepdim=True).clamp(min=1e-9)) ** how.sharpness
@@ -461,7 +459,7 @@ def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: A
     paths = {kind: out / f"learned-{kind}-{space}.json" for kind in kinds}
     if all(path.exists() for path in paths.values()):
         return
-    env_id, command = how.ids.format(space), f"python docs/studies/train_learned.py --out {out}"
+    env_id, command = how.ids.format(space), _command(how)
     with gym.make(env_id, **given) as env:
         known: Any = env.get_wrapper_attr("search_space")
     with seeded(f"learned {space}", how.seed) as rng:
@@ -506,6 +504,14 @@ def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: A
             numbers = {"cpu_s": time.process_time() - began}
             print(space, numbers)
             _save(out, "lstm", space, known, sizes_here, arrays, command, how, numbers)
+
+
+def _command(how: Training) -> str:
+    """Return what trains the same again."""
+    asked, usual = asdict(how), asdict(Training())
+    words = [f"{name}={one}" for name, one in asked.items() if one != usual[name]]
+    given = f" --set {' '.join(words)}" if words else ""
+    return f"python docs/studies/train_learned.py --out runs/learned{given}"
 
 
 def _save(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.agents import learned_network as nets
 from fedhpo_gym.agents.base import SearchProblem
@@ -13,6 +16,8 @@ from fedhpo_gym.agents.transfer.base import Known, TransferSearch
 TOLD, FACTS = 3, 6
 """What a network reads of each trial, and of all of them."""
 NORM_EPSILON = 1e-5
+MOST = 16
+"""Best configurations of each source task that are candidates."""
 
 
 def shapes(sizes: Sizes) -> Shapes:
@@ -107,6 +112,14 @@ class LearnedTransformer(TransferSearch):
     @property
     def needs(self) -> int:
         return 0
+
+    def _drawn(self, rng: np.random.Generator, actions: Array, scores: Array) -> NDArray[Any]:
+        """Return candidates: the best of each source task, where any may be tried."""
+        sources = self.problem.source_tasks
+        if not sources or (self.problem.candidates and self.problem.candidates() is not None):
+            return super()._drawn(rng, actions, scores)
+        tops = [one.actions[np.argsort(-one.scores, kind="stable")[:MOST]] for one in sources]
+        return np.unique(np.concatenate(tops), axis=0)
 
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         parts = (part.astype(np.float32) for part in (*own, candidates))
