@@ -535,12 +535,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__)
     parser.add_argument("--spaces", default=",".join(SPACES), help="names, separated by commas")
     parser.add_argument("--kinds", default=",".join(KINDS), help="names, separated by commas")
-    parser.add_argument("--ids", help="environments; {} is the search space")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=NUMBER", help="of Training")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of Training")
     options = parser.parse_args(arguments)
     how = QUICK if options.quick else Training()
-    if options.ids:
-        how = replace(how, ids=options.ids)
     kinds_of = {name: type(value) for name, value in asdict(how).items()}
     given = dict(word.split("=") for word in options.set)
     how = replace(how, **{name: kinds_of[name](word) for name, word in given.items()})
