@@ -10,10 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents import agent_class, learned_lstm, learned_transformer
+from fedhpo_gym.agents import (
+    agent_class,
+    learned_lstm,
+    learned_transformer,
+    make_agent,
+    run_episode,
+)
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.learned_network import Network, Shapes, load_network, save_network
 from fedhpo_gym.agents.search import TrialSearch
@@ -246,3 +253,25 @@ def test_regret_over_time_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert study.over_time([2.0, 5.0], [0.5, 0.2], 10.0) == pytest.approx(0.2 + 0.15 + 0.1)
     assert study.over_time([2.0, 12.0], [0.5, 0.2], 10.0) == pytest.approx(0.2 + 0.4)
     assert study.over_time([12.0], [0.0], 10.0) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_the_smallest_training_ends_in_agents_that_act_on_pools(
+    training: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trains with torch and sb3-contrib on stored numbers of FedHPO-B, and does so once."""
+    pytest.importorskip("sb3_contrib")
+    for _ in range(2):
+        training.main(["--out", str(tmp_path), "--quick", "--spaces", "LR"])
+    assert capsys.readouterr().out.count("cpu_s") == len(SIZES)
+    for name in SIZES:
+        env = gym.make("FedHPO-B-LR-v1", instances="Tuna", actions="coordinates", trials=3)
+        env.reset(seed=0)
+        pool = {one.tobytes() for one in env.get_wrapper_attr("candidates")()}
+        policy = tmp_path / f"{name}-LR.json"
+        steps = list(run_episode(env, make_agent(name, env, 0, policy=policy), seed=0))
+        assert len({step.info["place"] for step in steps}) == 3
+        assert name != "learned-transformer" or {s.action.tobytes() for s in steps} <= pool
+    with pytest.raises(InvalidArgumentError, match="for the search space of the"):
+        make_agent("learned-lstm", gym.make("FedHPO-B-Joint-v1", actions="coordinates"), 0,
+                   policy=tmp_path / "learned-lstm-LR.json")  # fmt: skip
