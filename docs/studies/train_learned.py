@@ -11,6 +11,7 @@ which numpy alone runs; what is there is not trained again.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,13 @@ from tqdm import tqdm
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import learned_lstm, learned_transformer
-from fedhpo_gym.agents.learned_network import PRICE_WIDTH, TRIALS, Network, save_network
+from fedhpo_gym.agents.learned_network import (
+    PRICE_WIDTH,
+    TRIALS,
+    Network,
+    load_network,
+    save_network,
+)
 from fedhpo_gym.agents.transfer.networks import seeded, tensor
 from fedhpo_gym.core.seeding import stream
 from studies import study_parser
@@ -64,8 +71,8 @@ class Training:
     rate: float = 2e-3
     reinforcement: int = 40
     rollouts: int = 8
-    slow_rate: float = 5e-4
-    entropy: float = 0.003
+    slow_rate: float = 1e-4
+    greed: float = 3.0
     lstm_steps: int = 200_000
     lstm_envs: int = 64
 
@@ -132,10 +139,10 @@ def _tried(env: Any, rng: np.random.Generator) -> tuple[Floats, ...]:
     return points, scores, np.maximum(highest, 1e-9)[:, None], np.diff(elapsed, prepend=0.0)
 
 
-def collect_pools(space: str) -> Bank:
-    """Return the pools of the meta-train tasks of FedHPO-B, as they were measured."""
+def collect_pools(space: str, split: str = "train") -> Bank:
+    """Return the pools of the tasks of a split of FedHPO-B, as they were measured."""
     env: Any = gym.make(
-        f"FedHPO-B-{space}-v1", instances="train", trials=POOL, disable_env_checker=True
+        f"FedHPO-B-{space}-v1", instances=split, trials=POOL, disable_env_checker=True
     )
     parts = []
     for task in range(len(env.unwrapped.instances)):
@@ -307,50 +314,65 @@ def imitate(model: Transformer, bank: Bank, how: Training, rng: np.random.Genera
         schedule.step()
 
 
-def reinforce(model: Transformer, bank: Bank, how: Training, rng: np.random.Generator) -> None:
-    """Reinforce what gained more than other episodes of the same task, by the same step."""
+def reinforce(
+    model: Transformer, bank: Bank, validation: Bank, how: Training, rng: np.random.Generator
+) -> list[float]:
+    """Reinforce what gained more than other episodes of the same task, by the same step.
+
+    What is kept is the best on validation, which is looked at before and after every tenth step.
+
+    Returns:
+        The regrets over time that were found there.
+    """
     learning = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.Adam(learning, lr=how.slow_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, how.reinforcement)
-    for _ in tqdm(range(how.reinforcement), desc="reinforcement", unit="step", disable=None):
+    found, kept = [regret_over_time(model, validation)], copy.deepcopy(model.state_dict())
+    for number in tqdm(range(how.reinforcement), desc="reinforcement", unit="step", disable=None):
         one = drawn(bank, how, rng)
         one = Bank(*(v.repeat_interleave(how.rollouts, dim=0) for v in vars(one).values()))
         with torch.no_grad():
-            tried, rewards = rollout(model, one, sample=True)
+            tried, rewards = rollout(model, one, how.greed)
         returns = rewards.flip(1).cumsum(1).flip(1).view(how.batch, how.rollouts, -1)
         others = (returns.sum(1, keepdim=True) - returns) / max(how.rollouts - 1, 1)
         advantage = (returns - others).flatten(0, 1)
         advantage = advantage / advantage.std().clamp(min=1e-6)
         optimizer.zero_grad()
         for step in np.sort(rng.permutation(TRIALS)[: TRIALS // 2]).tolist():
-            chances = _chances(model, one, tried[:, :step])
+            chances = _chances(model, one, tried[:, :step], how.greed)
             chosen = chances.gather(1, tried[:, step : step + 1])[:, 0]
-            spread = -(chances.exp() * chances.clamp(min=-50.0)).sum(1)
-            loss = -(chosen * advantage[:, step] + how.entropy * spread).mean()
+            loss = -(chosen * advantage[:, step]).mean()
             (loss / (TRIALS // 2)).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(learning, 1.0)
         optimizer.step()
-        schedule.step()
+        if (number + 1) % 10 == 0:
+            found.append(regret_over_time(model, validation))
+            if found[-1] == min(found):
+                kept = copy.deepcopy(model.state_dict())
+    model.load_state_dict(kept)
+    return found
 
 
-def _chances(model: Transformer, bank: Bank, tried: Tensor) -> Tensor:
+def _chances(model: Transformer, bank: Bank, tried: Tensor, greed: float) -> Tensor:
     """Return logarithms of the (B, c) chances of candidates after some were tried."""
     known = torch.ones(tried.shape, dtype=torch.bool)
     logits = model(at(bank.points, tried), at(bank.scores, tried), known, bank.points)
-    return torch.as_tensor(logits.scatter(1, tried, -1e9).log_softmax(1))
+    return torch.as_tensor((greed * logits).scatter(1, tried, -1e9).log_softmax(1))
 
 
-def rollout(model: Transformer, bank: Bank, *, sample: bool) -> tuple[Tensor, Tensor]:
-    """Return the (B, `TRIALS`) candidates that are tried, and rewards: what a gain is worth."""
+def rollout(model: Transformer, bank: Bank, greed: float | None) -> tuple[Tensor, Tensor]:
+    """Return the (B, `TRIALS`) candidates that are tried, and rewards: what a gain is worth.
+
+    Logits times `greed` are those of a draw; the highest is taken where it is None.
+    """
     size = len(bank.points)
     tried = torch.zeros(size, 0, dtype=torch.long)
     best, spent, rewards = torch.zeros(size, 1), torch.zeros(size, 1), []
     for _ in range(TRIALS):
-        chances = _chances(model, bank, tried)
-        place = chances.exp().multinomial(1) if sample else chances.argmax(1, keepdim=True)
+        chances = _chances(model, bank, tried, greed or 1.0)
+        place = chances.exp().multinomial(1) if greed else chances.argmax(1, keepdim=True)
         spent = spent + bank.prices.gather(1, place) / TRIALS
         now = torch.maximum(best, bank.gains.gather(1, place))
-        rewards.append((now - best) * (1.0 - spent).clamp(min=WORTH_LATER if sample else 0.0))
+        rewards.append((now - best) * (1.0 - spent).clamp(min=WORTH_LATER if greed else 0.0))
         best, tried = now, torch.cat([tried, place], dim=1)
     return tried, torch.cat(rewards, dim=1)
 
@@ -358,7 +380,7 @@ def rollout(model: Transformer, bank: Bank, *, sample: bool) -> tuple[Tensor, Te
 def regret_over_time(model: Transformer, bank: Bank) -> float:
     """Return the mean over the budget of normalised regret where all may be tried."""
     with torch.no_grad():
-        return float(1.0 - rollout(model, bank, sample=False)[1].sum(1).mean())
+        return float(1.0 - rollout(model, bank, None)[1].sum(1).mean())
 
 
 class LastTrial(gym.vector.VectorWrapper):
@@ -475,15 +497,27 @@ def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: A
         sizes = {"features": features, "width": how.width}
         if "transformer" in kinds and not paths["transformer"].exists():
             began = time.process_time()
-            imitate(model, bank, how, rng)
-            first = regret_over_time(model, bank)
-            reinforce(model, bank, how, rng)
-            numbers = {
-                "cpu_s": time.process_time() - began,
-                "regret": [first, regret_over_time(model, bank)],
-            }
-            print(space, numbers)
             sizes_here = {**sizes, "heads": how.heads, "layers": how.layers}
+            imitated = out / "imitated" / paths["transformer"].name
+            if imitated.exists():
+                there = load_network(imitated, "learned-transformer", learned_transformer.shapes)
+                model.load_state_dict({n: torch.tensor(one) for n, one in there.arrays.items()})
+            else:
+                imitate(model, bank, how, rng)
+                _save(
+                    imitated.parent,
+                    "transformer",
+                    space,
+                    known,
+                    sizes_here,
+                    plain(model.state_dict()),
+                    _command(how),
+                    how,
+                    {},
+                )
+            found = reinforce(model, bank, collect_pools(space, "validation"), how, rng)
+            numbers = {"cpu_s": time.process_time() - began, "validation": found}
+            print(space, numbers)
             _save(
                 out,
                 "transformer",
