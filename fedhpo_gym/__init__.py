@@ -18,12 +18,14 @@ from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
-from fedhpo_gym.tasks.meta import META_IDS
+from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
 POOL_ENTRY_POINT = "fedhpo_gym.envs:make_pool_env"
 POOL_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_pool_vector_env"
+GENERATED_ENTRY_POINT = "fedhpo_gym.envs:make_generated_env"
+GENERATED_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_generated_vector_env"
 ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
 ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
@@ -138,11 +140,11 @@ def truth(env_id: str, **arguments: Any) -> Any:
 
     Raises:
         InvalidArgumentError: the id is of another kind, the backend trains, or an argument is out
-            of its range; of FedHPO-B, `instances` are not one task.
+            of its range; of FedHPO-B and generated tasks, `instances` are not one.
         MissingDataError: no numbers of the id are stored here.
     """
     why = "courses of round environments are trained: nobody knows what they can reach"
-    known = ENTRY_POINT, POOL_ENTRY_POINT
+    known = ENTRY_POINT, POOL_ENTRY_POINT, GENERATED_ENTRY_POINT
     _require_kind(as_typed("env_id", env_id, str), known, "a FedHPO-* id of trials", why)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     return env.unwrapped.truth  # type: ignore[attr-defined]
@@ -163,5 +165,7 @@ for _key in TRAINED:
 del _key
 for _id, _space in META_IDS.items():
     _register_twins(_id, POOL_ENTRY_POINT, POOL_VECTOR_ENTRY_POINT, {"space": _space})
+for _id, _space in GENERATED_IDS.items():
+    _register_twins(_id, GENERATED_ENTRY_POINT, GENERATED_VECTOR_ENTRY_POINT, {"space": _space})
 
 __all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]

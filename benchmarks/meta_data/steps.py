@@ -1,9 +1,10 @@
-"""Steps per second of FedHPO-B's vector environments, beside single ones and a bare look-up.
+"""Steps per second of vector environments of many tasks, beside single ones and a bare look-up.
 
     python benchmarks/meta_data/steps.py
 
 All are timed in turns in one process, autoresets included; the fastest turn of each counts. The
-bare look-up takes N known rows of an array of scores and features: no step can be faster.
+bare look-up takes N known rows of an array of scores and features: no step can be faster. Generated
+tasks are computed, and every episode has another: their making is included.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.tasks.meta import META_IDS
+from fedhpo_gym.tasks.meta import MANY_TASKS
 
 ENVS, STEPS, TURNS = 4096, 51, 5
 
@@ -35,8 +36,12 @@ def rates(env_id: str) -> tuple[float, float, float]:
     vector = gym.make_vec(env_id, ENVS, copy=False)
     vector.reset(seed=0)
     rng = np.random.default_rng(0)
-    places = vector.single_action_space.n  # type: ignore[attr-defined]
-    actions = rng.integers(places, size=(STEPS, ENVS))
+    space = vector.single_action_space
+    places = getattr(space, "n", 256)
+    if space.shape:
+        actions = rng.uniform(-1, 1, (STEPS, ENVS, *space.shape)).astype(np.float32)
+    else:
+        actions = rng.integers(places, size=(STEPS, ENVS))
 
     def together() -> None:
         for row in actions:
@@ -46,10 +51,10 @@ def rates(env_id: str) -> tuple[float, float, float]:
 
     def alone() -> None:
         single.reset(seed=0)
-        for place in range(50):
-            single.step(place)
+        for row in actions[:50]:
+            single.step(row[0])
 
-    width = vector.single_observation_space["pool"].shape[0] // places  # type: ignore[index]
+    width = vector.single_observation_space["history"].shape[0] // 50  # type: ignore[index]
     known = rng.random((64 * places, width + 10), dtype=np.float32)
     rows = rng.integers(len(known), size=(STEPS, ENVS))
 
@@ -64,7 +69,7 @@ def main() -> None:
     """Print a Markdown table."""
     print("| id | vector, steps/s | single, steps/s | ratio | share of a bare look-up |")
     print("|---|---|---|---|---|")
-    for env_id in META_IDS:
+    for env_id in MANY_TASKS:
         vector, single, bare = rates(env_id)
         print(
             f"| {env_id} | {vector:,.0f} | {single:,.0f} | {vector / single:.0f} | "

@@ -87,7 +87,7 @@ def _folds(count: int, shared: int, seed: int) -> NDArray[np.intp]:
 
 
 def _fitted(features: Floats, values: Floats, seed: int) -> dict[str, NDArray[Any]]:
-    scores, quantiles = _scores(values)
+    scores, quantiles = scores_of(values, LOWEST + STEP * np.arange(KNOTS))
     weights, biases = _train(features, scores, stream(seed, "meta_surrogate"))
     width = features.shape[2]
     found = {"task_weight": weights[0][:, width:], "weight_0": weights[0][:, :width]}
@@ -98,17 +98,16 @@ def _fitted(features: Floats, values: Floats, seed: int) -> dict[str, NDArray[An
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
-def _scores(values: Floats) -> tuple[Floats, Floats]:
-    """Return (T, P, Q) normal scores of ranks, a tie's in its middle, and (T, Q, `KNOTS`) values.
+def scores_of(values: Floats, knots: NDArray[np.floating]) -> tuple[Floats, Floats]:
+    """Return (T, P, Q) normal scores of ranks, a tie's in its middle, and (T, Q, knots) quantiles.
 
     The scores of a normal distribution (Blom, 1958) tell the best and the worst well apart.
     """
     count = values.shape[1]
     normal = NormalDist()
     of_halves = np.array([normal.inv_cdf(half / (2 * count)) for half in range(1, 2 * count)])
-    knots = LOWEST + STEP * np.arange(KNOTS)
     scores = np.empty_like(values)
-    quantiles = np.empty((len(values), values.shape[2], KNOTS))
+    quantiles = np.empty((len(values), values.shape[2], len(knots)))
     for task, measured in np.ndindex(*quantiles.shape[:2]):
         own, where, ties = np.unique(
             values[task, :, measured], return_inverse=True, return_counts=True

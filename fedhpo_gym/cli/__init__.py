@@ -72,6 +72,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "transfer:meta_data",
             "compute the pools of FedHPO-B, a file per search space",
         ),
+        "generator": (
+            "transfer:generator",
+            "fit the generators of tasks on FedHPO-B, a file per search space",
+        ),
         "transfer": (
             "transfer:transfer",
             "tune a federation with what the tasks of FedHPO-B taught",

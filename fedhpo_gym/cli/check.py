@@ -11,7 +11,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needi
 from fedhpo_gym.core.processor import this_platform, version_of
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
-from fedhpo_gym.tasks.meta import META_IDS
+from fedhpo_gym.tasks.meta import MANY_TASKS
 
 
 def main(
@@ -82,7 +82,7 @@ def _ids_pass(ids: Sequence[str]) -> bool:
     with needing("the kit of checks", "pytest", "check", "pytest"):
         from fedhpo_gym.testing import checks
     everything = [name for task in TASKS.values() for name in checks.ids(task)]
-    everything += [f"{mo}{name}" for name in META_IDS for mo in ("", "MO-")]
+    everything += [f"{mo}{name}" for name in MANY_TASKS for mo in ("", "MO-")]
     heads = [f"{name} {version_of(name) or '(missing)'}" for name in checks.CHECKS]
     say(f"| id | {' | '.join(heads)} | CPU s |")
     say(f"|---{'|---' * len(checks.CHECKS)}|---|")

@@ -26,10 +26,11 @@ from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import MetaData, known_spaces, open_meta_data
 from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.stored.task_generator import has_generator, open_generator
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
-from fedhpo_gym.tasks.meta import META_IDS, meta_space
+from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS, generated_space, meta_space
 
 VARIANT_HEADS = ("id", "backends", "arguments")
 HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
@@ -40,7 +41,7 @@ def list_ids(word: Word = None) -> int:
     surrogates = list_surrogates()
     tables = [name for name in list_tables() if is_here(name)]
     pools = [name for name, space in META_IDS.items() if space in known_spaces()]
-    shown = (*(task.id for task in TASKS.values()), *pools)
+    shown = (*(task.id for task in TASKS.values()), *pools, *filter(has_generator, GENERATED_IDS))
     rows = [_row(name, tables, surrogates) for name in shown]
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
@@ -75,7 +76,8 @@ def _notes() -> Iterator[str]:
     )
     yield (
         f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, with a grid (pool) "
-        "of its own and no budget but trials, and from which agents learn; see docs/fedhpo_b.md."
+        "of its own and no budget but trials, and from which agents learn; see docs/fedhpo_b.md. "
+        f"{', '.join(GENERATED_IDS)}: tasks like these, generated; see docs/generated.md."
     )
     yield (
         "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "
@@ -93,6 +95,9 @@ def _notes() -> Iterator[str]:
 def _row(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:
     if (space := meta_space(env_id)) is not None:
         return _pool_row(env_id, open_meta_data(space))
+    if (space := generated_space(env_id)) is not None:
+        size = len(open_generator(space).space)
+        return env_id, "–", str(size), "–", "–", "tasks without end: a number is one"
     task, taken = get_task(env_id), backends_of(env_id)
     found = [name for name in backends(task, tables, surrogates) if name in taken]
     names = ", ".join(found) or f"none yet: `{_what_helps(task, taken)}`"

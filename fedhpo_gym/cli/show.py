@@ -39,9 +39,10 @@ from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE
 from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
+from fedhpo_gym.stored.task_generator import open_generator
 from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.tasks.meta import meta_space
+from fedhpo_gym.tasks.meta import generated_space, meta_space
 
 LIMITS = "limits"
 """Entry of what is known: what limits of objectives leave."""
@@ -67,6 +68,8 @@ def main(
         raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
     if (space := meta_space(variant.id)) is not None:
         return _print_meta_data(space)
+    if (space := generated_space(variant.id)) is not None:
+        return _print_generator(space)
     task = asked_task(variant)
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
@@ -101,6 +104,20 @@ def _print_meta_data(space: str) -> int:
     ]
     say_table(heads, rows)
     say_table(DIMENSION_HEADS, [*_tree(data.space.to_dict()["dimensions"])])
+    return 0
+
+
+def _print_generator(space: str) -> int:
+    """Print what tasks are generated from."""
+    found = open_generator(space)
+    say_prose(
+        f"Generated tasks: a number below 2^32 is one. Configurations of {len(found.space)} "
+        f"hyperparameters after {', '.join(map(str, found.rounds))} rounds at the client sample "
+        f"rates {', '.join(map(str, found.rates))}. {len(found.arrays['weight_0'])} networks were "
+        f"fitted on {found.card['evaluations']:,} evaluations of {len(found.card['fitted_on'])} "
+        f"real tasks: {', '.join(found.card['fitted_on'])}."
+    )
+    say_table(DIMENSION_HEADS, [*_tree(found.space.to_dict()["dimensions"])])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`fedhpo-gym meta-data | transfer`: the pools of FedHPO-B, and what they teach."""
+"""`fedhpo-gym meta-data | generator | transfer`: FedHPO-B, tasks like it, what they teach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.meta import META_SPACES
+from fedhpo_gym.tasks.meta import GENERATED_SPACES, META_SPACES
 
 SPACE = "LR, Joint or Private"
 
@@ -36,6 +36,21 @@ def meta_data(
     folder = writable_table_folder(out)
     for space, files in compute_parts(parts or folder / "meta-data", chosen).items():
         say(str(write_meta_data(space, files, folder)))
+    return 0
+
+
+def generator(
+    spaces: Annotated[Sequence[str], Arg("LR or Joint; or all", "SPACE")],
+    *,
+    seed: Annotated[int, Arg("of the features of tasks and of the networks (0)", "N")] = 0,
+    out: OwnTables = None,
+) -> int:
+    """Fit generators on the meta-train tasks of search spaces, and write a card each."""
+    from fedhpo_gym.building.task_generator import write_generator
+
+    folder = writable_table_folder(out)
+    for space in GENERATED_SPACES if "all" in spaces else dict.fromkeys(spaces):
+        say(str(write_generator(space, folder, seed=seed)))
     return 0
 
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from fedhpo_gym.core import lazy_names
 
 if TYPE_CHECKING:
-    from fedhpo_gym.envs.pool.arguments import make_pool_env, make_pool_vector_env
+    from fedhpo_gym.envs.meta.arguments import (
+        make_generated_env,
+        make_generated_vector_env,
+        make_pool_env,
+        make_pool_vector_env,
+    )
     from fedhpo_gym.envs.round.arguments import make_round_env, make_round_vector_env
     from fedhpo_gym.envs.trial.arguments import make_trial_env, make_trial_vector_env
     from fedhpo_gym.envs.trial.env import TrialEnv
@@ -16,7 +21,9 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
-        "pool.arguments": "make_pool_env, make_pool_vector_env",
+        "meta.arguments": (
+            "make_generated_env, make_generated_vector_env, make_pool_env, make_pool_vector_env"
+        ),
         "round.arguments": "make_round_env, make_round_vector_env",
         "trial.arguments": "make_trial_env, make_trial_vector_env",
         "trial.env": "TrialEnv",
@@ -25,6 +32,8 @@ __getattr__ = lazy_names(
 
 __all__ = [
     "TrialEnv",
+    "make_generated_env",
+    "make_generated_vector_env",
     "make_pool_env",
     "make_pool_vector_env",
     "make_round_env",

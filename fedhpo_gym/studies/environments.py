@@ -96,7 +96,7 @@ TRUST: Final[Mapping[str, str]] = MappingProxyType(
                 *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
                 *("configuration", "history", "potential", "rewards", "reward_scale"),
                 *("time_price", "divergence_penalty", "report_moves"),
-                *("space", "actions", "continuous", "trials"),
+                *("space", "actions", "continuous", "trials", "choose_fidelity"),
             ),
             DATA,
         ),
@@ -259,8 +259,12 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
     return max(versions, key=lambda known: int(known.rpartition("-v")[2]))
 
 
+MANY_TASKS = ("pool", "generated")
+"""Kinds of ids of FedHPO-B and of generated tasks, of which each task is a problem of a study."""
+
+
 def kind_of_id(env_id: str) -> str:
-    """Return what makes an id: "trial", "round", or "pool" for those of FedHPO-B."""
+    """Return what makes an id: "trial", "round", or one of `MANY_TASKS`."""
     name = str(gym.spec(env_id).entry_point).rpartition(":")[2]
     return name.removeprefix("make_").removesuffix("_env")
 

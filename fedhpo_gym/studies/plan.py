@@ -14,9 +14,14 @@ from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.records.files import record_key
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.environments import kind_of_id, make_environment, resolve_id, spec_of
+from fedhpo_gym.studies.environments import (
+    MANY_TASKS,
+    kind_of_id,
+    make_environment,
+    resolve_id,
+    spec_of,
+)
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.meta import meta_space
 
 FREE = "free"
 STORED = ("tabular", "surrogate")
@@ -74,8 +79,8 @@ class Plan:
 
 
 def problem_words(env_id: str, kwargs: Mapping[str, Any]) -> str:
-    """Return an id, and of FedHPO-B the task: what a study has as one problem."""
-    return f"{env_id} {kwargs['instances']}" if meta_space(env_id) else env_id
+    """Return an id, and of many tasks which: what a study has as one problem."""
+    return f"{env_id} {kwargs['instances']}" if kind_of_id(env_id) in MANY_TASKS else env_id
 
 
 def make_plans(request: Request) -> list[Plan]:
@@ -101,21 +106,29 @@ def make_plans(request: Request) -> list[Plan]:
         for one in apart[env_id]
         for kwargs in [environment_arguments(env_id, one, agent)]
         for key in [_key(env_id, kwargs, request)]
-        for seed in range(request.seeds)
+        for seed in range(one.seeds)
     ]
 
 
 def _by_task(env_id: str, request: Request) -> list[Request]:
-    """Return what is asked of an id: of FedHPO-B, each task is a problem of its own."""
-    if kind_of_id(env_id) != "pool":
+    """Return what is asked of an id: of many tasks, each is a problem of its own."""
+    kind = kind_of_id(env_id)
+    if kind not in MANY_TASKS:
         return [request]
-    # Agents are judged on meta-test, and all of them act in coordinates.
-    given = {"instances": "test", "actions": "coordinates", **request.arguments}
+    # Agents are judged on meta-test, and all of them act in coordinates. Of generated tasks a seed
+    # is another.
+    usual: dict[str, Any] = {"instances": "test", "actions": "coordinates"}
+    seeds = request.seeds
+    if kind == "generated":
+        usual = {"instances": [*range(seeds)]}
+        seeds = seeds if "instances" in request.arguments else 1
+    given = {**usual, **request.arguments}
     if request.fidelity:
         given["fidelity"] = dict(request.fidelity)
     with closing(make_environment(env_id, given)) as env:
-        tasks: Sequence[str] = env.get_wrapper_attr("instances")
-    return [replace(request, arguments={**given, "instances": one}, fidelity={}) for one in tasks]
+        tasks: Sequence[Any] = env.get_wrapper_attr("instances")
+    arguments = ({**given, "instances": one} for one in tasks)
+    return [replace(request, arguments=own, seeds=seeds, fidelity={}) for own in arguments]
 
 
 def _key(env_id: str, kwargs: Mapping[str, Any], request: Request) -> str | None:
@@ -146,7 +159,7 @@ def _check_trials(request: Request, agent: str, env_id: str) -> None:
     asked = {"simulated-workers": request.workers > 1, "shared-start": request.shared_start > 0}
     wanted = [name for name, is_asked in asked.items() if is_asked]
     kind = kind_of_id(env_id)
-    if request.workers > 1 and kind == "pool":
+    if request.workers > 1 and kind in MANY_TASKS:
         raise InvalidArgumentError(
             f"`--simulated-workers` must be 1 for {env_id}, whose trials follow each other, got "
             f"{request.workers}"

@@ -28,12 +28,28 @@ META_SPACES: Final = ("LR", "Joint", "Private")
 """Logistic regression; models and optimizers in five rounds; the same in ten, and private."""
 META_IDS: Mapping[str, str] = MappingProxyType({f"FedHPO-B-{s}-v1": s for s in META_SPACES})
 """Environment ids -> their search spaces."""
+GENERATED_SPACES: Final = ("LR", "Joint")
+GENERATED_IDS: Mapping[str, str] = MappingProxyType(
+    {f"FedHPO-Generated-{s}-v1": s for s in GENERATED_SPACES}
+)
+"""Environment ids of generated tasks -> their search spaces."""
+MANY_TASKS = (*META_IDS, *GENERATED_IDS)
+"""Ids of which every episode may have another task."""
 
 
 def meta_space(env_id: str) -> str | None:
     """Return the search space of an id of FedHPO-B, version optional; None of any other id."""
+    return _space_of(env_id, META_IDS)
+
+
+def generated_space(env_id: str) -> str | None:
+    """Return the search space of an id of generated tasks; None of any other id."""
+    return _space_of(env_id, GENERATED_IDS)
+
+
+def _space_of(env_id: str, ids: Mapping[str, str]) -> str | None:
     name = env_id.removeprefix("MO-")
-    return META_IDS.get(name) or META_IDS.get(f"{name}-v1")
+    return ids.get(name) or ids.get(f"{name}-v1")
 
 
 LR_ROUNDS = (1, 2, 3, 4)

@@ -25,7 +25,7 @@ import fedhpo_gym
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.tasks import Task, get_task
-from fedhpo_gym.tasks.meta import META_IDS
+from fedhpo_gym.tasks.meta import MANY_TASKS
 from fedhpo_gym.testing.task import FIDELITIES, HARMLESS, OUT_OF_DATE, WRAPPED
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -53,7 +53,7 @@ Make = Callable[..., gym.Env[Any, Any]]
 
 def check_id(env_id: str) -> Iterator[Verdict]:
     """Yield the verdict of every checker of an id; one without its library or data is skipped."""
-    task = None if env_id.removeprefix("MO-") in META_IDS else get_task(env_id)
+    task = None if env_id.removeprefix("MO-") in MANY_TASKS else get_task(env_id)
     if task is not None and env_id not in ids(task):
         raise InvalidArgumentError(f"an id of {task.name} must be one of {ids(task)}, got {env_id}")
     make = partial(gym.make, env_id, disable_env_checker=True)

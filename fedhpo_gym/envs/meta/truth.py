@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
-from fedhpo_gym.envs.pool.setup import PoolSetup
+from fedhpo_gym.envs.meta.setup import MetaSetup
 from fedhpo_gym.envs.trial.truth import Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace, Value
@@ -23,10 +23,11 @@ from fedhpo_gym.space import SearchSpace, Value
 class PoolTruth(Truth):
     """The values of all objectives, of every configuration of a task's pool.
 
-    Of a surrogate they are of every configuration that any task of the space has.
+    Of a surrogate they are of every configuration that any task of the space has, and of a
+    generated task of draws and of where its optimum was searched.
     """
 
-    _setup: PoolSetup  # type: ignore[assignment]
+    _setup: MetaSetup  # type: ignore[assignment]
     _asked: NDArray[np.float32]  # type: ignore[assignment]
 
     @property
@@ -44,11 +45,11 @@ class PoolTruth(Truth):
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         encoded = [self.search_space.encode(one) for one in configurations]
         actions = np.reshape(np.array(encoded, np.float32), (-1, len(self.search_space)))
-        if not self._setup.arguments.continuous:
+        if self.exact:
             (away,) = np.nonzero(self._distances(actions).min(axis=1) > 1e-9)  # rounding moves less
             if away.size:
                 raise OffGridError(
-                    f"`configurations` must be in the pool of {self._setup.names[0]}, got "
+                    f"`configurations` must be in the pool of {self._setup.instances[0]}, got "
                     f"{shown(configurations[away[0]])}; `truth.query(i)` says the i-th"
                 )
         return self._values_of(actions)
@@ -63,11 +64,7 @@ class PoolTruth(Truth):
         return self.regret(self._values_of(np.asarray(actions, np.float32))[:, 0])
 
     def _query_of(self, row: int) -> CheckedQuery:
-        setup = self._setup
-        if setup.arguments.continuous:
-            configuration = self.search_space.decode(self._asked[row])
-        else:
-            configuration = setup.data.configuration(setup.tasks[0], row)
+        configuration = self._setup.configuration(self._asked, row)
         return configuration, Fidelity(**self.fidelity)  # type: ignore[arg-type]
 
     def under(self, constraints: Any) -> NoReturn:
@@ -75,36 +72,26 @@ class PoolTruth(Truth):
 
     def _values_of(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n, M) values of actions: the surrogate's, or of the nearest in the pool."""
-        if self._setup.arguments.continuous:
-            return _predicted(self._setup, actions)
+        if not self.exact:
+            return self._setup.predicted(actions)
         return np.asarray(self.values[self._distances(actions).argmin(axis=1)])
 
     def _distances(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the squares of (n, P) distances of actions from the pool."""
-        asked = self.search_space.features(actions)
-        return np.asarray(((asked[:, None] - self._setup.features[0]) ** 2).sum(axis=2))
+        asked, known = map(self.search_space.features, (actions, self._asked))
+        return np.asarray(((asked[:, None] - known) ** 2).sum(axis=2))
 
 
-def truth_of(setup: PoolSetup) -> PoolTruth:
+def truth_of(setup: MetaSetup) -> PoolTruth:
     """Return the truth of a task.
 
     Raises:
         InvalidArgumentError: `instances` are several tasks.
     """
-    if len(setup.tasks) > 1:
+    if len(setup.instances) > 1:
         raise InvalidArgumentError(
-            f"`instances` must be one task for its truth to be known, got {len(setup.tasks)}: "
-            f"{', '.join(setup.names[:3])}, ..."
+            f"`instances` must be one task for its truth to be known, got {len(setup.instances)}: "
+            f"{', '.join(map(str, setup.instances[:3]))}, ..."
         )
-    is_exact, actions = not setup.arguments.continuous, setup.actions[0]
-    if is_exact:
-        values = setup.values[0][:, setup.columns]
-    else:
-        actions = setup.data.actions.reshape(-1, setup.data.actions.shape[2])
-        values = _predicted(setup, actions)
-    return PoolTruth(setup.objectives, is_exact, values, len(values), setup, actions)
-
-
-def _predicted(setup: PoolSetup, actions: NDArray[np.float32]) -> NDArray[np.float64]:
-    tasks = np.full(len(actions), setup.tasks[0], np.intp)
-    return setup.data.answer(tasks, actions)[0][:, setup.columns]
+    actions, values = setup.lattice()
+    return PoolTruth(setup.objectives, setup.exact, values, len(values), setup, actions)

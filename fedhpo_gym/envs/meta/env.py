@@ -1,7 +1,8 @@
-"""Environments of FedHPO-B: a step is one trial of one of many tasks."""
+"""Environments of FedHPO-B and of generated tasks: a step is one trial of one of many tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -13,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import as_integer, as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.pool.process import NOWHERE, PoolProcess
-from fedhpo_gym.envs.pool.setup import PoolSetup
-from fedhpo_gym.envs.pool.truth import PoolTruth, truth_of
+from fedhpo_gym.envs.meta.process import NOWHERE
+from fedhpo_gym.envs.meta.setup import MetaSetup
+from fedhpo_gym.envs.meta.truth import PoolTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
 from fedhpo_gym.envs.vector import (
     Actions,
@@ -37,7 +38,7 @@ Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class PoolEnv(DrawnEnv):
+class MetaEnv(DrawnEnv):
     """Tuning one of many federations, one trial per step.
 
     **Action**: by default Discrete(P), a place in the pool of the task: a configuration that was
@@ -77,9 +78,8 @@ class PoolEnv(DrawnEnv):
 
     step_kind = "trial"
     budget_s = None
-    fidelity_space = SearchSpace(())
 
-    def __init__(self, setup: PoolSetup, *, render_mode: str | None = None) -> None:
+    def __init__(self, setup: MetaSetup, *, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
         self.setup = setup
         self.action_space = setup.action_space  # type: ignore[assignment]
@@ -87,7 +87,7 @@ class PoolEnv(DrawnEnv):
         self.reward_space = setup.reward_space
         self._layout = Layout(setup.observation_space)
         self._frame = np.zeros((1, self._layout.size), np.float32)
-        self._process = PoolProcess(setup, self._layout, self._frame)
+        self._process = setup.process(self._layout, self._frame)
         self._draws = self._process.draws()
         self._scores: list[float] = []
         self._incumbent: Info = {}
@@ -95,8 +95,13 @@ class PoolEnv(DrawnEnv):
 
     @property
     def search_space(self) -> SearchSpace:
-        """The configurations."""
-        return self.setup.data.space
+        """The configurations, and what a trial may choose of its fidelity."""
+        return self.setup.search_space
+
+    @property
+    def fidelity_space(self) -> SearchSpace:
+        """What a trial may choose of its fidelity."""
+        return self.setup.fidelity_space
 
     @property
     def source_tasks(self) -> tuple[SourceTask, ...]:
@@ -104,13 +109,13 @@ class PoolEnv(DrawnEnv):
 
         Before a reset, no task of any instance, nor what shares data with one, is among them.
         """
-        every = range(len(self.setup.tasks))
+        every = range(len(self.setup.instances))
         return self.setup.source_tasks([int(self._process.task[0])] if self._ready else every)
 
     @property
-    def instances(self) -> tuple[str, ...]:
-        """The tasks that a reset draws from."""
-        return self.setup.names
+    def instances(self) -> Sequence[Any]:
+        """The tasks that a reset draws from: names of real ones, numbers of generated ones."""
+        return self.setup.instances
 
     @property
     def objectives(self) -> tuple[Objective, ...]:
@@ -120,7 +125,7 @@ class PoolEnv(DrawnEnv):
     @property
     def vector_reward(self) -> bool:
         """Whether the reward is a vector."""
-        return self.setup.arguments.vector_reward
+        return bool(self.setup.arguments.vector_reward)
 
     @property
     def reward_dim(self) -> int:
@@ -135,13 +140,14 @@ class PoolEnv(DrawnEnv):
     @cached_property
     def full_truth(self) -> PoolTruth:
         """The same at full fidelity, whatever trials have."""
-        return truth_of(PoolSetup(self.setup.data, replace(self.setup.arguments, fidelity=None)))
+        arguments = replace(self.setup.arguments, fidelity=None)
+        return truth_of(type(self.setup)(self.setup.data, arguments))  # type: ignore[call-arg]
 
     def candidates(self) -> NDArray[np.float32] | None:
         """Return the (c, d) coordinates of configurations that were not tried; None for any."""
-        if self.setup.arguments.continuous:
+        known = self.setup.candidates(int(self._process.task[0]))
+        if known is None:
             return None
-        known = self.setup.actions[self._process.task[0]]
         untried = self._process.untried(0) if self._ready else np.ones(len(known), np.bool_)
         return np.asarray(known[untried] if untried.any() else known)
 
@@ -163,7 +169,7 @@ class PoolEnv(DrawnEnv):
         """
         super().reset(seed=seed, options=options)
         alone = np.array([0])
-        self._process.restart(alone, self._draws.draw(alone, [seed], [options])[0])
+        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
         self._scores, self._ready = [], True
         if self.render_mode == "human":
             self.render()
@@ -171,7 +177,7 @@ class PoolEnv(DrawnEnv):
 
     def describe(self) -> Info:
         """Return what `reset` says: the task of the episode, and where its numbers come from."""
-        return describe(self.setup, int(self._process.task[0]))
+        return self.setup.describe(int(self._process.task[0]))
 
     def step(self, action: Any) -> tuple[Observation, Any, bool, bool, Info]:
         """Try one configuration.
@@ -199,7 +205,7 @@ class PoolEnv(DrawnEnv):
             # Policies return an integer as an array of one.
             is_array = isinstance(action, np.ndarray) and action.size == 1
             place = as_integer(action.item() if is_array else action)
-            count = self.setup.values.shape[1]
+            count = self.action_space.n  # type: ignore[attr-defined]
             if place is None or not 0 <= place < count:
                 raise InvalidArgumentError(
                     f"`action` must be an integer from 0 to {count - 1}, got {shown(action)}"
@@ -219,6 +225,7 @@ class PoolEnv(DrawnEnv):
         values = dict(zip(setup.data.objectives, process.values[0].tolist(), strict=True))
         trial, score = int(process.trials[0]), float(process.scores[0])
         configuration, place = process.configuration(0, action), int(process.places[0])
+        fidelity = process.fidelity(0)
         if process.best_trial[0] == trial:
             found = {"trial": trial, "configuration": configuration, "score": score}
             self._incumbent = {**found, "val_loss": values["val_loss"]}
@@ -227,40 +234,29 @@ class PoolEnv(DrawnEnv):
             "trial": trial,
             **({} if place == NOWHERE else {"place": place}),
             "configuration": dict(configuration),
-            "fidelity": dict(setup.fidelity),
+            "fidelity": fidelity,
             "objectives": {one.name: values[one.name] for one in setup.objectives},
-            "cost": {**{one: values[one] for one in COSTS}, "rounds": setup.fidelity["round"]},
+            "cost": {**{one: values[one] for one in COSTS}, "rounds": fidelity["round"]},
             "test": {"loss": values["test_loss"], "accuracy": 1.0 - values["test_error"]},
             "score": score,
             "elapsed_s": float(process.elapsed_s[0]),
             "diverged": values["val_loss"] >= LARGEST,
             "incumbent": {**best, "configuration": dict(best["configuration"])},
-            "normalised_regret": 1.0 - float(setup.normalised(process.best, process.task)[0]),
+            "normalised_regret": 1.0 - float(process.share[0]),
         }
 
     def _plot(self, figure: Any) -> None:
-        title = self.setup.names[int(self._process.task[0])] if self._ready else ""
+        title = self.describe()["task"] if self._ready else ""
         plot_scores(figure, self._scores, title)
 
 
-def describe(setup: PoolSetup, task: int) -> Info:
-    """Return what `reset` says of an episode."""
-    return {
-        "task": setup.names[task],
-        "instance": task,
-        "split": setup.data.splits[setup.tasks[task]],
-        "objective_names": [one.name for one in setup.objectives],
-        "fingerprint": setup.data.fingerprint,
-    }
-
-
-class PoolVectorEnv(BatchedVectorEnv):
-    """Many episodes of `PoolEnv`, bit for bit, whose steps are look-ups in arrays."""
+class MetaVectorEnv(BatchedVectorEnv):
+    """Many episodes of `MetaEnv`, bit for bit, whose steps are computed together."""
 
     def __init__(
         self,
         num_envs: int,
-        setup: PoolSetup,
+        setup: MetaSetup,
         *,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         copy: bool = True,
@@ -273,13 +269,13 @@ class PoolVectorEnv(BatchedVectorEnv):
             copy=copy,
         )
         self.setup, self.reward_space = setup, setup.reward_space
-        self._process = PoolProcess(setup, self.layout, self._frame)
+        self._process = setup.process(self.layout, self._frame)
         self._draws = self._process.draws()
 
     @property
     def search_space(self) -> SearchSpace:
-        """The configurations."""
-        return self.setup.data.space
+        """The configurations, and what a trial may choose of its fidelity."""
+        return self.setup.search_space
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the (N, P) places that were not tried."""
@@ -290,16 +286,16 @@ class PoolVectorEnv(BatchedVectorEnv):
         return ("instance",)
 
     def _describe(self, index: int) -> Info:
-        return describe(self.setup, int(self._process.task[index]))
+        return self.setup.describe(int(self._process.task[index]))
 
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         options = [self._chosen(index) for index in where.tolist()]
-        self._process.restart(where, self._draws.draw(where, seeds, options)[0])
+        self._process.restart(where, *self._draws.draw(where, seeds, options))
 
     def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
         if not self.setup.by_index:
             return super()._checked(actions, active)
-        count = self.setup.values.shape[1]
+        count = int(self.single_action_space.n)  # type: ignore[attr-defined]
         try:
             array = np.asarray(actions)
         except ValueError:  # no row of numbers

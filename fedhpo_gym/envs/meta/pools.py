@@ -1,32 +1,30 @@
-"""What the episodes of a meta-data set share: tasks, what an action means, and spaces."""
+"""Episodes on the pools of real tasks, or on the surrogate that all tasks of a space share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, check_fields, shown
+from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
+from fedhpo_gym.envs.meta.process import Keys, MetaProcess
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
-from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, open_meta_data, score_of
 from fedhpo_gym.tasks.meta import META_SPLITS
 
-DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
 ACTIONS: Final = ("index", "coordinates")
-TRIALS: Final = 50
-FIDELITIES: Final = ("round", "client_sample_rate")
-FACTS: Final = 20.0
-"""Bound of what is known of a federation: logarithms of counts, and shares."""
-
-Numbers = NDArray[np.float64]
+STREAM: Final = "meta_tasks"
+"""Name of the random streams that draw the tasks of episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,52 +60,26 @@ class PoolArguments:
         require_known("kind of actions", self.actions, ACTIONS)
 
 
-class PoolSetup:
+class PoolSetup(MetaSetup):
     """A meta-data set as an environment asks it.
 
-    With K tasks, P configurations each, d dimensions, F features, M objectives and Q values.
+    With K tasks, P configurations each, F features and Q values.
 
     Attributes:
-        data: where numbers come from.
         tasks: (K,) positions among the tasks of the data.
-        objectives: the M objectives.
-        trials: trials of an episode.
         values: (K, P, Q) values at the fidelity of all trials.
     """
 
+    data: MetaData
+
     def __init__(self, data: MetaData, arguments: PoolArguments) -> None:
-        self.arguments, self.data = arguments, data
-        trials, most = as_integer(arguments.trials), data.features.shape[1]
-        if trials is None or not 1 <= trials <= most:
-            raise InvalidArgumentError(
-                f"`trials` must be an integer from 1 to {most}, the size of a pool, got "
-                f"{shown(arguments.trials)}"
-            )
-        self.trials = trials
-        asked = dict(arguments.fidelity or {})
-        for name in asked:
-            require_known("fidelity", name, FIDELITIES)
-        known = dict(zip(FIDELITIES, (data.rounds, data.rates), strict=True))
-        self.fidelity = {name: asked.get(name, known[name][-1]) for name in FIDELITIES}
-        for name, value in self.fidelity.items():
-            if value not in known[name]:
-                raise InvalidArgumentError(
-                    f"`fidelity['{name}']` must be one of {known[name]}, got {shown(value)}"
-                )
-        if arguments.continuous and asked:
+        super().__init__(arguments, data, data.features.shape[1])
+        if arguments.continuous and arguments.fidelity:
             raise InvalidArgumentError(
                 f"`fidelity` must be left out with continuous=True, whose surrogate answers at the "
-                f"last round and all clients, got {shown(asked)}"
+                f"last round and all clients, got {shown(arguments.fidelity)}"
             )
-        for name in arguments.objectives:
-            require_known("objective", name, data.objectives)
-        self.objectives = tuple(OBJECTIVES[name] for name in arguments.objectives)
-        if not self.objectives or len(set(arguments.objectives)) < len(self.objectives):
-            raise InvalidArgumentError(
-                "`objectives` must be a list of different names, at least one, got "
-                f"{shown(arguments.objectives)}"
-            )
-        round_, rate = (known[name].index(self.fidelity[name]) for name in FIDELITIES)
+        round_, rate = (self.known[name].index(self.fidelity[name]) for name in FIDELITIES)
         solvable = np.ptp(data.scores[:, :, rate, round_], axis=1) > 0
         self.tasks = tuple(task for task in self._tasks(arguments.instances) if solvable[task])
         if not self.tasks:
@@ -116,7 +88,7 @@ class PoolSetup:
                 f"frequencies at {self.fidelity}, got {shown(arguments.instances)}; with "
                 f"continuous=True, only those whose surrogate has a tau of {MODEL_SUFFICES} or more"
             )
-        self.names = tuple(data.names[task] for task in self.tasks)
+        self.instances = tuple(data.names[task] for task in self.tasks)
         self.values: Numbers = data.values[list(self.tasks), :, rate, round_]
         self.entropy = data.label_entropy[list(self.tasks)]
         known_scores = self.scores_of(self.values, np.arange(len(self.tasks))[:, None])
@@ -141,24 +113,8 @@ class PoolSetup:
         losses = values[..., self.data.objectives.index(LOSS)]
         return score_of(losses, self.entropy[tasks])
 
-    def normalised(self, scores: Numbers, tasks: NDArray[np.intp]) -> Numbers:
-        """Return scores as shares of the range of the pool of their task, in [0, 1]."""
-        low, high = self.lowest[tasks], self.highest[tasks]
-        width = np.where(high > low, high - low, 1.0)
-        return np.asarray(np.clip((scores - low) / width, 0.0, 1.0))
-
-    def vector_of(self, values: Numbers) -> Numbers:
-        """Return the (N, M) scores of the objectives, higher is better, of (N, Q) values."""
-        pairs = zip(self.objectives, self.columns, strict=True)
-        return np.stack([-one.errors(values[:, column]) for one, column in pairs], axis=1)
-
     @property
-    def columns(self) -> list[int]:
-        """Where among the Q values those of the M objectives are."""
-        return [self.data.objectives.index(one.name) for one in self.objectives]
-
-    @property
-    def by_index(self) -> bool:
+    def by_index(self) -> bool:  # type: ignore[override]
         """Whether an action is a place in the pool."""
         return self.arguments.actions == "index" and not self.arguments.continuous
 
@@ -166,32 +122,43 @@ class PoolSetup:
     def action_space(self) -> gym.spaces.Discrete | gym.spaces.Box:
         if self.by_index:
             return gym.spaces.Discrete(self.values.shape[1])
-        return gym.spaces.Box(-1.0, 1.0, (len(self.data.space),), np.float32)
+        return super().action_space
 
-    @cached_property
-    def observation_space(self) -> gym.spaces.Dict:
-        pool, width = self.features.shape[1:]
-        entries = {
-            "history": (0.0, 1.0, self.trials * width),
-            "scores": (0.0, 1.0, self.trials),
-            "trials": (0.0, float(self.trials), 1),
-            "remaining_budget": (0.0, 1.0, 1),
-            "task": (-FACTS, FACTS, self.facts.shape[1]),
-        }
+    def entries(self) -> dict[str, tuple[float, float, int]]:
+        known, (pool, width) = super().entries(), self.features.shape[1:]
         if not self.arguments.continuous:
-            entries["pool"] = (0.0, 1.0, pool * width)
-            entries["mask"] = (0.0, 1.0, pool)
-        return gym.spaces.Dict(
-            {
-                name: gym.spaces.Box(low, high, (size,), np.float32)
-                for name, (low, high, size) in entries.items()
-            }
-        )
+            known["pool"] = (0.0, 1.0, pool * width)
+            known["mask"] = (0.0, 1.0, pool)
+        return known
 
-    @cached_property
-    def reward_space(self) -> gym.spaces.Box:
-        low, high = np.array([one.score_bounds for one in self.objectives], np.float32).T
-        return gym.spaces.Box(low, high, dtype=np.float32)
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> PoolProcess:
+        return PoolProcess(self, layout, frame)
+
+    def describe(self, task: int) -> dict[str, Any]:
+        split = self.data.splits[self.tasks[task]]
+        return {"task": self.instances[task], "split": split, **super().describe(task)}
+
+    def candidates(self, task: int) -> NDArray[np.float32] | None:
+        return None if self.arguments.continuous else self.actions[task]
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return not self.arguments.continuous
+
+    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+        if self.exact:
+            return self.actions[0], self.values[0][:, self.columns]
+        actions = self.data.actions.reshape(-1, self.data.actions.shape[2])
+        return actions, self.predicted(actions)
+
+    def configuration(self, actions: NDArray[np.float32], row: int) -> dict[str, Value]:
+        if self.exact:
+            return self.data.configuration(self.tasks[0], row)
+        return super().configuration(actions, row)
+
+    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+        tasks = np.full(len(actions), self.tasks[0], np.intp)
+        return self.data.answer(tasks, actions)[0][:, self.columns]
 
     def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
         """Return what agents may learn from: meta-train, less the surveys of some of `tasks`."""
@@ -212,3 +179,60 @@ def open_setup(arguments: PoolArguments) -> PoolSetup:
     data = open_meta_data(arguments.space)
     data.require_installed()
     return PoolSetup(data, arguments)
+
+
+class PoolProcess(MetaProcess):
+    """Episodes on the pools of real tasks, or on the surrogate of them."""
+
+    def __init__(self, setup: PoolSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+        super().__init__(setup, layout, frame)
+        self.setup = setup
+        self._surrogate = setup.data.surrogate if setup.arguments.continuous else None
+
+    def draws(self) -> EpisodeDraws:
+        start = partial(named_stream, STREAM)
+        return EpisodeDraws(len(self._frame), len(self.setup.tasks), start, noisy=False)
+
+    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+        setup = self.setup
+        self.entropy[where] = setup.entropy[tasks]
+        self.low[where], self.high[where] = setup.lowest[tasks], setup.highest[tasks]
+        if "pool" in self._slices:
+            pools = setup.features[tasks].reshape(len(tasks), -1)
+            self._frame[where, self._slices["pool"]] = pools
+            self._frame[where, self._slices["mask"]] = 1.0
+        return np.asarray(setup.facts[tasks])
+
+    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+        setup = self.setup
+        if self._surrogate is not None:
+            tasks = np.asarray(setup.tasks)[self.task]
+            self.values, asked = setup.data.answer(tasks, np.asarray(actions, np.float32))
+            last = asked.astype(np.float32)
+        else:
+            self.places = actions if setup.by_index else self._nearest(actions)
+            self.values = setup.values[self.task, self.places]
+            last = setup.features[self.task, self.places]
+            self._frame[self._rows, self._columns["mask"] + self.places] = 0.0
+        return self.scores_of(self.values), last
+
+    def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
+        """Return the nearest untried place of each episode; of all, where none is left."""
+        setup = self.setup
+        wanted = setup.data.space.features(np.asarray(actions, np.float32))
+        found = np.empty(len(actions), np.intp)
+        for row, point in enumerate(wanted):
+            distance = ((setup.features[self.task[row]] - point) ** 2).sum(axis=1)
+            tried = ~self.untried(row)
+            found[row] = np.where(tried & ~tried.all(), np.inf, distance).argmin()
+        return found
+
+    def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
+        """Return the configuration that the last step of an episode tried."""
+        data = self.setup.data
+        if self._surrogate is not None:
+            return data.space.decode(np.asarray(action, np.float64))
+        return data.configuration(self.setup.tasks[self.task[index]], int(self.places[index]))
+
+    def fidelity(self, index: int) -> dict[str, Value]:
+        return dict(self.setup.fidelity)

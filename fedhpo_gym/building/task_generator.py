@@ -1,0 +1,282 @@
+"""Fits the meta-model of generated tasks on the meta-train tasks of FedHPO-B."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from fedhpo_gym.building.design import this_machine, versions
+from fedhpo_gym.building.meta_model import sampled_networks, task_features
+from fedhpo_gym.building.meta_surrogate import IMPORTANCE, scores_of
+from fedhpo_gym.building.sample import halton
+from fedhpo_gym.core.archive import write_archive
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data, score_of
+from fedhpo_gym.stored.meta_surrogate import gate
+from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, ROW_BITS, WEIGHT_BITS, on_grid
+from fedhpo_gym.stored.task_generator import (
+    FORMAT,
+    KNOTS,
+    LOWEST,
+    NOISE_FROM,
+    NOISE_KNOTS,
+    NOISE_STEP,
+    STEP,
+    SUFFIX,
+    GeneratedTasks,
+    TaskGenerator,
+    stem,
+)
+from fedhpo_gym.tasks.meta import GENERATED_SPACES
+
+Array = NDArray[np.float64]
+
+DIMENSIONS, SPREAD = 5, 0.3
+"""Of the latent space; and deviation of new places, in units of that of the real tasks."""
+NETWORKS, WIDTHS, CHAINS = 16, (64, 64, 64), 8
+BURN_IN, KEEP_EVERY, BATCH = 20_000, 1000, 64
+LEAST_NOISE: Final = 0.1
+"""Deviation of scores that networks need not answer any better."""
+FACTORS: Final = 12
+"""Of the noise: so many numbers move all scores of an evaluation."""
+ELITES, LEARNED_ON, DRAWN = 64, 400, 2000
+"""Where optima are searched, of each network; tasks that say where; and further candidates."""
+
+
+@checked_types
+def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
+    """Fit the generator of a search space, and write its card and arrays; return the card.
+
+    Args:
+        space: one of `GENERATED_SPACES`.
+        folder: where to write.
+        seed: of all draws.
+
+    Raises:
+        UnknownNameError: there is no such search space.
+        MissingDataError: FedHPO-B is not installed here.
+    """
+    require_known("search space", space, GENERATED_SPACES)
+    data = open_meta_data(space)
+    train = list(data.where("train"))
+    scores, arrays = _fitted(data, train, seed)
+    card = {
+        "format": FORMAT,
+        "name": stem(space),
+        "task": stem(space),
+        "version": 1,
+        "search_space": data.space.to_dict(),
+        "rounds": list(data.rounds),
+        "client_sample_rates": list(data.rates),
+        "measured": list(data.objectives),
+        "features": list(data.card["features"]),
+        "fitted_on": [data.names[i] for i in train],
+        "fitted_on_card": data.fingerprint,
+        "evaluations": int(scores.shape[0] * scores.shape[1]),
+        "licence": "Apache-2.0",
+        "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "hardware": this_machine("cpu"),
+        "software": versions("numpy", "torch", "gpytorch"),
+        "build_command": f"fedhpo-gym generator {space}",
+    }
+    path = write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
+    arrays["elites"] = _elites(TaskGenerator(path), data, train, seed)
+    return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
+
+
+def _fitted(
+    data: MetaData, train: list[int], seed: int
+) -> tuple[Array, dict[str, NDArray[np.float32]]]:
+    """Return (T, P, outputs) scores of what was measured, and the arrays of a generator."""
+    measured, costs = data.values[train][..., : -len(COSTS)], data.values[train][..., -len(COSTS) :]
+    tasks, pool, rates, rounds, _ = measured.shape
+    # Scores of all fidelities are ranked together, so a curve keeps its shape.
+    flat = measured.reshape(tasks, pool * rates * rounds, -1)
+    priced = costs[:, :, :, -1].reshape(tasks, pool * rates, -1)
+    scores, dear = (scores_of(one, np.zeros(1))[0] for one in (flat, priced))
+    wanted = np.concatenate(
+        [scores.reshape(tasks, pool, -1), dear.reshape(tasks, pool, -1)], axis=2
+    )
+    places = _places(data, train, scores.reshape(measured.shape)[:, :, -1, -1, [0, 4]], seed)
+    inputs = np.concatenate(
+        [
+            2.0 * data.features[train].astype(np.float64) - 1.0,
+            np.broadcast_to(places[:, None], (tasks, pool, places.shape[1])),
+        ],
+        axis=2,
+    )
+    width = data.features.shape[2]
+    found = sampled_networks(
+        inputs.reshape(tasks * pool, -1),
+        wanted.reshape(tasks * pool, -1),
+        widths=WIDTHS,
+        samples=NETWORKS,
+        activation="gate",
+        chains=CHAINS,
+        burn_in=BURN_IN,
+        keep_every=KEEP_EVERY,
+        batch=BATCH,
+        least_noise=LEAST_NOISE,
+        seed=seed,
+    )
+    del found["log_variance"]
+    noisy = dict(found)
+    first = found.pop("weight_0")
+    if max(np.abs(weights).max() for weights in found.values()) >= MAX_WEIGHT:
+        raise InvalidArgumentError("`seed` must be another: a network has weights of 8 or more")
+    arrays = {n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in found.items()}
+    ends = on_grid(first, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32)
+    arrays |= {
+        "weight_0": ends[:, :width],
+        "place_weight": ends[:, width:],
+        "places": places.astype(np.float32),
+        "spread": (SPREAD * places.std(axis=0)).astype(np.float32),
+        "bounded": np.concatenate([_tables(flat, 2), _tables(priced, 0)], axis=1).astype(
+            np.float32
+        ),
+        **_noise(noisy, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
+        "entropy": data.label_entropy[train].astype(np.float32),
+        "facts": data.arrays["features"][train].astype(np.float32),
+        "elites": data.actions[train[:1], :ELITES].repeat(NETWORKS, axis=0),
+    }
+    return wanted, arrays
+
+
+def _places(data: MetaData, train: list[int], scores: Array, seed: int) -> Array:
+    """Return the (T, `DIMENSIONS`) places of tasks: latent features by what all have in common."""
+    order = data.arrays["order"][train].astype(int).argsort(axis=1)
+    shared = order[:, : len(data.arrays["shared"])]
+    common = np.take_along_axis(scores, shared[..., None], axis=1)
+    mean = task_features(common.reshape(len(train), -1), DIMENSIONS, seed=seed).mean
+    centred = mean - mean.mean(axis=0)
+    return np.asarray(on_grid(centred / centred.std(axis=0).max(), ROW_BITS))
+
+
+def _tables(values: Array, losses: int) -> Array:
+    """Return (T, measured, `KNOTS`) quantiles, as 1 / (1 + v), of (T, n, measured) values.
+
+    The first so many are `losses`.
+    """
+    count = values.shape[1]
+    normal = NormalDist()
+    places = [normal.inv_cdf((place + 0.5) / count) for place in range(count)]
+    knots = LOWEST + STEP * np.arange(KNOTS)
+    ordered = 1.0 / (1.0 + np.sort(values, axis=1))
+    found = np.array([[np.interp(knots, places, one) for one in own.T] for own in ordered])
+    # A task may have a better optimum than what was tried: losses go on half as steeply.
+    beyond = np.maximum(places[0] - knots, 0.0)
+    first = round((places[0] - LOWEST) / STEP)
+    steep = np.maximum(found[:, :losses, first] - found[:, :losses, first + round(1.0 / STEP)], 0.0)
+    found[:, :losses] += 0.5 * steep[..., None] * beyond
+    return np.asarray(np.minimum(found, 1.0))
+
+
+def _noise(
+    weights: Mapping[str, NDArray[np.float32]], inputs: Array, wanted: Array
+) -> dict[str, NDArray[np.float32]]:
+    """Return what networks leave of (n, A R measured) scores, as noise.
+
+    `noise_scale` (measured, knots) are deviations by the score that networks answer, and `noise`
+    (A R measured, `FACTORS`) what so many normal numbers add up to, in units of them.
+    """
+    layers = sum(name.startswith("weight_") for name in weights)
+    hidden = inputs
+    for layer in range(layers):
+        bias = weights[f"bias_{layer}"][:, None].astype(np.float64)
+        hidden = (gate(hidden) if layer else hidden) @ weights[f"weight_{layer}"] + bias
+    answers = hidden[..., : wanted.shape[1]]
+    away = (wanted - answers).reshape(-1, wanted.shape[1])
+    answers = answers.reshape(away.shape)
+    knots = NOISE_FROM + NOISE_STEP * np.arange(NOISE_KNOTS)
+    scale, each = [], np.empty_like(away)
+    for q in range(len(IMPORTANCE)):
+        own = slice(q, None, len(IMPORTANCE))
+        near = (np.clip(answers[:, own], knots[0], knots[-1]) - knots[0]) / NOISE_STEP
+        nearest = np.rint(near).astype(int).ravel()
+        count = np.bincount(nearest, minlength=NOISE_KNOTS)
+        total = np.bincount(nearest, away[:, own].ravel() ** 2, minlength=NOISE_KNOTS)
+        known = np.flatnonzero(count)
+        scale.append(np.interp(knots, knots[known], np.sqrt(total[known] / count[known])))
+        each[:, own] = np.interp(answers[:, own], knots, scale[-1])
+    # Of the loss more is kept than of what follows from it.
+    weight = np.tile(IMPORTANCE, wanted.shape[1] // len(IMPORTANCE))
+    rows = away / np.maximum(each, 1e-3) * weight
+    sizes, directions = np.linalg.eigh(rows.T @ rows / len(rows))
+    noise = directions[:, -FACTORS:] * np.sqrt(sizes[-FACTORS:]) / weight[:, None]
+    # What is left out is not lost.
+    noise *= np.sqrt((rows / weight).var(axis=0) / (noise**2).sum(axis=1))[:, None]
+    return {"noise": noise.astype(np.float32), "noise_scale": np.array(scale, np.float32)}
+
+
+def _elites(
+    generator: TaskGenerator, data: MetaData, train: list[int], seed: int
+) -> NDArray[np.float32]:
+    """Return (networks, `ELITES`, d) actions, among which is one near the optimum of any task."""
+    known = np.unique(data.actions[train].reshape(-1, len(data.space)), axis=0)
+    drawn = (2.0 * halton(DRAWN, len(data.space)) - 1.0).astype(np.float32)
+    candidates = np.concatenate([known, drawn])
+    rng = stream(seed, "generator_elites")
+    numbers = rng.integers(2**32, size=NETWORKS * LEARNED_ON).tolist()
+    tasks = generator.draw(numbers)
+    found = []
+    for network in tqdm(range(NETWORKS), desc="optima", unit="network", disable=None):
+        own = tasks.at(np.flatnonzero(tasks.network == network))
+        best, _ = optimum(generator, own, candidates, rng)
+        features = generator.asked(best)
+        table = np.stack([_scores(generator, own, row) for row in features], axis=1)
+        reached, chosen = np.zeros(len(own)), []
+        top = np.maximum(table.max(axis=1), 1e-9)
+        for _ in range(ELITES):
+            gains = (np.maximum(table, reached[:, None]) / top[:, None]).mean(axis=0)
+            chosen.append(int(gains.argmax()))
+            reached = np.maximum(reached, table[:, chosen[-1]])
+        found.append(best[chosen])
+    return np.stack(found)
+
+
+def _scores(generator: TaskGenerator, tasks: GeneratedTasks, row: NDArray[Any]) -> Array:
+    """Return the (n,) scores at full fidelity of one row, or of (n, F) rows, in n tasks."""
+    rows = np.broadcast_to(row, (len(tasks), row.shape[-1]))
+    last = generator.cell(generator.rounds[-1], generator.rates[-1])
+    return score_of(generator.evaluate(tasks, rows, np.full(len(tasks), last))[1], tasks.entropy)
+
+
+@checked_types
+def optimum(
+    generator: TaskGenerator,
+    tasks: GeneratedTasks,
+    candidates: NDArray[np.float32],
+    rng: np.random.Generator,
+    *,
+    generations: int = 60,
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return the (n, d) best of (c, d) candidates in n tasks and what mutation makes of it.
+
+    The (n,) scores come with it.
+    """
+    features = generator.asked(candidates)
+    best, score = tasks.best_action.copy(), tasks.best.copy()
+    for row, action in zip(features, candidates, strict=True):
+        _keep(best, score, np.broadcast_to(action, best.shape), _scores(generator, tasks, row))
+    for generation in range(generations):
+        step = 0.3 * 0.95**generation
+        moved = best + step * rng.standard_normal(best.shape)
+        child = np.clip(np.where(rng.random(best.shape) < 0.3, moved, best), -1.0, 1.0)
+        child = child.astype(np.float32)
+        _keep(best, score, child, _scores(generator, tasks, generator.asked(child)))
+    return best, score
+
+
+def _keep(best: NDArray[Any], score: Array, child: NDArray[Any], scores: Array) -> None:
+    """Take over what is better."""
+    better = scores > score
+    best[better], score[better] = child[better], scores[better]

@@ -1,0 +1,247 @@
+"""Episodes on generated tasks: a number is a task, and every episode has another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import as_integer, check_fields, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.seeding import streams
+from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
+from fedhpo_gym.envs.meta.process import Keys, MetaProcess
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.vector import Indices, Layout
+from fedhpo_gym.evaluation.records import SourceTask
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.stored.meta_data import score_of
+from fedhpo_gym.stored.task_generator import (
+    STREAM,
+    TASKS,
+    GeneratedTasks,
+    TaskGenerator,
+    heavy,
+    open_generator,
+)
+
+MOST_TRIALS: Final = 1000
+SOURCES, SOURCE_TRIALS = 25, 200
+"""Tasks that agents may learn from, and trials of each."""
+NOISES: Final = ("frozen", "fresh", "none")
+CANDIDATES: Final = 4096
+"""Drawn actions of which a truth knows the values, beside those where optima are searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedArguments:
+    """What `gymnasium.make` takes for `FedHPO-Generated-*` ids, beside rendering.
+
+    Attributes:
+        space: "LR" or "Joint".
+        instances: a number below 2^32 that is a task, or several; by default, all of them.
+        trials: trials of an episode.
+        fidelity: `round` and `client_sample_rate` of all trials, of those that are known; each is
+            the highest by default.
+        choose_fidelity: let trials choose those that `fidelity` does not fix: coordinates after
+            those of the configuration.
+        noise: what the random seed of a training changes: "frozen", always the same for a
+            configuration and so a part of the task, as where numbers are stored; "fresh", another
+            at every trial, where rewards and regret are of the true score of what is told to be
+            best; or "none".
+        objectives: names of the objectives of vector rewards, of those that are known.
+        vector_reward: let the reward be the scores of all objectives.
+    """
+
+    space: str
+    instances: int | Sequence[int] | None = None
+    trials: int = TRIALS
+    fidelity: Mapping[str, Value] | None = None
+    choose_fidelity: bool = False
+    noise: str = "frozen"
+    objectives: Sequence[str] = DEFAULT_OBJECTIVES
+    vector_reward: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require_known("kind of noise", self.noise, NOISES)
+
+
+class GeneratedSetup(MetaSetup):
+    """A generator as an environment asks it."""
+
+    data: TaskGenerator
+
+    def __init__(self, data: TaskGenerator, arguments: GeneratedArguments) -> None:
+        super().__init__(arguments, data, MOST_TRIALS)
+        wanted = arguments.instances
+        asked = [wanted] if isinstance(wanted, int) else wanted
+        self.instances = range(TASKS) if asked is None else tuple(asked)
+        numbers = () if asked is None else map(as_integer, asked)
+        if not self.instances or any(one is None or not 0 <= one < TASKS for one in numbers):
+            raise InvalidArgumentError(
+                f"`instances` must be integers from 0 to {TASKS - 1}, at least one, got "
+                f"{shown(wanted)}"
+            )
+        free = [n for n in ("client_sample_rate", "round") if n not in (arguments.fidelity or {})]
+        self.fidelity_space = SearchSpace(
+            tuple(
+                Dimension(
+                    name,
+                    self.known[name][0],
+                    self.known[name][-1],
+                    "int" if name == "round" else "float",
+                    values=self.known[name],
+                    unit="rounds" if name == "round" else "",
+                    scope="fidelity",
+                )
+                for name in free
+                if arguments.choose_fidelity
+            )
+        )
+
+    @cached_property
+    def search_space(self) -> SearchSpace:
+        return SearchSpace((*self.data.space.dimensions, *self.fidelity_space.dimensions))
+
+    def entries(self) -> dict[str, tuple[float, float, int]]:
+        known, free = super().entries(), len(self.fidelity_space)
+        return known | ({"fidelities": (0.0, 1.0, self.trials * free)} if free else {})
+
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> GeneratedProcess:
+        return GeneratedProcess(self, layout, frame)
+
+    def describe(self, task: int) -> dict[str, Any]:
+        return {
+            "task": f"{self.data.card['name']} {self.instances[task]}",
+            **super().describe(task),
+        }
+
+    def candidates(self, task: int) -> None:
+        """Any configuration may be taken."""
+
+    def draw(self, numbers: Sequence[int]) -> GeneratedTasks:
+        """Return the tasks of some numbers."""
+        return self.data.draw(numbers, frozen=self.arguments.noise == "frozen")
+
+    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+        tasks = self.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
+        cells = np.full(len(actions), self.data.cell(*self.fidelity.values()))
+        features, noise = self.data.asked(actions), None
+        if self.arguments.noise == "frozen":
+            noise = self.data.frozen_noise(tasks.number, features)
+        return self.data.evaluate(tasks, features, cells, noise)[0][:, self.columns]
+
+    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+        size = CANDIDATES, len(self.data.space)
+        drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
+        network = self.draw([self.instances[0]]).network[0]
+        actions = np.concatenate([self.data.arrays["elites"][network], drawn])
+        return actions, self.predicted(actions)
+
+    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+        """Return tasks of the same generator, by numbers and trials that are always the same."""
+        del own
+        return _source_tasks(self.data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what opens it again: its arguments, not its data."""
+        return open_generated_setup, (self.arguments,)
+
+
+def _source_tasks(data: TaskGenerator) -> tuple[SourceTask, ...]:
+    rng = named_stream("generated_sources", 0)
+    numbers = rng.integers(TASKS, size=SOURCES).tolist()
+    tasks = data.draw(numbers)
+    drawn = rng.uniform(-1, 1, (SOURCE_TRIALS, len(data.space))).astype(np.float32)
+    features = data.asked(drawn)
+    last = np.full(SOURCE_TRIALS, data.cell(data.rounds[-1], data.rates[-1]))
+    found = []
+    for i, number in enumerate(numbers):
+        _, losses = data.evaluate(tasks.at(np.full(SOURCE_TRIALS, i)), features, last)
+        scores = score_of(losses, tasks.entropy[i])
+        found.append(SourceTask(f"{data.card['name']} {number}", drawn, scores, tasks.facts[i]))
+    return tuple(found)
+
+
+class GeneratedProcess(MetaProcess):
+    """Episodes on generated tasks; how far they are is a share of their optima."""
+
+    def __init__(self, setup: GeneratedSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+        super().__init__(setup, layout, frame)
+        self.setup = setup
+        number = len(frame)
+        self._tasks = setup.draw([0]).at(np.zeros(number, np.intp))
+        self._cells = np.full(number, setup.data.cell(*setup.fidelity.values()))
+        self._noisy = setup.arguments.noise == "fresh"
+        factors = setup.data.arrays["noise"].shape[1] if self._noisy else 0
+        self._noise = np.zeros((number, setup.trials, factors))
+
+    def draws(self) -> EpisodeDraws:
+        start = partial(named_stream, STREAM)
+        count = len(self.setup.instances)
+        return EpisodeDraws(len(self._frame), count, start, noisy=self._noisy)
+
+    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+        fresh = self.setup.draw([self.setup.instances[i] for i in tasks.tolist()])
+        self._tasks.replace(where, fresh)
+        self.entropy[where], self.high[where] = fresh.entropy, fresh.best
+        if keys is not None:
+            shape = self._noise.shape[1:]
+            rngs = streams("generated_noise", [(key,) for key in keys.tolist()])
+            drawn = [(rng.standard_normal(shape), rng.random(shape[0])) for rng in rngs]
+            self._noise[where] = [heavy(*one) for one in drawn]
+        return fresh.facts
+
+    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+        setup, data, size = self.setup, self.setup.data, len(self.setup.data.space)
+        features = data.asked(np.asarray(actions[:, :size], np.float32))
+        if len(setup.fidelity_space):
+            self._cells = self._chosen(np.asarray(actions[:, size:], np.float32))
+        noise = None
+        if self._noisy:
+            noise = self._noise[self._rows, np.minimum(self.trials, setup.trials - 1)]
+        elif setup.arguments.noise == "frozen":
+            noise = data.frozen_noise(self._tasks.number, features)
+        self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
+        true = score_of(losses, self.entropy) if self._noisy else self.scores_of(self.values)
+        return true, features.astype(np.float32)
+
+    def _chosen(self, coordinates: NDArray[np.float32]) -> NDArray[np.intp]:
+        """Return the (N,) fidelities that actions choose, and show them."""
+        setup, known = self.setup, self.setup.known
+        asked = setup.fidelity_space.decode_columns(coordinates)
+        places = {
+            name: np.searchsorted(known[name], asked.get(name, setup.fidelity[name]))
+            for name in known
+        }
+        free = len(setup.fidelity_space)
+        start = self._columns["fidelities"] + free * np.minimum(self.trials, setup.trials - 1)
+        shown = (coordinates + 1.0) * 0.5
+        self._frame[self._rows[:, None], start[:, None] + np.arange(free)] = np.clip(shown, 0, 1)
+        cells = places["client_sample_rate"] * len(known["round"]) + places["round"]
+        return np.broadcast_to(cells, len(coordinates)).astype(np.intp)
+
+    def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
+        data = self.setup.data
+        return data.space.decode(np.asarray(action[: len(data.space)], np.float64))
+
+    def fidelity(self, index: int) -> dict[str, Value]:
+        rate, round_ = divmod(int(self._cells[index]), len(self.setup.data.rounds))
+        return {
+            "round": self.setup.data.rounds[round_],
+            "client_sample_rate": self.setup.data.rates[rate],
+        }
+
+
+def open_generated_setup(arguments: GeneratedArguments) -> GeneratedSetup:
+    """Open the generator that arguments name.
+
+    Raises:
+        MissingDataError: it is not on this machine.
+    """
+    return GeneratedSetup(open_generator(arguments.space), arguments)

@@ -1,0 +1,162 @@
+"""What the episodes on many tasks of one search space share: arguments, spaces, objectives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.envs.vector import Layout
+from fedhpo_gym.evaluation.records import SourceTask
+from fedhpo_gym.objectives import OBJECTIVES
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.meta_data import MetaData
+from fedhpo_gym.stored.task_generator import TaskGenerator
+
+if TYPE_CHECKING:
+    from fedhpo_gym.envs.meta.process import MetaProcess
+
+DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
+TRIALS: Final = 50
+FIDELITIES: Final = ("round", "client_sample_rate")
+FACTS: Final = 20.0
+"""Bound of what is known of a federation: logarithms of counts, and shares."""
+
+Numbers = NDArray[np.float64]
+
+
+class MetaSetup(ABC):
+    """What the episodes on tasks of one search space share; M objectives, Q values, d dimensions.
+
+    Attributes:
+        arguments: what the environment was made with.
+        data: where numbers come from.
+        trials: trials of an episode.
+        fidelity: of all trials, but what they choose themselves.
+        objectives: the M objectives.
+    """
+
+    data: MetaData | TaskGenerator
+    instances: Sequence[Any]
+    """The tasks that an episode may have, which are known by their positions here."""
+    by_index = False
+    """Whether an action is a place in the pool."""
+    fidelity_space = SearchSpace(())
+    """What a trial may choose of its fidelity."""
+
+    def __init__(self, arguments: Any, data: MetaData | TaskGenerator, most: int) -> None:
+        self.arguments, self.data = arguments, data
+        trials = as_integer(arguments.trials)
+        if trials is None or not 1 <= trials <= most:
+            raise InvalidArgumentError(
+                f"`trials` must be an integer from 1 to {most}, got {shown(arguments.trials)}"
+            )
+        self.trials = trials
+        asked = dict(arguments.fidelity or {})
+        for name in asked:
+            require_known("fidelity", name, FIDELITIES)
+        self.known = dict(zip(FIDELITIES, (data.rounds, data.rates), strict=True))
+        self.fidelity = {name: asked.get(name, self.known[name][-1]) for name in FIDELITIES}
+        for name, value in self.fidelity.items():
+            if value not in self.known[name]:
+                raise InvalidArgumentError(
+                    f"`fidelity['{name}']` must be one of {self.known[name]}, got {shown(value)}"
+                )
+        for name in arguments.objectives:
+            require_known("objective", name, data.objectives)
+        self.objectives = tuple(OBJECTIVES[name] for name in arguments.objectives)
+        if not self.objectives or len(set(arguments.objectives)) < len(self.objectives):
+            raise InvalidArgumentError(
+                "`objectives` must be a list of different names, at least one, got "
+                f"{shown(arguments.objectives)}"
+            )
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What the coordinates of an action mean."""
+        return self.data.space
+
+    @property
+    def action_space(self) -> gym.spaces.Discrete | gym.spaces.Box:
+        return gym.spaces.Box(-1.0, 1.0, (len(self.search_space),), np.float32)
+
+    @cached_property
+    def observation_space(self) -> gym.spaces.Dict:
+        return gym.spaces.Dict(
+            {
+                name: gym.spaces.Box(low, high, (size,), np.float32)
+                for name, (low, high, size) in self.entries().items()
+            }
+        )
+
+    def entries(self) -> dict[str, tuple[float, float, int]]:
+        """Return bounds and size of the entries of an observation."""
+        return {
+            "history": (0.0, 1.0, self.trials * self.width),
+            "scores": (0.0, 1.0, self.trials),
+            "trials": (0.0, float(self.trials), 1),
+            "remaining_budget": (0.0, 1.0, 1),
+            "task": (-FACTS, FACTS, len(self.data.card["features"])),
+        }
+
+    @property
+    def width(self) -> int:
+        """How many features a configuration has."""
+        return int(self.data.space.features(np.zeros((1, len(self.data.space)))).shape[1])
+
+    @cached_property
+    def reward_space(self) -> gym.spaces.Box:
+        low, high = np.array([one.score_bounds for one in self.objectives], np.float32).T
+        return gym.spaces.Box(low, high, dtype=np.float32)
+
+    @property
+    def columns(self) -> list[int]:
+        """Where among the Q values those of the M objectives are."""
+        return [self.data.objectives.index(one.name) for one in self.objectives]
+
+    def vector_of(self, values: Numbers) -> Numbers:
+        """Return the (N, M) scores of the objectives, higher is better, of (N, Q) values."""
+        pairs = zip(self.objectives, self.columns, strict=True)
+        return np.stack([-one.errors(values[:, column]) for one, column in pairs], axis=1)
+
+    @abstractmethod
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> MetaProcess:
+        """Return the process of as many episodes as there are rows in a frame."""
+
+    @abstractmethod
+    def candidates(self, task: int) -> NDArray[np.float32] | None:
+        """Return the (P, d) coordinates that may be chosen in a task; None for any."""
+
+    @abstractmethod
+    def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
+        """Return what agents may learn from that are to solve some of the tasks."""
+
+    exact = False
+    """Whether nothing but the lattice may be taken."""
+
+    @abstractmethod
+    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+        """Return (n, d) actions of which values are known in the one task, and (n, M) values."""
+
+    def configuration(self, actions: NDArray[np.float32], row: int) -> dict[str, Value]:
+        """Return the configuration of a row of the lattice."""
+        return self.data.space.decode(actions[row])
+
+    @abstractmethod
+    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+        """Return the (n, M) values of actions in the one task, where any may be taken."""
+
+    def describe(self, task: int) -> dict[str, Any]:
+        """Return what `reset` says of an episode."""
+        return {
+            "instance": task,
+            "objective_names": [one.name for one in self.objectives],
+            "fingerprint": self.data.fingerprint,
+        }

@@ -1,0 +1,193 @@
+"""Profet's model of a family, and the tasks that it generates, which numpy alone evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.archive import reading_card, write_archive
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.profet.families import LINKS, Array, Family
+from fedhpo_gym.space import SearchSpace
+
+FORMAT: Final = 1
+STEM: Final = "profet"
+DRAWS: Final = 5
+"""Draws of a task's features per configuration that the networks learn from."""
+Count = Annotated[int, Range(1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """One network, from standardised rows to standardised targets, and what these are linked to."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    deviation: float
+    centre: Array
+    scale: Array
+    link: str
+
+    def __call__(self, rows: Array, rng: np.random.Generator | None) -> Array:
+        # One vector at a time: a matrix product over many rows rounds otherwise.
+        hidden = ((rows - self.centre[:-1]) / self.scale[:-1])[:, None]
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = (np.tanh(hidden) if layer else hidden) @ weight + bias
+        noise = 0.0 if rng is None else self.deviation * rng.standard_normal(len(rows))
+        return LINKS[self.link][1]((hidden[:, 0, 0] + noise) * self.scale[-1] + self.centre[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class ProfetTask:
+    """A function of points of the unit cube, where its (Q,) features are in the latent space."""
+
+    space: SearchSpace
+    features: Array
+    networks: tuple[Network, ...]
+
+    def value(self, x: Array, rng: np.random.Generator | None = None) -> Array:
+        """Return (n,) values at (n, D) points, each with noise of its own if there is an `rng`."""
+        return self.networks[0](self._rows(x), rng)
+
+    def cost(self, x: Array, rng: np.random.Generator | None = None) -> Array:
+        """Return (n,) seconds at (n, D) points, as `value` does."""
+        if len(self.networks) < 2:
+            raise InvalidArgumentError("this family has no costs; count evaluations instead")
+        return self.networks[1](self._rows(x), rng)
+
+    def optimum(self) -> tuple[Array, float]:
+        """Return the lowest point that a search finds, and its value without noise."""
+        return lowest(self.value, len(self.space))
+
+    def _rows(self, x: Array) -> Array:
+        points = np.asarray(x, dtype=np.float64)
+        if points.shape[1:] != (len(self.space),) or not ((points >= 0) & (points <= 1)).all():
+            raise InvalidArgumentError(
+                f"`x` must be (n, {len(self.space)}) points in [0, 1], got shape {points.shape}; "
+                "scale them first, one row per point"
+            )
+        return np.hstack([points, np.tile(self.features, (len(points), 1))])
+
+
+def lowest(value: Callable[[Array], Array], dimensions: int) -> tuple[Array, float]:
+    """Return where a function of (n, D) points is lowest: of uniform ones, then near the best."""
+    rng = stream(0, "profet-optimum")
+    x = rng.random((4096, dimensions))
+    y = value(x)
+    for width in 0.1 * 0.5 ** np.arange(25):
+        best = np.argsort(y, kind="stable")[:32]
+        near = x[np.repeat(best, 16)]
+        near = np.clip(near + width * rng.standard_normal(near.shape), 0.0, 1.0)
+        x, y = np.vstack([x[best], near]), np.append(y[best], value(near))
+    return x[y.argmin()], float(y.min())
+
+
+@dataclass(frozen=True, eq=False)
+class ProfetModel:
+    """Samples of networks, and where the tasks of a family are in a latent space.
+
+    Attributes:
+        card: search space, links, number of layers, seed, and what the model was made of.
+        arrays: `mean` and `deviation` (T, Q) of features, and by number k of a link: `centre_k` and
+            `scale_k` (D + Q + 1,), and `weight_k_i`, `bias_k_i`, `log_k_variance` of M networks.
+    """
+
+    card: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]]
+
+    @classmethod
+    @checked_types
+    def fit(
+        cls,
+        family: Family,
+        *,
+        samples: Count = 1000,
+        feature_steps: Count = 10_000,
+        burn_in: Count = 50_000,
+        keep_every: Count = 100,
+        widths: Sequence[int] | None = None,
+        seed: int = 0,
+        made_by: str = "ProfetModel.fit",
+    ) -> Self:
+        """Fit a model as Profet's code does, but for what docs/studies/profet.md says.
+
+        Args:
+            samples: M, of networks.
+            widths: of hidden layers; by default those of the family.
+        """
+        from fedhpo_gym.building.meta_model import sampled_networks, task_features
+
+        learned = [LINKS[family.link][0](family.values)]
+        learned += [] if family.costs is None else [np.log(family.costs)]
+        tasks, points = learned[0].shape
+        latent = min(family.latent, tasks - 1)
+        place = task_features(learned[0], latent, steps=feature_steps, seed=seed)
+        drawn = stream(seed, "profet-features").standard_normal((points, DRAWS, tasks, latent))
+        features = (place.mean + place.deviation * drawn).reshape(-1, latent)
+        inputs = np.hstack([np.repeat(family.x, DRAWS * tasks, axis=0), features])
+        arrays: dict[str, NDArray[Any]] = {"mean": place.mean, "deviation": place.deviation}
+        widths = list(family.widths if widths is None else widths)
+        for k, targets in enumerate(learned):
+            table = np.hstack([inputs, np.repeat(targets.T, DRAWS, axis=0).reshape(-1, 1)])
+            centre, scale = table.mean(axis=0), table.std(axis=0)
+            scale[scale == 0.0] = 1.0
+            table = (table - centre) / scale
+            arrays |= {f"centre_{k}": centre, f"scale_{k}": scale}
+            networks = sampled_networks(
+                table[:, :-1], table[:, -1:], widths=widths, samples=samples, burn_in=burn_in,
+                keep_every=keep_every, seed=seed + k,
+            )  # fmt: skip
+            arrays |= {name.replace("_", f"_{k}_"): array for name, array in networks.items()}
+        card = {"format": FORMAT, "space": family.space.to_dict(), "origin": family.origin}
+        links, layers = [family.link, "log"][: len(learned)], len(widths) + 1
+        return cls(
+            {**card, "links": links, "layers": layers, "seed": seed, "made_by": made_by}, arrays
+        )
+
+    @checked_types
+    def task(self, number: Annotated[int, Range(0)]) -> ProfetTask:
+        """Return generated task `number`: features near those of a task drawn, a sampled network.
+
+        Networks are taken in turn, so that the first M tasks have one each.
+        """
+        rng, mean = stream(self.card["seed"], "profet-task", number), self.arrays["mean"]
+        of = rng.integers(len(mean))
+        features = mean[of] + self.arrays["deviation"][of] * rng.standard_normal(mean.shape[1])
+        networks = tuple(
+            self._network(k, link, number) for k, link in enumerate(self.card["links"])
+        )
+        return ProfetTask(SearchSpace.from_dict(self.card["space"]), features, networks)
+
+    def _network(self, k: int, link: str, number: int) -> Network:
+        def own(name: str) -> Array:
+            return np.asarray(self.arrays[name][number % len(self.arrays[name])], np.float64)
+
+        weights, biases = (
+            tuple(own(f"{part}_{k}_{layer}") for layer in range(self.card["layers"]))
+            for part in ("weight", "bias")
+        )
+        deviation = float(np.exp(0.5 * own(f"log_{k}_variance")[0]))
+        centre, scale = self.arrays[f"centre_{k}"], self.arrays[f"scale_{k}"]
+        return Network(weights, biases, deviation, centre, scale, link)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write a card and the arrays it names; return the path of the former."""
+        return write_archive(Path(folder), STEM, self.card, self.arrays, self.arrays)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Read what `save` wrote: a model of the same tasks, bit for bit."""
+        path = Path(folder) / f"{STEM}.json"
+        if not path.is_file():
+            raise MissingDataError(f"there is no model of Profet in {folder}; `save` one there")
+        with reading_card(path, "model of Profet", FORMAT, "fit it again") as (card, stored):
+            model = cls(card, stored.read(card["sha256"], card["made_by"]))
+            model.task(0).value(np.zeros((1, len(card["space"]["dimensions"]))))
+        return model

@@ -1,0 +1,308 @@
+"""Generated tasks: a number is one, a trial answers with its best round, and optima are known."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import fedhpo_gym
+from fedhpo_gym.core.archive import EMBEDDED
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.objectives.base import LARGEST
+from fedhpo_gym.stored.meta_data import COSTS, open_meta_data, score_of
+from fedhpo_gym.stored.task_generator import (
+    DIVERGED,
+    KNOTS,
+    LOWEST,
+    STEP,
+    GeneratedTasks,
+    TaskGenerator,
+    open_generator,
+)
+from fedhpo_gym.tasks.meta import GENERATED_IDS, GENERATED_SPACES
+
+ID = "FedHPO-Generated-Joint-v1"
+
+
+def _make(env_id: str = ID, **arguments: Any) -> Any:
+    return gym.make(env_id, disable_env_checker=True, **{"trials": 8, **arguments}).unwrapped
+
+
+def _asked(
+    generator: TaskGenerator, count: int, seed: int = 0
+) -> tuple[GeneratedTasks, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return some tasks, a row of features for each, and full fidelity."""
+    rng = np.random.default_rng(seed)
+    actions = rng.uniform(-1, 1, (count, len(generator.space))).astype(np.float32)
+    last = generator.cell(generator.rounds[-1], generator.rates[-1])
+    return generator.draw(range(count)), generator.asked(actions), np.full(count, last)
+
+
+@pytest.mark.parametrize("env_id", GENERATED_IDS)
+def test_gymnasium_accepts_it(env_id: str) -> None:
+    check_env(_make(env_id), skip_render_check=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"choose_fidelity": True, "noise": "fresh"}, {"fidelity": {"round": 1}, "noise": "none"}],
+    ids=["default", "fidelity", "first round"],
+)
+def test_a_vector_is_bit_for_bit_its_environments(arguments: dict[str, Any]) -> None:
+    arguments = {"trials": 5, **arguments}
+    vector: Any = gym.make_vec(ID, num_envs=3, autoreset_mode="SameStep", **arguments)
+    alone = [_make(ID, **arguments) for _ in range(3)]
+    seen, infos = vector.reset(seed=4)
+    firsts = [env.reset(seed=4 + i) for i, env in enumerate(alone)]
+    assert infos["task"].tolist() == [info["task"] for _, info in firsts]
+    vector.action_space.seed(0)
+    for step in range(12):
+        for i, (own, _) in enumerate(firsts):
+            for name, value in own.items():
+                np.testing.assert_array_equal(seen[name][i], value, err_msg=f"{name} {step}")
+        given = vector.action_space.sample()
+        seen, rewards, over, _, _ = vector.step(given)
+        outcomes = [env.step(action) for env, action in zip(alone, given, strict=True)]
+        np.testing.assert_array_equal(rewards, [one[1] for one in outcomes])
+        assert over.tolist() == [one[2] for one in outcomes]
+        firsts = [
+            env.reset() if one[2] else (one[0], {})
+            for env, one in zip(alone, outcomes, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("space", GENERATED_SPACES)
+def test_a_number_is_a_task_in_any_company(space: str) -> None:
+    generator = open_generator(space)
+    tasks, features, cells = _asked(generator, 40)
+    noise = generator.frozen_noise(tasks.number, features)
+    together = generator.evaluate(tasks, features, cells, noise)
+    for i in (0, 7, 39):
+        alone, row = generator.draw([i]), features[i : i + 1]
+        assert alone.best[0] == tasks.best[i]
+        own = generator.evaluate(alone, row, cells[:1], generator.frozen_noise(alone.number, row))
+        np.testing.assert_array_equal(own[0][0], together[0][i])
+        assert own[1][0] == together[1][i]
+
+
+@pytest.mark.parametrize("space", GENERATED_SPACES)
+def test_its_exact_sums_are_those_of_an_ordinary_network(space: str) -> None:
+    generator = open_generator(space)
+    tasks, features, cells = _asked(generator, 20)
+    values, losses = generator.evaluate(tasks, features, cells)
+    arrays = {name: one.astype(np.float64) for name, one in generator.arrays.items()}
+    rounds, rates = len(generator.rounds), len(generator.rates)
+    for i, network in enumerate(tasks.network.tolist()):
+        hidden = (2.0 * features[i] - 1.0) @ arrays["weight_0"][network] + tasks.offset[i]
+        for layer in range(1, sum(name.startswith("weight_") for name in arrays)):
+            hidden = 0.5 * hidden * (1.0 + hidden / np.sqrt(1.0 + hidden**2))
+            hidden = hidden @ arrays[f"weight_{layer}"][network] + arrays[f"bias_{layer}"][network]
+        measured = len(generator.objectives) - len(COSTS)
+        curves = hidden[: rates * rounds * measured].reshape(rates, rounds, measured)[-1]
+        best = curves[curves[:, 0].argmin()]
+        scores = np.append(best, hidden[-len(COSTS) :])
+        knots = LOWEST + STEP * np.arange(KNOTS)
+        for q, score in enumerate(scores):
+            if score > LOWEST:
+                bounded = np.interp(score, knots, tasks.bounded[i, q])
+                expected = 1.0 / bounded - 1.0 if bounded > 1.01 * DIVERGED else LARGEST
+                assert values[i, q] == pytest.approx(max(expected, 0.0), rel=2e-2, abs=2e-3)
+        assert losses[i] == values[i, 0]
+
+
+@pytest.mark.parametrize("space", GENERATED_SPACES)
+def test_more_rounds_never_lose_and_cost_in_proportion(space: str) -> None:
+    generator = open_generator(space)
+    tasks, features, _ = _asked(generator, 200)
+    for rate in generator.rates:
+        before = np.full(len(tasks), np.inf)
+        full = None
+        for round_ in reversed(generator.rounds):
+            cells = np.full(len(tasks), generator.cell(round_, rate))
+            noise = generator.frozen_noise(tasks.number, features)
+            values, _ = generator.evaluate(tasks, features, cells, noise)
+            if full is None:
+                full, before = values, values[:, 0]
+            assert (values[:, 0] >= before).all()
+            before = values[:, 0]
+            share = round_ / generator.rounds[-1]
+            np.testing.assert_allclose(values[:, -3:], full[:, -3:] * share, rtol=1e-15)
+
+
+def test_noise_is_frozen_fresh_or_none() -> None:
+    action = np.zeros(15, np.float32)
+    heard: dict[str, list[float]] = {}
+    for noise in ("frozen", "fresh", "none"):
+        env = _make(noise=noise)
+        env.reset(seed=1)
+        heard[noise] = [env.step(action)[4]["objectives"]["val_loss"] for _ in range(4)]
+        env.reset(seed=1)
+        assert heard[noise][0] == env.step(action)[4]["objectives"]["val_loss"]
+    assert len(set(heard["none"])) == len(set(heard["frozen"])) == 1
+    assert len(set(heard["fresh"])) == 4
+    assert heard["none"][0] != heard["frozen"][0]
+
+
+@pytest.mark.parametrize("space", GENERATED_SPACES)
+def test_frozen_noise_has_the_moments_of_a_normal_distribution_with_heavy_tails(space: str) -> None:
+    generator = open_generator(space)
+    tasks, features, _ = _asked(generator, 4000)
+    noise = generator.frozen_noise(tasks.number, features)
+    assert np.abs(noise.mean(axis=0)).max() < 0.08  # 5 deviations of a mean of 4,000
+    assert np.abs(noise.std(axis=0) - 1.0).max() < 0.12
+    assert np.abs(np.corrcoef(noise.T) - np.eye(noise.shape[1])).max() < 0.15
+    # A sum of four uniform numbers has 2.7, times 49 / 13 of the cube of a uniform one.
+    assert (noise**4).mean() == pytest.approx(10.2, rel=0.1)
+
+
+@pytest.mark.parametrize("noise", ["frozen", "fresh"])
+def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise: str) -> None:
+    """Fresh noise deceives, and frozen noise is part of the task."""
+    env, exact = _make(noise=noise, trials=30), _make(noise="none", trials=30)
+    env.action_space.seed(0)
+    env.reset(seed=3)
+    exact.reset(seed=3)
+    total, told, true = 0.0, -1.0, 0.0
+    high = env.setup.draw([env.describe()["instance"]]).best[0]
+    for _ in range(30):
+        action = env.action_space.sample()
+        _, reward, _, _, info = env.step(action)
+        score = exact.step(action)[4]["score"]
+        if info["score"] > told:
+            told, true = info["score"], info["score"] if noise == "frozen" else score
+        total += reward
+        assert info["normalised_regret"] == pytest.approx(1.0 - min(true / high, 1.0), abs=1e-12)
+        assert total == pytest.approx(1.0 - info["normalised_regret"], abs=1e-12)
+
+
+@pytest.mark.parametrize("space", GENERATED_SPACES)
+def test_an_optimum_by_search_is_hardly_ever_missed(space: str) -> None:
+    """Of 1,000 random configurations and of small steps from what was found."""
+    generator = open_generator(space)
+    tasks, _, cells = _asked(generator, 60)
+    rng = np.random.default_rng(1)
+    highest = np.zeros(len(tasks))
+    for trial in range(1000):
+        moved = tasks.best_action + 0.3 * rng.standard_normal(tasks.best_action.shape)
+        drawn = rng.uniform(-1, 1, tasks.best_action.shape)
+        actions = np.clip(moved if trial % 2 else drawn, -1, 1).astype(np.float32)
+        losses = generator.evaluate(tasks, generator.asked(actions), cells)[1]
+        highest = np.maximum(highest, score_of(losses, tasks.entropy))
+    own = generator.evaluate(tasks, generator.asked(tasks.best_action), cells)[1]
+    np.testing.assert_array_equal(score_of(own, tasks.entropy), tasks.best)
+    missed = np.maximum(1.0 - tasks.best / highest, 0.0)
+    assert missed.mean() < 0.01
+    assert missed.max() < 0.1
+
+
+def test_a_configuration_has_one_answer() -> None:
+    """What an inactive coordinate says changes nothing."""
+    env = _make()
+    env.reset(seed=0)
+    first = env.step(env.search_space.encode(env.search_space.decode(np.full(15, -0.9))))[4]
+    second = env.step(np.full(15, -0.9, np.float32))[4]
+    assert first["configuration"] == second["configuration"]
+    assert first["objectives"] == second["objectives"]
+
+
+@pytest.mark.parametrize("space", GENERATED_SPACES)
+def test_its_card_says_that_it_was_fitted_on_meta_train_alone(space: str) -> None:
+    data, card = open_meta_data(space), open_generator(space).card
+    assert card["fitted_on"] == [data.names[i] for i in data.where("train")]
+    assert card["fitted_on_card"] == data.fingerprint
+
+
+def test_a_seed_is_a_task_for_ever() -> None:
+    env = _make(noise="none")
+    drawn = [env.reset(seed=seed)[1]["instance"] for seed in range(4)]
+    # Written down once: who changes the draws breaks what seeds stand for.
+    assert drawn == [4137695042, 4259437529, 675516809, 2335630754]
+    assert env.reset(options={"instance": 7})[1]["task"] == "FedHPO-Generated-Joint 7"
+    assert _make(instances=7).reset()[1]["task"] == "FedHPO-Generated-Joint 7"
+    assert _make(instances=[5, 7]).reset(options={"instance": 1})[1]["task"].endswith(" 7")
+
+
+def test_a_trial_chooses_the_fidelity_that_is_not_fixed() -> None:
+    env = _make(choose_fidelity=True, fidelity={"client_sample_rate": 0.2})
+    assert env.search_space.names[-1] == "round"
+    assert env.fidelity_space.names == ("round",)
+    env.reset(seed=0)
+    for place, round_ in ((-1.0, 1), (0.0, 3), (1.0, 5)):
+        seen, _, _, _, info = env.step(np.append(np.zeros(15), place).astype(np.float32))
+        assert info["fidelity"] == {"round": round_, "client_sample_rate": 0.2}
+        assert info["cost"]["rounds"] == round_
+    np.testing.assert_array_equal(seen["fidelities"][:3], np.array([0, 0.5, 1], np.float32))
+
+
+def test_a_copy_made_in_mid_episode_goes_on_alike() -> None:
+    env = _make(noise="fresh")
+    env.reset(seed=1)
+    action = np.zeros(15, np.float32)
+    env.step(action)
+    for again in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert again.step(action)[4]["score"] == copy.deepcopy(env).step(action)[4]["score"]
+
+
+def test_the_truth_of_one_task_is_where_its_optimum_was_searched() -> None:
+    env = _make(instances=11)
+    truth = fedhpo_gym.truth(ID, instances=11)
+    generator = open_generator("Joint")
+    task = generator.draw([11], frozen=True)
+    best = score_of(truth.values[:, 0], task.entropy).max()
+    assert best >= task.best[0]
+    env.reset(seed=0)
+    info = env.step(env.search_space.encode(truth.query(truth.optimum)[0]))[4]
+    assert info["normalised_regret"] == pytest.approx(0.0, abs=1e-6)
+    with pytest.raises(InvalidArgumentError, match="must be one task"):
+        fedhpo_gym.truth(ID)
+
+
+def test_agents_learn_from_other_generated_tasks() -> None:
+    env = _make()
+    first = env.source_tasks
+    assert len(first) == 25
+    env.reset(seed=5)
+    for one, two in zip(first, env.source_tasks, strict=True):
+        np.testing.assert_array_equal(one.scores, two.scores)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"instances": -1}, "`instances` must be integers from 0 to 4294967295"),
+        ({"instances": []}, "at least one"),
+        ({"noise": "white"}, "frozen"),
+        ({"trials": 0}, "from 1 to 1000"),
+        ({"fidelity": {"round": 9}}, "must be one of"),
+    ],
+)
+def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises((InvalidArgumentError, UnknownNameError), match=words):
+        _make(**arguments)
+
+
+@pytest.mark.parametrize("change", ["weights", "card"])
+def test_a_damaged_generator_is_refused(tmp_path: Path, change: str) -> None:
+    for path in EMBEDDED.glob("FedHPO-Generated-LR.*"):
+        shutil.copy(path, tmp_path)
+    card = tmp_path / "FedHPO-Generated-LR.generator.json"
+    if change == "card":
+        content = json.loads(card.read_text())
+        content["rounds"] = [1, 2, 3, 5]
+        card.write_text(json.dumps(content))
+    else:
+        (arrays,) = tmp_path.glob("*.npz")
+        content = bytearray(arrays.read_bytes())
+        content[len(content) // 2] ^= 1
+        arrays.write_bytes(content)
+    with pytest.raises(DamagedDataError, match="fedhpo-gym generator LR"):
+        TaskGenerator(card)

@@ -1,0 +1,123 @@
+"""Profet's model: networks by hand, and what a fitted one keeps when it is saved."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.profet import Family, ProfetModel, forrester, forrester_parameters, forrester_values
+from fedhpo_gym.profet.model import Network, lowest
+
+GRID = np.linspace(0.0, 1.0, 201)[:, None]
+
+
+@pytest.fixture(scope="module")
+def family() -> Family:
+    made = forrester(4, points=20)
+    squashed = 1.0 / (1.0 + np.exp(-made.values))
+    return replace(made, values=squashed, costs=np.exp(made.values), link="logit")
+
+
+@pytest.fixture(scope="module")
+def model(family: Family) -> ProfetModel:
+    pytest.importorskip("gpytorch")
+    return ProfetModel.fit(
+        family, samples=3, feature_steps=30, burn_in=300, keep_every=10, widths=(8, 8)
+    )
+
+
+def test_a_network_by_hand() -> None:
+    network = Network(
+        weights=(np.array([[2.0], [1.0]]), np.array([[3.0]])),
+        biases=(np.array([0.5]), np.array([-1.0])),
+        deviation=0.0,
+        centre=np.array([1.0, 0.0, 10.0]),
+        scale=np.array([2.0, 1.0, 5.0]),
+        link="log",
+    )
+    hidden = 3.0 * np.tanh(2.0 * (3.0 - 1.0) / 2.0 + 4.0 + 0.5) - 1.0
+    np.testing.assert_allclose(network(np.array([[3.0, 4.0]]), None), np.exp(5.0 * hidden + 10.0))
+
+
+def test_a_saved_model_makes_the_same_tasks(model: ProfetModel, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    again = ProfetModel.load(tmp_path)
+    for number in (0, 2, 7):
+        one, other = model.task(number), again.task(number)
+        np.testing.assert_array_equal(one.value(GRID), other.value(GRID))
+        np.testing.assert_array_equal(one.cost(GRID), other.cost(GRID))
+    with pytest.raises(MissingDataError, match="no model of Profet"):
+        ProfetModel.load(tmp_path / "none")
+
+
+def test_tasks_differ_and_stay_in_their_range(model: ProfetModel) -> None:
+    values = np.array([model.task(i).value(GRID) for i in range(6)])
+    assert len(np.unique(values[:, 0])) == 6
+    assert 0.0 <= values.min() < values.max() <= 1.0
+    # Networks are taken in turn, and shared by value and cost.
+    first, fourth, second = (model.task(i).networks[1].weights[0] for i in (1, 4, 2))
+    np.testing.assert_array_equal(first, fourth)
+    assert not np.array_equal(first, second)
+    assert (model.task(0).cost(GRID) > 0.0).all()
+
+
+def test_a_point_has_the_same_value_alone_and_among_others(model: ProfetModel) -> None:
+    alone = np.concatenate([model.task(3).value(point[None]) for point in GRID])
+    np.testing.assert_array_equal(model.task(3).value(GRID), alone)
+
+
+def test_damage_is_found(model: ProfetModel, tmp_path: Path) -> None:
+    model.save(tmp_path)
+    (arrays,) = tmp_path.glob("*.npz")
+    arrays.write_bytes(arrays.read_bytes()[:-9])
+    with pytest.raises(DamagedDataError, match="fit it again"):
+        ProfetModel.load(tmp_path)
+
+
+def test_noise_is_of_each_point_and_has_the_deviation_of_the_network(model: ProfetModel) -> None:
+    task = model.task(0)
+    x = np.full((4000, 1), 0.3)
+    odds = [np.log(v / (1.0 - v)) for v in (task.value(x, np.random.default_rng(0)), task.value(x))]
+    network = task.networks[0]
+    noise = (odds[0] - odds[1]) / (network.deviation * network.scale[-1])
+    assert abs(noise.mean()) < 0.1
+    assert noise.std() == pytest.approx(1.0, rel=0.05)
+    np.testing.assert_array_equal(task.value(x), task.value(x))
+
+
+def test_the_optimum_is_no_higher_than_any_grid(model: ProfetModel) -> None:
+    x, value = model.task(2).optimum()
+    assert value <= model.task(2).value(GRID).min()
+    assert model.task(2).value(x[None])[0] == value
+
+
+@pytest.mark.parametrize("centre", [[0.3, 0.7], [0.0, 1.0]])
+def test_search_finds_the_middle_and_the_corner(centre: list[float]) -> None:
+    x, value = lowest(lambda points: ((points - centre) ** 2).sum(axis=1), 2)
+    np.testing.assert_allclose(x, centre, atol=1e-5)
+    assert value < 1e-9
+
+
+def test_a_family_without_costs_has_none(family: Family) -> None:
+    pytest.importorskip("gpytorch")
+    how = {"samples": 1, "feature_steps": 1, "burn_in": 1, "widths": (2,)}
+    task = ProfetModel.fit(replace(family, costs=None), **how).task(0)
+    with pytest.raises(InvalidArgumentError, match="no costs"):
+        task.cost(GRID)
+    with pytest.raises(InvalidArgumentError, match=r"`x` must be \(n, 1\) points"):
+        task.value(GRID + 1.0)
+
+
+def test_generated_functions_are_lowest_where_held_out_ones_are() -> None:
+    pytest.importorskip("gpytorch")
+    family = forrester(9)
+    held_out = forrester_values(forrester_parameters(29)[9:], GRID[:, 0])
+    model = ProfetModel.fit(family, samples=20, feature_steps=50, burn_in=3000, keep_every=20)
+    made = np.array([model.task(i).value(GRID) for i in range(20)])
+    where = [GRID[values.argmin(axis=1), 0] for values in (held_out, made)]
+    assert ks_2samp(*where).pvalue > 0.05
+    ends = np.ptp(held_out, axis=1).min() / 2, 2 * np.ptp(held_out, axis=1).max()
+    assert ((np.ptp(made, axis=1) > ends[0]) & (np.ptp(made, axis=1) < ends[1])).all()
