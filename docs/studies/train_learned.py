@@ -53,9 +53,9 @@ WORTH_LATER = 0.05
 class Training:
     """How much is trained, and on what; `{}` of `ids` is the search space."""
 
-    ids: str = "FedHPO-B-{}-v1"
-    tasks: int = 96
-    pools: float = 1.0  # pools of meta-train, copied to so many times as many
+    ids: str = "FedHPO-Generated-{}-v1"
+    tasks: int = 1024
+    pools: float = 0.5  # pools of meta-train, copied to so many times as many
     seed: int = 0
     width: int = 48
     heads: int = 4
@@ -64,7 +64,7 @@ class Training:
     batch: int = 24
     candidates: int = 64
     histories: int = 3
-    imitation: int = 2000
+    imitation: int = 3000
     thrift: float = 1.0
     sharpness: float = 4.0
     mixture: float = 0.8
@@ -73,7 +73,7 @@ class Training:
     rollouts: int = 8
     slow_rate: float = 1e-4
     greed: float = 3.0
-    lstm_steps: int = 200_000
+    lstm_steps: int = 400_000
     lstm_envs: int = 64
 
 
