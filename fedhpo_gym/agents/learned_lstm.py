@@ -68,9 +68,7 @@ class LearnedLSTM(TrialSearch):
     Trials in flight are not seen. After `TRIALS` trials it is asked what it was not trained for.
     """
 
-    learned = "policy"
-    stored = True
-    seeded = False
+    learned, stored, seeded = "policy", True, False
     replays = False
 
     def __init__(self, problem: SearchProblem, *, policy: Given = None) -> None:

@@ -101,17 +101,13 @@ class LearnedTransformer(TransferSearch):
     only where any may be tried.
     """
 
-    learned = "policy"
-    stored = True
+    learned, stored = "policy", True
 
     def __init__(self, problem: SearchProblem, *, policy: Given = None) -> None:
         """Take a network, or the path of its card; by default the stored one of the space."""
         super().__init__(problem)
+        self._initial = 0  # trials of its own that it needs
         self.network = nets.network_for("learned-transformer", shapes, problem, policy)
-
-    @property
-    def needs(self) -> int:
-        return 0
 
     def _drawn(self, rng: np.random.Generator, actions: Array, scores: Array) -> NDArray[Any]:
         """Return candidates: the best of each source task, where any may be tried."""
