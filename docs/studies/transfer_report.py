@@ -28,7 +28,9 @@ def surveys_of(found: MethodRuns) -> tuple[list[str], NDArray[np.intp]]:
     return names.tolist(), groups
 
 
-def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, ...]]:
+def ratios(
+    found: MethodRuns, trial: int, reference: str = REFERENCE
+) -> dict[str, tuple[float, ...]]:
     """Return each method's mean regret as a share of the reference's, and how sure that is.
 
     The two numbers after it are a 95 % interval, and those that follow the shares without each
@@ -48,7 +50,7 @@ def ratios(found: MethodRuns, trial: int) -> dict[str, tuple[float, ...]]:
         np.add.at(runs, groups[own == space], 1)
         means.append(counts @ sums / np.maximum(counts @ runs, 1)[:, None])
     mean = np.mean(means, axis=0)
-    share = mean / np.maximum(mean[:, [found.methods.index(REFERENCE)]], 1e-12)
+    share = mean / np.maximum(mean[:, [found.methods.index(reference)]], 1e-12)
     without, drawn = share[1 : size + 1], share[size + 1 :]
     columns = np.array([share[0], *np.quantile(drawn, (0.025, 0.975), axis=0), *without])
     return {name: tuple(columns[:, i].tolist()) for i, name in enumerate(found.methods)}

@@ -60,6 +60,8 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "auto-fedrl": "fedhpo_gym.agents.auto_fedrl:AutoFedRL",
         "proxy": "fedhpo_gym.agents.proxy:ProxyTuning",
         "policy": "fedhpo_gym.agents.policy:PolicyAgent",
+        "learned-lstm": "fedhpo_gym.agents.learned_lstm:LearnedLSTM",
+        "learned-transformer": "fedhpo_gym.agents.learned_transformer:LearnedTransformer",
         "gp": "fedhpo_gym.agents.transfer.gaussian_process:GaussianProcessSearch",
         "rgpe": "fedhpo_gym.agents.transfer.rgpe:RankingEnsemble",
         "tst-r": "fedhpo_gym.agents.transfer.tst_r:TwoStageSearch",

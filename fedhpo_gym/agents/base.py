@@ -176,6 +176,7 @@ class Agent(ABC):
         rewards: "scalar" where a reward must be one number, "vector" where it must be many, "any"
             for agents that do not look at it, or can use both.
         learned: name of the option that brings what must be learned before; None if nothing must.
+        stored: whether that comes with the package, for some search spaces.
         seeded: whether the seed changes what it does.
         starts: whether it can begin with configurations that it is given.
         transfers: whether it learns from the source tasks of its problem.
@@ -192,6 +193,7 @@ class Agent(ABC):
     fidelity: ClassVar[str | None] = None
     rewards: ClassVar[Literal["any", "scalar", "vector"]] = "any"
     learned: ClassVar[str | None] = None
+    stored: ClassVar[bool] = False
     seeded: ClassVar[bool] = True
     starts: ClassVar[bool] = False
     transfers: ClassVar[bool] = False

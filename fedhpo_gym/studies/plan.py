@@ -143,7 +143,7 @@ def _key(env_id: str, kwargs: Mapping[str, Any], request: Request) -> str | None
 def _check_agent(agent: str, env_id: str) -> None:
     """Refuse an agent that cannot act in an environment."""
     kind = agent_class(agent)
-    if kind.learned is not None:
+    if kind.learned is not None and not kind.stored:
         raise InvalidArgumentError(
             f"`--agent` must be one that needs nothing learned, got {agent!r}; use "
             f"`fedhpo_gym.agents.make_agent` in Python, which takes a {kind.learned}."

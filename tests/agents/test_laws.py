@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import AGENTS, agent_class, read_problem
+from fedhpo_gym.agents.learned_network import Network, save_network
 from fedhpo_gym.agents.policy import Policy, save_policy
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.testing.agent import (
@@ -77,7 +79,33 @@ class WithConfigurations(Quick):
         return {"configurations": [space.decode(np.full(len(space), u)) for u in (0.5, -0.5)]}
 
 
-LEARNED: dict[str, type[AgentConformance]] = {"policy": WithPolicy, "proxy": WithConfigurations}
+class WithNetwork(AgentConformance):
+    """Gives a learned agent a network of random weights."""
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+
+    def options(self, env: gym.Env[Any, Any]) -> dict[str, Any]:
+        space, kind = (
+            read_problem(env, 0).search_space,
+            sys.modules[agent_class(self.name).__module__],
+        )
+        features = space.features(np.zeros((1, len(space)))).shape[1]
+        sizes = {"features": features, "width": 8, "dimensions": len(space), "units": 8}
+        sizes |= {"heads": 2, "layers": 1}
+        shapes, rng = kind.shapes(sizes), np.random.default_rng(0)
+        arrays = {name: rng.normal(size=one).astype(np.float32) for name, one in shapes.items()}
+        network = Network(self.name, space, sizes, arrays, "")
+        return {"policy": str(save_network(network, self.folder, self.name))}
+
+
+LEARNED: dict[str, type[AgentConformance]] = {
+    "policy": WithPolicy,
+    "proxy": WithConfigurations,
+    "learned-lstm": WithNetwork,
+    "learned-transformer": WithNetwork,
+}
 """What to give to agents that need something learned."""
 
 

@@ -1,0 +1,140 @@
+"""Networks that learned to tune, as plain arrays; numpy runs them, and loading one runs no code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.base import SearchProblem
+from fedhpo_gym.core.archive import reading_card, write_archive
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.space import SearchSpace
+
+FORMAT: Final = 1
+STORED: Final = Path(__file__).parent / "data"
+"""Networks that travel with the package, as <agent>-<search space>.json."""
+TRIALS: Final = 25
+"""Trials of the episodes that networks are trained on: shares of a budget are of these."""
+LARGEST: Final = 1024
+"""Largest size of a part of a network."""
+PRICE_WIDTH: Final = 32
+
+Floats = NDArray[np.float32]
+Sizes = Mapping[str, int]
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network for one search space.
+
+    Attributes:
+        agent: name of the agent that runs it.
+        space: what it tunes.
+        sizes: of its parts, by which the shapes of its arrays are known.
+        arrays: its weights, float32, named and laid out as torch does.
+        made_by: command that trains it again, for the message about a damaged file.
+        origin: what it was trained on and how, as JSON data.
+    """
+
+    agent: str
+    space: SearchSpace
+    sizes: Sizes
+    arrays: Mapping[str, Floats]
+    made_by: str
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def linear(self, name: str, rows: Floats) -> Floats:
+        """Return a layer's (..., outputs) of (..., inputs)."""
+        bias = self.arrays.get(f"{name}.bias", np.float32(0.0))
+        return np.asarray(rows @ self.arrays[f"{name}.weight"].T + bias, np.float32)
+
+    def perceptron(self, name: str, rows: Floats) -> Floats:
+        """Return what two layers make of (..., inputs), x / (1 + exp(-x)) between them."""
+        hidden = self.linear(f"{name}.0", rows)
+        return self.linear(f"{name}.2", hidden * sigmoid(hidden))
+
+    def price(self, points: Floats) -> Floats:
+        """Return (...,) costs of (..., F) points, as shares of a random one's."""
+        return np.asarray(np.exp(self.perceptron("price", points)[..., 0]))
+
+
+Given: TypeAlias = Network | Path | str | None
+"""What an agent takes: a network, the path of its card, or nothing where one is stored."""
+
+
+def sigmoid(values: Floats) -> Floats:
+    """Return 1 / (1 + exp(-x)) of any x."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float32)
+
+
+def linear_shapes(name: str, inputs: int, outputs: int) -> Shapes:
+    """Return the shapes of the arrays of a layer."""
+    return {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+
+
+def perceptron_shapes(name: str, first: int, hidden: int, last: int) -> Shapes:
+    """Return the shapes of the arrays of two layers."""
+    return linear_shapes(f"{name}.0", first, hidden) | linear_shapes(f"{name}.2", hidden, last)
+
+
+def save_network(network: Network, folder: Path | str, stem: str) -> Path:
+    """Write a network as `<stem>.json` and the arrays it names; return the path of the former."""
+    card = {"format": FORMAT, "search_space": network.space.to_dict()}
+    card |= {name: getattr(network, name) for name in ("agent", "sizes", "made_by", "origin")}
+    return write_archive(Path(folder), stem, card, network.arrays)
+
+
+def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]) -> Network:
+    """Read what `save_network` wrote for an agent; a missing or a damaged file is an error."""
+    if not os.path.isfile(card):  # noqa: PTH113 - false for names that no file can have
+        raise MissingDataError(
+            f"there is no network at {shown(str(card))}; leave `policy` out for the stored ones"
+        )
+    with reading_card(Path(card), "network", FORMAT, "train it again") as (content, stored):
+        if content["agent"] != agent:
+            raise ValueError(f"it is one of {shown(content['agent'])}, and not of {agent}")
+        space, command = SearchSpace.from_dict(content["search_space"]), str(content["made_by"])
+        sizes = {str(name): int(size) for name, size in content["sizes"].items()}
+        if not all(1 <= size <= LARGEST for size in sizes.values()):
+            raise ValueError(f"`sizes` must be from 1 to {LARGEST}, got {sizes}")
+        features = space.features(np.zeros((1, len(space)), np.float32)).shape[1]
+        sizes |= {"features": features, "dimensions": len(space)}
+        wanted, origin, sha256 = shapes(sizes), content["origin"], content["sha256"]
+    arrays = stored.read(sha256, command, wanted)
+    if not all(one.dtype == np.float32 and np.isfinite(one).all() for one in arrays.values()):
+        rule = "must hold finite float32 numbers"
+        raise DamagedDataError(f"{stored.path} {rule}; delete it and run `{command}`")
+    return Network(agent, space, sizes, arrays, command, origin)
+
+
+def network_for(
+    agent: str, shapes: Callable[[Sizes], Shapes], problem: SearchProblem, policy: Given
+) -> Network:
+    """Return the network that was given, or the stored one, of a problem's search space."""
+    if policy is not None:
+        given = policy if isinstance(policy, Network) else load_network(policy, agent, shapes)
+        if (given.agent, given.space) == (agent, problem.search_space):
+            return given
+        raise InvalidArgumentError(
+            f"`policy` must be a network of {agent!r} for the search space of the environment, "
+            f"{list(problem.search_space.names)}, got one of {given.agent!r} for "
+            f"{list(given.space.names)}; use it in the environments that it was trained for."
+        )
+    cards = sorted(STORED.glob(f"{agent}-*.json"))
+    for known in (load_network(card, agent, shapes) for card in cards):
+        if known.space == problem.search_space:
+            return known
+    spaces = [card.stem.removeprefix(f"{agent}-") for card in cards]
+    raise InvalidArgumentError(
+        f"`policy` must be the path of a network for {list(problem.search_space.names)}, got None, "
+        f"and stored are those for the search spaces {spaces} of FedHPO-B; train one with "
+        "docs/studies/train_learned.py."
+    )
