@@ -73,7 +73,7 @@ class Training:
     rollouts: int = 8
     slow_rate: float = 1e-4
     greed: float = 3.0
-    lstm_steps: int = 400_000
+    lstm_steps: int = 800_000
     lstm_envs: int = 64
 
 
@@ -468,7 +468,8 @@ def train_lstm(
         ("action", policy.action_net),
     ):
         taken |= {f"{ours}.{name}": one for name, one in theirs.named_parameters()}
-    return {**price, **plain(taken)}
+    deviation = policy.log_std.exp()
+    return {**price, **plain({**taken, "deviation": deviation})}
 
 
 def plain(arrays: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:

@@ -9,6 +9,7 @@ from fedhpo_gym.agents import learned_network as nets
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.learned_network import Floats, Given, Network, Shapes, Sizes
 from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.seeding import stream
 
 SEEN = 5
 """What a policy sees of a trial besides its point."""
@@ -24,6 +25,7 @@ def shapes(sizes: Sizes) -> Shapes:
         "lstm.bias_hh_l0": (4 * units,),
         **nets.linear_shapes("hidden", units, width),
         **nets.linear_shapes("action", width, sizes["dimensions"]),
+        "deviation": (sizes["dimensions"],),
         **nets.perceptron_shapes("price", sizes["features"], nets.PRICE_WIDTH, 1),
     }
 
@@ -47,7 +49,7 @@ def inputs(points: Floats, scores: Floats, prices: Floats) -> Floats:
 
 
 def act(network: Network, rows: Floats) -> Floats:
-    """Return the (..., d) action after (..., n, F + `SEEN`) inputs, equal alone and in a batch."""
+    """Return the (..., d) mean action after (..., n, F + `SEEN`) inputs, equal in any batch."""
     units = network.sizes["units"]
     state = cell = np.zeros((*rows.shape[:-2], 1, units), np.float32)
     ins, outs = (network.arrays[f"lstm.weight_{part}_l0"].T for part in ("ih", "hh"))
@@ -59,16 +61,16 @@ def act(network: Network, rows: Floats) -> Floats:
         cell = nets.sigmoid(forget) * cell + nets.sigmoid(enter) * np.tanh(new)
         state = nets.sigmoid(leave) * np.tanh(cell)
     hidden = np.tanh(network.linear("hidden", state))
-    return np.clip(network.linear("action", hidden)[..., 0, :], -1.0, 1.0)
+    return network.linear("action", hidden)[..., 0, :]
 
 
 class LearnedLSTM(TrialSearch):
-    """The most likely action of a recurrent policy, trained by recurrent PPO over simulated time.
+    """Draws from a recurrent policy, which was trained by recurrent PPO over simulated time.
 
     Trials in flight are not seen. After `TRIALS` trials it is asked what it was not trained for.
     """
 
-    learned, stored, seeded = "policy", True, False
+    learned, stored = "policy", True
     replays = False
 
     def __init__(self, problem: SearchProblem, *, policy: Given = None) -> None:
@@ -80,4 +82,6 @@ class LearnedLSTM(TrialSearch):
         actions, scores = self.told()
         points = self.problem.search_space.features(actions).astype(np.float32)
         seen = inputs(points, scores[:, 0].astype(np.float32), self.network.price(points))
-        return act(self.network, seen)
+        mean, spread = act(self.network, seen), self.network.arrays["deviation"]
+        drawn = stream(self.seed, "learned-lstm", number).standard_normal(mean.shape)
+        return np.clip(mean + spread * drawn, -1.0, 1.0).astype(np.float32)

@@ -105,8 +105,22 @@ def test_numpy_acts_as_torch_does(training: Any) -> None:
         state = lstm(torch.from_numpy(rows)[:, None])[0][-1, 0]
         hidden = torch.tanh(arrays["hidden.weight"] @ state + arrays["hidden.bias"])
         raw = arrays["action.weight"] @ hidden + arrays["action.bias"]
-    expected = raw.clamp(-1.0, 1.0).numpy()
+    expected = raw.numpy()
     np.testing.assert_allclose(learned_lstm.act(network, rows), expected, atol=1e-5)
+
+
+def test_a_recurrent_policy_draws_around_what_it_prefers() -> None:
+    network = made("learned-lstm")
+    network.arrays["deviation"][:] = [0.0, 0.1, 0.3]
+    asked = np.array([agent("learned-lstm", replace(PROBLEM, seed=seed), policy=network).ask({})
+                      for seed in range(300)])  # fmt: skip
+    empty = learned_lstm.inputs(*(one[:0] for one in trials(1)), np.zeros(0, np.float32))
+    mean = learned_lstm.act(network, empty)
+    assert (asked[:, 0] == np.clip(mean[0], -1.0, 1.0)).all()
+    inside = np.abs(mean[1:]) + 1.0 < 2.0 - 3 * network.arrays["deviation"][1:]
+    found = asked[:, 1:].std(axis=0) / network.arrays["deviation"][1:]
+    np.testing.assert_allclose(found[inside], 1.0, atol=0.15)
+    assert len(np.unique(asked[:, 1])) > 1
 
 
 def test_the_recurrent_state_of_an_episode_is_the_same_alone_and_in_a_batch() -> None:
