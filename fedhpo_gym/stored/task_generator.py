@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, require_known
-from fedhpo_gym.core.seeding import streams
+from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import File, find
 from fedhpo_gym.stored.meta_data import COSTS, LOSS, score_of
@@ -48,6 +48,12 @@ DIVERGED: Final = 1e-30
 NOISE_FROM, NOISE_STEP, NOISE_KNOTS = -3.0, 0.5, 13
 """Scores at which the deviation of noise is known."""
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+SEARCH: Final = (2, 12)
+"""Rounds of the search that goes on from the best elite, and steps of each."""
+MOST: Final = 1024
+"""Factors of noise, and elites of a network, at most."""
+FACTS: Final = 20.0
+"""Bound of what is known of a federation: logarithms of counts, and shares."""
 TASKS: Final = 2**32
 """Tasks are numbered below this."""
 STREAM: Final = "generated_task"
@@ -99,10 +105,17 @@ class TaskGenerator:
             self.rounds: tuple[int, ...] = tuple(content["rounds"])
             self.rates: tuple[float, ...] = tuple(content["client_sample_rates"])
             self.objectives: tuple[str, ...] = tuple(content["measured"])
-            sha256 = content["sha256"]
+            self.name, sha256 = str(content["name"]), content["sha256"]
+            rising = all(list(own) == sorted({*own}) for own in (self.rounds, self.rates))
+            whole = all(type(one) is int and one >= 1 for one in self.rounds)
+            shares = all(type(one) is float and 0.0 < one <= 1.0 for one in self.rates)
+            known = self.objectives[-len(COSTS) :] == COSTS and LOSS in self.objectives
+            if not (self.rounds and self.rates and rising and whole and shares and known):
+                raise ValueError("rounds, client sample rates or what is measured are wrong")
+            facts = len(content["features"])
         self.arrays = arrays.read(sha256, repair, growth=MODEL_GROWTH)
         try:
-            self._prepare()
+            self._prepare(facts)
         except (LookupError, ValueError, TypeError) as error:
             raise DamagedDataError(
                 f"{arrays.path} does not hold the networks its card describes ({error}); delete it "
@@ -114,7 +127,7 @@ class TaskGenerator:
         """Digest of all that decides a number."""
         return f"generator-sha256:{self.card['card_sha256']}"
 
-    def _prepare(self) -> None:
+    def _prepare(self, facts: int) -> None:
         arrays = self.arrays
         if not all(a.dtype.kind == "f" and np.isfinite(a).all() for a in arrays.values()):
             raise ValueError("an array is not of finite numbers")
@@ -142,7 +155,7 @@ class TaskGenerator:
             "noise_scale": (measured, NOISE_KNOTS),
             "elites": (networks, self._elites.shape[1], len(self.space)),
             "entropy": (tasks,),
-            "facts": (tasks, self._facts.shape[1]),
+            "facts": (tasks, facts),
         }
         ends = [inputs, *(one.shape[2] for one in self._weights)]
         for i in layers:
@@ -151,8 +164,19 @@ class TaskGenerator:
         shapes = {name: arrays[name].shape for name in expected}
         if shapes != expected or ends[-1] != outputs or max(ends) > MAX_WIDTH:
             raise ValueError(f"shapes are {shapes}")
-        if inputs != self.asked(self._elites[0]).shape[1] or not (self._tables > 0).all():
-            raise ValueError("networks read other features, or a quantile is infinite")
+        bounds = (
+            (self._tables, 0.0, 1.0),
+            (self._elites, -1.0, 1.0),
+            (self._entropy, 1e-6, FACTS),
+            (self._facts, -FACTS, FACTS),
+        )
+        if not all(
+            one.size and low <= one.min() and one.max() <= high for one, low, high in bounds
+        ):
+            raise ValueError("quantiles, elites, entropies or facts are out of their range")
+        most = self._noise.shape[1], self._elites.shape[1]
+        if inputs != self.asked(self._elites[0]).shape[1] or max(most) > MOST:
+            raise ValueError(f"networks read other features, or more than {MOST} are of a kind")
         rounds = np.arange(len(self.rounds))
         self._columns = np.array(
             [
@@ -169,8 +193,12 @@ class TaskGenerator:
         )
         self._loss = self.objectives.index(LOSS)
         flat = self._elites.reshape(-1, len(self.space))
-        self._asked_elites = self.asked(flat).reshape(*self._elites.shape[:2], -1)
-        known = self._first(self._asked_elites)
+        known = self._first(self.asked(flat).reshape(*self._elites.shape[:2], -1))
+        rng = stream(0, "generated_steps")
+        size = (*SEARCH, len(self.space))
+        moves = rng.random(size) < np.maximum(0.25, 1.0 / size[-1])
+        width = 0.3 * 0.5 ** np.arange(SEARCH[0])[:, None, None]
+        self._steps = np.where(moves, width * rng.uniform(-2.0, 2.0, size), 0.0)
         self._known = np.stack([one @ w for one, w in zip(known, self._weights[0], strict=True)])
 
     def asked(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -181,12 +209,8 @@ class TaskGenerator:
         """Return the position of a fidelity."""
         return self.rates.index(rate) * len(self.rounds) + self.rounds.index(round_)
 
-    def draw(self, numbers: Sequence[int], *, frozen: bool = False) -> GeneratedTasks:
-        """Return the tasks of some numbers, and search each for its optimum.
-
-        With `frozen`, the noise that configurations always have is part of a task, and of what is
-        best in it.
-        """
+    def draw(self, numbers: Sequence[int]) -> GeneratedTasks:
+        """Return the tasks of some numbers, and search each for its optimum without noise."""
         tasks, width = self._places.shape
         drawn = [
             (
@@ -222,27 +246,31 @@ class TaskGenerator:
             np.zeros(len(network)),
             np.zeros((len(network), len(self.space)), np.float32),
         )
-        self._search(found, frozen)
+        self._search(found)
         return found
 
-    def _search(self, tasks: GeneratedTasks, frozen: bool) -> None:
-        """Write the best of the elites of each task's network."""
+    def _search(self, tasks: GeneratedTasks) -> None:
+        """Write the best of the elites of each task's network, after some steps from it."""
         cell = self.cell(self.rounds[-1], self.rates[-1])
         columns = self._columns[cell, self._loss : -len(COSTS) : len(self.objectives) - len(COSTS)]
         for network, rows in _groups(tasks.network):
             sums = self._known[network] + tasks.offset[rows, None]
-            curves = self._onwards(sums, network, columns)
-            if frozen:
-                number = tasks.number[rows].repeat(sums.shape[1])
-                own = np.tile(self._asked_elites[network], (len(rows), 1))
-                noise = self.frozen_noise(number, own)
-                flat = curves.reshape(len(noise), -1, 1)
-                curves = self._moved(flat, columns, noise, self._loss).reshape(curves.shape)
-            scores = curves.min(axis=2)
+            scores = self._onwards(sums, network, columns).min(axis=2)
             best = scores.argmin(axis=1)
             losses = _values(tasks.bounded[rows, self._loss], scores.min(axis=1))
             tasks.best[rows] = score_of(losses, tasks.entropy[rows])
             tasks.best_action[rows] = self._elites[network, best]
+        count = len(self._steps[0])
+        each = tasks.at(np.arange(len(tasks)).repeat(count))
+        for steps in self._steps:
+            moved = np.clip(tasks.best_action[:, None] + steps, -1.0, 1.0).astype(np.float32)
+            flat = moved.reshape(-1, len(self.space))
+            losses = self.evaluate(each, self.asked(flat), np.full(len(flat), cell))[1]
+            scores = score_of(losses, each.entropy).reshape(-1, count)
+            best, rows = scores.argmax(axis=1), np.arange(len(tasks))
+            better = scores[rows, best] > tasks.best
+            tasks.best[better] = scores[rows, best][better]
+            tasks.best_action[better] = moved[rows, best][better]
 
     def evaluate(
         self,
@@ -279,13 +307,11 @@ class TaskGenerator:
         values[:, -costs:] *= share[:, None]
         return values, _values(tasks.bounded[:, self._loss], true)
 
-    def _moved(
-        self, curve: Exact, columns: NDArray[np.intp], noise: Exact, first: int = 0
-    ) -> Exact:
-        """Return (n, rounds, measured) scores of another seed; `first` is measured first."""
+    def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
+        """Return (n, rounds, measured) scores of another seed."""
         place = np.clip((curve - NOISE_FROM) / NOISE_STEP, 0.0, NOISE_KNOTS - 1.0)
         left = np.minimum(place.astype(np.intp), NOISE_KNOTS - 2)
-        measured = np.arange(first, first + curve.shape[2])
+        measured = np.arange(curve.shape[2])
         low, high = self._scale[measured, left], self._scale[measured, left + 1]
         moved = np.zeros((len(curve), len(columns)))
         for factor in range(noise.shape[1]):

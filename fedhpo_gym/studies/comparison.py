@@ -215,7 +215,8 @@ def _fidelities(plans: Sequence[Plan]) -> dict[str, list[str]]:
     for plan in plans:
         kind = kind_of_id(plan.id)
         if kind != "round":
-            known = () if kind in MANY_TASKS else get_task(plan.id).fidelity_space.names
+            many = ("round",) if plan.kwargs.get("choose_fidelity") else ()
+            known = many if kind in MANY_TASKS else get_task(plan.id).fidelity_space.names
             free = {*known} - {*plan.kwargs.get("fidelity", ())}
             found.setdefault(CHOSEN if free else FIXED, {})[plan.agent] = None
     return {words: [*agents] for words, agents in found.items()}

@@ -36,7 +36,7 @@ from fedhpo_gym.records.files import (
 )
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord
 from fedhpo_gym.studies.environments import make_environment, spec_of
-from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.plan import Plan, problem_words
 from fedhpo_gym.studies.tracking import tracked
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
@@ -76,7 +76,7 @@ def do_run(
             return False
         follow = stack.enter_context(tracked(track, folder, path.stem, header))
         growth.add(header)
-        own_seed = agent_seed(plan.id, plan.seed)
+        own_seed = agent_seed(problem_words(plan.id, plan.kwargs), plan.seed)
         agent = make_agent(plan.agent, env, own_seed, shared_start=plan.shared_start)
         steps = []
         if plan.workers > 1:
@@ -99,9 +99,9 @@ def do_run(
     return True
 
 
-def agent_seed(env_id: str, seed: int) -> int:
+def agent_seed(problem: str, seed: int) -> int:
     """Return the seed of an agent in a run, another on every problem: luck counts once."""
-    return int(stream(seed, "agent", crc32(env_id.encode("utf-8"))).integers(2**31))
+    return int(stream(seed, "agent", crc32(problem.encode("utf-8"))).integers(2**31))
 
 
 def _is_done(path: Path, warn: Callable[[str], None]) -> bool:

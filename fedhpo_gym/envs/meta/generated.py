@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,14 +20,7 @@ from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored.meta_data import score_of
-from fedhpo_gym.stored.task_generator import (
-    STREAM,
-    TASKS,
-    GeneratedTasks,
-    TaskGenerator,
-    heavy,
-    open_generator,
-)
+from fedhpo_gym.stored.task_generator import STREAM, TASKS, TaskGenerator, heavy, open_generator
 
 MOST_TRIALS: Final = 1000
 SOURCES, SOURCE_TRIALS = 25, 200
@@ -50,9 +43,8 @@ class GeneratedArguments:
         choose_fidelity: let trials choose those that `fidelity` does not fix: coordinates after
             those of the configuration.
         noise: what the random seed of a training changes: "frozen", always the same for a
-            configuration and so a part of the task, as where numbers are stored; "fresh", another
-            at every trial, where rewards and regret are of the true score of what is told to be
-            best; or "none".
+            configuration of a task, as where numbers are stored; "fresh", another at every trial;
+            or "none". Rewards and regret are of the true score of what is told to be best.
         objectives: names of the objectives of vector rewards, of those that are known.
         vector_reward: let the reward be the scores of all objectives.
     """
@@ -116,56 +108,60 @@ class GeneratedSetup(MetaSetup):
         return GeneratedProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:
-        return {
-            "task": f"{self.data.card['name']} {self.instances[task]}",
-            **super().describe(task),
-        }
+        return {"task": f"{self.data.name} {self.instances[task]}", **super().describe(task)}
 
     def candidates(self, task: int) -> None:
         """Any configuration may be taken."""
 
-    def draw(self, numbers: Sequence[int]) -> GeneratedTasks:
-        """Return the tasks of some numbers."""
-        return self.data.draw(numbers, frozen=self.arguments.noise == "frozen")
-
     def predicted(self, actions: NDArray[np.float32]) -> Numbers:
-        tasks = self.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
+        tasks = self.data.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
         cells = np.full(len(actions), self.data.cell(*self.fidelity.values()))
-        features, noise = self.data.asked(actions), None
-        if self.arguments.noise == "frozen":
-            noise = self.data.frozen_noise(tasks.number, features)
-        return self.data.evaluate(tasks, features, cells, noise)[0][:, self.columns]
+        features = self.data.asked(actions[:, : len(self.data.space)])
+        return self.data.evaluate(tasks, features, cells)[0][:, self.columns]
 
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
         size = CANDIDATES, len(self.data.space)
         drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
-        network = self.draw([self.instances[0]]).network[0]
-        actions = np.concatenate([self.data.arrays["elites"][network], drawn])
+        own = self.data.draw([self.instances[0]])
+        actions = np.concatenate(
+            [own.best_action, self.data.arrays["elites"][own.network[0]], drawn]
+        )
         return actions, self.predicted(actions)
 
     def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
-        """Return tasks of the same generator, by numbers and trials that are always the same."""
-        del own
-        return _source_tasks(self.data)
+        """Return other tasks of the generator, by numbers and trials that are always the same.
+
+        Their trials have no noise, and the highest of fidelities that actions choose.
+        """
+        known = {self.instances[i] for i in own} if len(own) < TASKS else set()
+        free = np.ones((SOURCE_TRIALS, len(self.fidelity_space)), np.float32)
+        return tuple(
+            one._replace(actions=np.hstack([one.actions, free]))
+            for number, one in _source_tasks(self.data).items()
+            if number not in known
+        )[:SOURCES]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what opens it again: its arguments, not its data."""
         return open_generated_setup, (self.arguments,)
 
 
-def _source_tasks(data: TaskGenerator) -> tuple[SourceTask, ...]:
+@lru_cache(maxsize=4)
+def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
+    """Return more tasks than agents may learn from, by number: some may be their own."""
     rng = named_stream("generated_sources", 0)
-    numbers = rng.integers(TASKS, size=SOURCES).tolist()
+    numbers = rng.integers(TASKS, size=2 * SOURCES).tolist()
     tasks = data.draw(numbers)
     drawn = rng.uniform(-1, 1, (SOURCE_TRIALS, len(data.space))).astype(np.float32)
     features = data.asked(drawn)
     last = np.full(SOURCE_TRIALS, data.cell(data.rounds[-1], data.rates[-1]))
-    found = []
+    found = {}
     for i, number in enumerate(numbers):
         _, losses = data.evaluate(tasks.at(np.full(SOURCE_TRIALS, i)), features, last)
         scores = score_of(losses, tasks.entropy[i])
-        found.append(SourceTask(f"{data.card['name']} {number}", drawn, scores, tasks.facts[i]))
-    return tuple(found)
+        name = f"{data.name} {number}"
+        found[number] = SourceTask(name, drawn, scores, tasks.facts[i])
+    return found
 
 
 class GeneratedProcess(MetaProcess):
@@ -175,7 +171,7 @@ class GeneratedProcess(MetaProcess):
         super().__init__(setup, layout, frame)
         self.setup = setup
         number = len(frame)
-        self._tasks = setup.draw([0]).at(np.zeros(number, np.intp))
+        self._tasks = setup.data.draw([0]).at(np.zeros(number, np.intp))
         self._cells = np.full(number, setup.data.cell(*setup.fidelity.values()))
         self._noisy = setup.arguments.noise == "fresh"
         factors = setup.data.arrays["noise"].shape[1] if self._noisy else 0
@@ -187,7 +183,7 @@ class GeneratedProcess(MetaProcess):
         return EpisodeDraws(len(self._frame), count, start, noisy=self._noisy)
 
     def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
-        fresh = self.setup.draw([self.setup.instances[i] for i in tasks.tolist()])
+        fresh = self.setup.data.draw([self.setup.instances[i] for i in tasks.tolist()])
         self._tasks.replace(where, fresh)
         self.entropy[where], self.high[where] = fresh.entropy, fresh.best
         if keys is not None:
@@ -208,8 +204,7 @@ class GeneratedProcess(MetaProcess):
         elif setup.arguments.noise == "frozen":
             noise = data.frozen_noise(self._tasks.number, features)
         self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
-        true = score_of(losses, self.entropy) if self._noisy else self.scores_of(self.values)
-        return true, features.astype(np.float32)
+        return score_of(losses, self.entropy), features.astype(np.float32)
 
     def _chosen(self, coordinates: NDArray[np.float32]) -> NDArray[np.intp]:
         """Return the (N,) fidelities that actions choose, and show them."""

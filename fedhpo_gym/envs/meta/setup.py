@@ -18,7 +18,7 @@ from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.meta_data import MetaData
-from fedhpo_gym.stored.task_generator import TaskGenerator
+from fedhpo_gym.stored.task_generator import FACTS, TaskGenerator
 
 if TYPE_CHECKING:
     from fedhpo_gym.envs.meta.process import MetaProcess
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
 TRIALS: Final = 50
 FIDELITIES: Final = ("round", "client_sample_rate")
-FACTS: Final = 20.0
-"""Bound of what is known of a federation: logarithms of counts, and shares."""
 
 Numbers = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import fedhpo_gym
-from fedhpo_gym.core.archive import EMBEDDED
+from fedhpo_gym.core.archive import EMBEDDED, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.stored.meta_data import COSTS, open_meta_data, score_of
@@ -166,19 +166,19 @@ def test_frozen_noise_has_the_moments_of_a_normal_distribution_with_heavy_tails(
 
 @pytest.mark.parametrize("noise", ["frozen", "fresh"])
 def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise: str) -> None:
-    """Fresh noise deceives, and frozen noise is part of the task."""
+    """Noise deceives: what is told to be best need not be."""
     env, exact = _make(noise=noise, trials=30), _make(noise="none", trials=30)
     env.action_space.seed(0)
     env.reset(seed=3)
     exact.reset(seed=3)
     total, told, true = 0.0, -1.0, 0.0
-    high = env.setup.draw([env.describe()["instance"]]).best[0]
+    high = env.setup.data.draw([env.describe()["instance"]]).best[0]
     for _ in range(30):
         action = env.action_space.sample()
         _, reward, _, _, info = env.step(action)
         score = exact.step(action)[4]["score"]
         if info["score"] > told:
-            told, true = info["score"], info["score"] if noise == "frozen" else score
+            told, true = info["score"], score
         total += reward
         assert info["normalised_regret"] == pytest.approx(1.0 - min(true / high, 1.0), abs=1e-12)
         assert total == pytest.approx(1.0 - info["normalised_regret"], abs=1e-12)
@@ -200,8 +200,8 @@ def test_an_optimum_by_search_is_hardly_ever_missed(space: str) -> None:
     own = generator.evaluate(tasks, generator.asked(tasks.best_action), cells)[1]
     np.testing.assert_array_equal(score_of(own, tasks.entropy), tasks.best)
     missed = np.maximum(1.0 - tasks.best / highest, 0.0)
-    assert missed.mean() < 0.01
-    assert missed.max() < 0.1
+    assert missed.mean() < 0.02
+    assert missed.max() < 0.15
 
 
 def test_a_configuration_has_one_answer() -> None:
@@ -253,10 +253,10 @@ def test_a_copy_made_in_mid_episode_goes_on_alike() -> None:
 
 
 def test_the_truth_of_one_task_is_where_its_optimum_was_searched() -> None:
-    env = _make(instances=11)
+    env = _make(instances=11, noise="none")
     truth = fedhpo_gym.truth(ID, instances=11)
     generator = open_generator("Joint")
-    task = generator.draw([11], frozen=True)
+    task = generator.draw([11])
     best = score_of(truth.values[:, 0], task.entropy).max()
     assert best >= task.best[0]
     env.reset(seed=0)
@@ -266,7 +266,18 @@ def test_the_truth_of_one_task_is_where_its_optimum_was_searched() -> None:
         fedhpo_gym.truth(ID)
 
 
+def test_no_task_is_its_own_source() -> None:
+    first = [one.name for one in _make().source_tasks]
+    number = int(first[0].split()[-1])
+    own = [one.name for one in _make(instances=number).source_tasks]
+    assert len(own) == 25
+    assert own[:24] == first[1:]
+
+
 def test_agents_learn_from_other_generated_tasks() -> None:
+    env = _make(choose_fidelity=True)
+    assert all(one.actions.shape == (200, 17) for one in env.source_tasks)
+    assert (env.source_tasks[0].actions[:, 15:] == 1.0).all()
     env = _make()
     first = env.source_tasks
     assert len(first) == 25
@@ -288,6 +299,33 @@ def test_agents_learn_from_other_generated_tasks() -> None:
 def test_bad_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises((InvalidArgumentError, UnknownNameError), match=words):
         _make(**arguments)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": [1, 2, 4, 3]},
+        {"rounds": ["1", "2", "3", "4"]},
+        {"client_sample_rates": [0.2, 1.5]},
+        {"measured": ["time_s", "val_loss"]},
+        {"entropy": 0.0},
+        {"elites": 1.5},
+        {"bounded": 2.0},
+        {"facts": 1e30},
+    ],
+    ids=str,
+)
+def test_a_card_of_other_hands_is_checked(tmp_path: Path, change: dict[str, Any]) -> None:
+    known = open_generator("LR")
+    arrays = {name: array.copy() for name, array in known.arrays.items()}
+    own = {name: value for name, value in change.items() if name not in arrays}
+    for name in set(change) - set(own):
+        arrays[name].flat[0] = change[name]
+    left = ("arrays", "sha256", "bytes", "card_sha256")
+    card = {name: value for name, value in known.card.items() if name not in left} | own
+    path = write_archive(tmp_path, "FedHPO-Generated-LR.generator", card, arrays)
+    with pytest.raises(DamagedDataError, match="fedhpo-gym generator LR"):
+        TaskGenerator(path)
 
 
 @pytest.mark.parametrize("change", ["weights", "card"])
