@@ -1,6 +1,6 @@
 """Optimizers, in a file per family; they see what any user of an environment sees.
 
-To add one, write its class and add one line to `AGENTS`; the file is imported when the agent is
+To add one, write its class and add one line to `agents.csv`; the file is imported when the agent is
 first made, so that its libraries stay optional. What an agent needs and can do, its class says.
 One of your own needs no line: wherever a caller names an agent, `module:Class` is a name, too.
 
@@ -10,6 +10,7 @@ Population-based training (`fedhpo_gym.studies.population`) and a search around 
 
 from __future__ import annotations
 
+import csv
 import importlib
 import inspect
 import sys
@@ -24,54 +25,10 @@ from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 
-AGENTS: Mapping[str, str] = MappingProxyType(
-    {
-        "random": "fedhpo_gym.agents.black_box:RandomSearch",
-        "grid": "fedhpo_gym.agents.black_box:GridSearch",
-        "sobol": "fedhpo_gym.agents.spread:SobolSearch",
-        "latin-hypercube": "fedhpo_gym.agents.spread:LatinHypercube",
-        "de": "fedhpo_gym.agents.black_box:DifferentialEvolution",
-        "cma-es": "fedhpo_gym.agents.cma_es:CMAES",
-        "bo-gp": "fedhpo_gym.agents.optuna_gp:GaussianProcessSearch",
-        "bo-rf": "fedhpo_gym.agents.forest:ForestSearch",
-        "bo-kde": "fedhpo_gym.agents.bohb:KernelDensitySearch",
-        "optuna-tpe": "fedhpo_gym.agents.optuna_agents:OptunaTPE",
-        "tpe-md": "fedhpo_gym.agents.optuna_agents:MedianTPE",
-        "tpe-hb": "fedhpo_gym.agents.optuna_agents:HyperbandTPE",
-        "successive-halving": "fedhpo_gym.agents.multi_fidelity:SuccessiveHalving",
-        "asha": "fedhpo_gym.agents.multi_fidelity:ASHA",
-        "hyperband": "fedhpo_gym.agents.multi_fidelity:Hyperband",
-        "bohb": "fedhpo_gym.agents.bohb:BOHB",
-        "dehb": "fedhpo_gym.agents.multi_fidelity:DEHB",
-        "priorband": "fedhpo_gym.agents.bohb:PriorBand",
-        "nsga2": "fedhpo_gym.agents.optuna_agents:NSGA2",
-        "motpe": "fedhpo_gym.agents.optuna_agents:MOTPE",
-        "parego": "fedhpo_gym.agents.botorch_vector:ParEGO",
-        "qlognehvi": "fedhpo_gym.agents.botorch_vector:QLogNEHVI",
-        "schedule": "fedhpo_gym.agents.schedule:ScheduleAgent",
-        "fedtune": "fedhpo_gym.agents.fedtune:FedTune",
-        "fedex": "fedhpo_gym.agents.fedex:FedEx",
-        "fedex-personalised": "fedhpo_gym.agents.fedex_personalised:PersonalisedFedEx",
-        "fts": "fedhpo_gym.agents.fts:FTS",
-        "dp-fts-de": "fedhpo_gym.agents.fts:PrivateFTS",
-        "flora": "fedhpo_gym.agents.flora:FLoRA",
-        "fedpop": "fedhpo_gym.agents.fedpop:FedPop",
-        "fedhyper": "fedhpo_gym.agents.fedhyper:FedHyper",
-        "auto-fedrl": "fedhpo_gym.agents.auto_fedrl:AutoFedRL",
-        "proxy": "fedhpo_gym.agents.proxy:ProxyTuning",
-        "policy": "fedhpo_gym.agents.policy:PolicyAgent",
-        "gp": "fedhpo_gym.agents.transfer.gaussian_process:GaussianProcessSearch",
-        "rgpe": "fedhpo_gym.agents.transfer.rgpe:RankingEnsemble",
-        "tst-r": "fedhpo_gym.agents.transfer.tst_r:TwoStageSearch",
-        "taf-r": "fedhpo_gym.agents.transfer.taf_r:TransferAcquisition",
-        "cts": "fedhpo_gym.agents.transfer.cts:CopulaSearch",
-        "zero-shot": "fedhpo_gym.agents.transfer.zero_shot:ZeroShotSearch",
-        "bounding-box": "fedhpo_gym.agents.transfer.bounding_box:BoundingBoxSearch",
-        "ablr": "fedhpo_gym.agents.transfer.ablr:AdaptiveRegressionSearch",
-        "fsbo": "fedhpo_gym.agents.transfer.fsbo:DeepKernelSearch",
-        "pfn": "fedhpo_gym.agents.transfer.pfn:PriorFittedSearch",
-    }
-)
+with Path(__file__).with_name("agents.csv").open(encoding="utf-8", newline="") as _listed:
+    AGENTS: Mapping[str, str] = MappingProxyType(
+        {row["name"]: row["place"] for row in csv.DictReader(_listed)}
+    )
 """Name of each agent -> where it is, as `module:Class`."""
 
 

@@ -1,6 +1,6 @@
 """The command line: `fedhpo-gym list | run | report | replay | build | download | ...`.
 
-Adding a command is a file with its function, and a line in `COMMANDS`; it is imported when called.
+A command is a file with its function, and a line in `commands.csv`; it is imported when called.
 
 The exit status says what came of it:
 
@@ -18,10 +18,12 @@ An error is one line on the standard error output.
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -37,61 +39,10 @@ KEEPING = frozenset({"build", "compare", "download", "meta-data", "run"})
 """Subcommands that keep what they have finished when they are interrupted."""
 
 
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "list": ("listing:list_ids", "list the environments and what can answer them"),
-        "agents": ("listing:list_agents", "list the agents and what each can do"),
-        "show": (
-            "show:main",
-            "say what an environment asks and how healthy it is; `all` sets them side by side",
-        ),
-        "run": ("run:run", "run agents, and write one record per run"),
-        "compare": (
-            "run:compare",
-            "compare agents on a suite of problems, many runs at a time, and make the report",
-        ),
-        "report": ("report:report", "make one HTML page of run records"),
-        "regret": (
-            "report:regret",
-            "say how far recorded runs are from the best that stored numbers know",
-        ),
-        "tuning-cost": (
-            "tuning_cost:tuning_cost",
-            "say which algorithm is best once its tuning is charged, of any table of finished runs",
-        ),
-        "export": ("report:export", "write run records as studies of Optuna"),
-        "replay": ("run:replay", "run records again and demand equal numbers"),
-        "build": ("data:build", "compute the table of a problem, or a sample of it"),
-        "download": ("data:download", "fetch training data into the cache"),
-        "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),
-        "surrogate": (
-            "surrogates:main",
-            "fit a surrogate on the table or the sample of a problem, or of `all` that are stored",
-        ),
-        "meta-data": (
-            "transfer:meta_data",
-            "compute the pools of FedHPO-B, a file per search space",
-        ),
-        "generator": (
-            "transfer:generator",
-            "fit the generators of tasks on FedHPO-B, a file per search space",
-        ),
-        "transfer": (
-            "transfer:transfer",
-            "tune a federation with what the tasks of FedHPO-B taught",
-        ),
-        "health": ("health:health", "compare the health on cards with their numbers"),
-        "difficulty": ("health:difficulty", "say what random search leaves on stored problems"),
-        "check": (
-            "check:main",
-            "ask other libraries' checkers about environments, or try the engine on this processor",
-        ),
-        "federatedscope": (
-            "data:FEDERATEDSCOPE",
-            "install what FederatedScope needs, or say what is wrong with it",
-        ),
-    }
-)
+with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as _listed:
+    COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+        {row["name"]: (row["place"], row["text"]) for row in csv.DictReader(_listed)}
+    )
 """Name of each command -> the function that it is, and what it does."""
 
 
