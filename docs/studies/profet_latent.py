@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from pieces import piece
+from profet_families import svm
 
 from fedhpo_gym.building.meta_model import task_features
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.profet import svm
 from studies import table
 
 Array = NDArray[np.float64]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pieces import piece
+from profet_assessment import average_ranks, runtimes, superiority
 from profet_tasks import SCENARIOS, Array, Study, Task, family_of, functions, given
 from scipy.stats import kendalltau, ks_2samp
 
 from fedhpo_gym.analysis.stats import ecdf
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.profet import ProfetModel
-from fedhpo_gym.profet.assessment import average_ranks, runtimes, superiority
 from fedhpo_gym.profet.families import LINE, sobol_points
 from fedhpo_gym.profet.model import lowest
 from studies import table

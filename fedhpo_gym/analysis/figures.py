@@ -10,25 +10,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.analysis import plot
 from fedhpo_gym.analysis.comparison import Comparison, counted, shown_p
 from fedhpo_gym.analysis.page import Table
-from fedhpo_gym.analysis.plot import (
-    INK,
-    SIZE,
-    TALL,
-    Looks,
-    Picture,
-    corners,
-    draw,
-    draw_curves,
-    finish,
-    label,
-    log_ticks,
-    percent,
-    plain_log,
-    show_window,
-    time_unit,
-)
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.core.errors import MissingDependencyError
@@ -69,7 +53,7 @@ File: TypeAlias = str | Callable[[], bytes]
 class Figure:
     """A picture of a page, and the numbers behind it, whose name, title and note it has."""
 
-    drawn: Picture
+    drawn: plot.Picture
     numbers: Table
 
     def files(self) -> dict[str, File]:
@@ -81,9 +65,9 @@ class Figure:
         }  # fmt: skip
 
 
-def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Figure, ...]:
+def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tuple[Figure, ...]:
     """Draw ranks over time, regret over time, profiles, and critical differences."""
-    size = (SIZE[0], TALL)
+    size = (plot.SIZE[0], plot.TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
     profile = {
         agent: ecdf(np.concatenate(found.finals[agent]), THRESHOLDS) for agent in found.order
@@ -96,10 +80,10 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     def lines(values: Curves, at: Numbers, words: tuple[str, str]) -> Callable[[Any], None]:
         def fill(axes: Any) -> None:
             for place, agent in enumerate(found.order):
-                axes.step(at, values[agent], label=label(agent), **_line(looks[agent], place))
+                axes.step(at, values[agent], label=plot.label(agent), **_line(looks[agent], place))
             axes.set_xscale("log")
-            plain_log(axes.xaxis, percent if words[0] == BUDGET else "{:g}".format)
-            finish(axes, *words, below=True)
+            plot.plain_log(axes.xaxis, plot.percent if words[0] == BUDGET else "{:g}".format)
+            plot.finish(axes, *words, below=True)
 
         return fill
 
@@ -108,7 +92,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     ) -> Figure:
         rows = zip(at.tolist(), *(value.tolist() for value in values.values()), strict=True)
         numbers = Table.of_values(f"{prefix}-{name}", *words, ("at", *values), rows)
-        return Figure(draw(numbers.name, fill, size), numbers)
+        return Figure(plot.draw(numbers.name, fill, size), numbers)
 
     kinds = [("means", found.means, "on means over seeds", "problem")]
     if found.runs is not None:
@@ -166,7 +150,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: Looks) -> tuple[Fi
     )
 
 
-def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
+def regret_figure(problem: Problem, name: str, looks: plot.Looks) -> Figure:
     """Draw the mean regret of every agent on one problem, with two bootstrap bands."""
     curves, (best, most) = problem.regret(), problem.scale()
     what, axis = "validation loss above the best final value of any run here", "mean regret"
@@ -187,28 +171,28 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     ends = [times[-1] for times, _ in curves.values()]
     highest = max((float(band.all_upper.max()) for _, band in curves.values()), default=1.0)
     rim = min(most, 1.05 * highest)
-    unit, seconds = time_unit(float(max(ends, default=1.0)))
+    unit, seconds = plot.time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:
         for agent, every in columns.items():
             colour, style = looks[agent]
             shade = {"step": "post", "color": colour, "lw": 0}
-            times, mean, lower, upper, all_lower, all_upper = corners(*every)
+            times, mean, lower, upper, all_lower, all_upper = plot.corners(*every)
             at = times / seconds
             axes.fill_between(at, all_lower, all_upper, alpha=0.12, **shade)
             axes.fill_between(at, lower, upper, alpha=0.2, **shade)
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
-            axes.step(at, mean, label=label(agent), **line)
+            axes.step(at, mean, label=plot.label(agent), **line)
             for end in beyond[agent]:
                 axes.plot(end / seconds, rim, marker="^", color=colour, clip_on=False)
         # The axis turns from linear to logarithmic at the least final regret.
         finals = [float(band.mean[-1]) for _, band in curves.values() if band.mean[-1] > 0]
         threshold = max(min(finals, default=1e-3), 1e-6)
         axes.set_yscale("symlog", linthresh=threshold)
-        axes.set_yticks([0.0, *log_ticks(min(threshold, rim / 10), rim)])
-        plain_log(axes.yaxis)
+        axes.set_yticks([0.0, *plot.log_ticks(min(threshold, rim / 10), rim)])
+        plot.plain_log(axes.yaxis)
         axes.set_ylim(0, rim)
-        finish(axes, f"simulated time ({unit})", axis, below=True)
+        plot.finish(axes, f"simulated time ({unit})", axis, below=True)
 
     head = ("agent", "time_s", "mean", "lower", "upper", "all_lower", "all_upper")
     caption = (
@@ -218,7 +202,7 @@ def regret_figure(problem: Problem, name: str, looks: Looks) -> Figure:
         "The axis is linear near 0."
     )
     numbers = Table.of_values(name, title, caption, head, _rows(columns))
-    return Figure(draw(name, fill, (SIZE[0], TALL)), numbers)
+    return Figure(plot.draw(name, fill, (plot.SIZE[0], plot.TALL)), numbers)
 
 
 def _rows(columns: Mapping[str, Sequence[Numbers]]) -> list[tuple[Any, ...]]:
@@ -230,7 +214,7 @@ def _rows(columns: Mapping[str, Sequence[Numbers]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def attainment_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
+def attainment_figures(problem: Problem, name: str, looks: plot.Looks) -> list[Figure]:
     """Draw what half of each agent's runs attain in every two objectives."""
     scored = {
         agent: [one for one in of if len(one.errors)] for agent, of in problem.scored().items()
@@ -258,7 +242,7 @@ def _attainment(
     pair: tuple[int, int],
     ends: tuple[Numbers, Numbers],
     name: str,
-    looks: Looks,
+    looks: plot.Looks,
 ) -> Figure:
     surfaces = {
         agent: attained([one.presented()[:, pair] for one in of], SHARES)
@@ -280,11 +264,11 @@ def _attainment(
             # The line goes on to the reference point, beyond which nothing counts.
             points = np.array([[points[0, 0], corner[1]], *points, [corner[0], points[-1, 1]]])
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
-            axes.step(*points.T, marker="o", ms=4, label=label(agent), **line)
+            axes.step(*points.T, marker="o", ms=4, label=plot.label(agent), **line)
         margin = 0.05 * (corner - low)
         axes.set_xlim(low[0] - margin[0], corner[0])
         axes.set_ylim(low[1] - margin[1], corner[1])
-        finish(axes, first, second, below=True)
+        plot.finish(axes, first, second, below=True)
 
     rows = [
         (agent, share, *point)
@@ -302,7 +286,7 @@ def _attainment(
     own = "-".join([name, *(str(column + 1) for column in pair)])
     head = ("agent", "share of runs", first, second)
     numbers = Table.of_values(own, title, caption, head, rows)
-    return Figure(draw(own, fill, (SIZE[0], TALL)), numbers)
+    return Figure(plot.draw(own, fill, (plot.SIZE[0], plot.TALL)), numbers)
 
 
 def in_words(objective: str) -> str:
@@ -310,7 +294,7 @@ def in_words(objective: str) -> str:
     return WORDS.get(objective, objective.replace("_", " "))
 
 
-def schedule_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
+def schedule_figures(problem: Problem, name: str, looks: plot.Looks) -> list[Figure]:
     """Draw the loss of a course and its hyperparameters over its rounds, of one run an agent."""
     firsts = {agent: of[0] for agent, of in problem.runs.items()}
     courses = {agent: run.course for agent, run in firsts.items() if run.course is not None}
@@ -330,32 +314,32 @@ def schedule_figures(problem: Problem, name: str, looks: Looks) -> list[Figure]:
 
 
 def _schedule(
-    name: str, what: str, lines: Mapping[str, tuple[Numbers, Numbers]], looks: Looks
+    name: str, what: str, lines: Mapping[str, tuple[Numbers, Numbers]], looks: plot.Looks
 ) -> Figure:
     def fill(axes: Any) -> None:
         for agent, (rounds, values) in lines.items():
             colour, style = looks[agent]
             # A value rules the rounds before the point that it led to.
             at, shown = np.append(0, rounds), np.append(values[:1], values)
-            axes.step(at, shown, where="pre", color=colour, ls=style, label=label(agent))
+            axes.step(at, shown, where="pre", color=colour, ls=style, label=plot.label(agent))
         every = np.concatenate([values for _, values in lines.values()])
         if every.min() > 0 and every.max() > 20 * every.min():
             axes.set_yscale("log")
-            axes.set_yticks(log_ticks(every.min(), every.max()))
-            plain_log(axes.yaxis)
+            axes.set_yticks(plot.log_ticks(every.min(), every.max()))
+            plot.plain_log(axes.yaxis)
         if what == "val_loss":
-            show_window(axes, every)
-        finish(axes, "round", in_words(what), below=True)
+            plot.show_window(axes, every)
+        plot.finish(axes, "round", in_words(what), below=True)
 
     title, caption = (
         f"{in_words(what).capitalize()} over rounds",
         "Of the first seed of each agent.",
     )
     numbers = Table.of_values(name, title, caption, ("agent", "round", what), _rows(lines))
-    return Figure(draw(name, fill), numbers)
+    return Figure(plot.draw(name, fill), numbers)
 
 
-def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
+def incumbents_figure(problem: Problem, name: str, looks: plot.Looks) -> Figure:
     """Draw the incumbents of every agent on one problem: median, and a band between quartiles."""
     curves = problem.curves()
     columns = {a: (one.time_s, one.median, one.lower, one.upper) for a, one in curves.items()}
@@ -367,7 +351,7 @@ def incumbents_figure(problem: Problem, name: str, looks: Looks) -> Figure:
     what = "" if problem.is_course else "of the incumbent "
     title = f"Validation loss {what}over simulated time"
     numbers = Table.of_values(name, title, caption, head, _rows(columns))
-    return Figure(draw_curves(curves, name, looks), numbers)
+    return Figure(plot.draw_curves(curves, name, looks), numbers)
 
 
 def _line(look: tuple[str, Any], place: int) -> dict[str, Any]:
@@ -376,17 +360,17 @@ def _line(look: tuple[str, Any], place: int) -> dict[str, Any]:
     return {"where": "post", "color": look[0], "ls": look[1], "lw": width}
 
 
-def _regret(axes: Any, found: Comparison, looks: Looks) -> None:
+def _regret(axes: Any, found: Comparison, looks: plot.Looks) -> None:
     for place, agent in enumerate(found.order):
         band = found.regret[agent]
         line = _line(looks[agent], place)
         shade = {"step": "post", "color": looks[agent][0], "alpha": 0.15, "lw": 0}
         axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
-        axes.step(found.fractions, band.mean, label=label(agent), **line)
+        axes.step(found.fractions, band.mean, label=plot.label(agent), **line)
     axes.set_xscale("log")
-    plain_log(axes.xaxis, percent)
+    plot.plain_log(axes.xaxis, plot.percent)
     axes.set_ylim(bottom=0)
-    finish(axes, BUDGET, "normalised regret", below=True)
+    plot.finish(axes, BUDGET, "normalised regret", below=True)
 
 
 def _difference(name: str, kind: CriticalDifference, where: str, block: str) -> Figure:
@@ -399,8 +383,8 @@ def _difference(name: str, kind: CriticalDifference, where: str, block: str) -> 
     rows = [(agent, rank, *p_values) for agent, rank, p_values in lines]
     title = f"Critical differences, {where}"
     head = ("agent", "mean rank", *(f"p against {agent}" for agent in kind.agents))
-    size = (SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
-    drawn = draw(name, lambda axes: draw_difference(axes, kind), size)
+    size = (plot.SIZE[0], 1.0 + 0.26 * ((len(kind.agents) + 1) // 2) + 0.13 * len(kind.groups))
+    drawn = plot.draw(name, lambda axes: draw_difference(axes, kind), size)
     return Figure(drawn, Table.of_values(name, title, caption, head, rows))
 
 
@@ -412,7 +396,7 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
     for place, (first, last) in enumerate(found.groups):
         depth = 0.35 + bars * place
         ends = [found.ranks[first] - 0.04, found.ranks[last] + 0.04]
-        axes.plot(ends, [depth, depth], color=INK, lw=4, solid_capstyle="butt")
+        axes.plot(ends, [depth, depth], color=plot.INK, lw=4, solid_capstyle="butt")
     under = 0.35 + bars * len(found.groups)
     margin = 0.08 * (agents - 1)
     for place, (agent, rank) in enumerate(zip(found.agents, found.ranks.tolist(), strict=True)):
@@ -420,8 +404,12 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
         row = place if on_left else agents - 1 - place
         depth = under + 0.6 + row
         end = 1 - margin if on_left else agents + margin
-        axes.plot([rank, rank, end], [top, depth, depth], color=INK, lw=1)
-        words = f"{label(agent)}  {rank:.2f}  " if on_left else f"  {rank:.2f}  {label(agent)}"
+        axes.plot([rank, rank, end], [top, depth, depth], color=plot.INK, lw=1)
+        words = (
+            f"{plot.label(agent)}  {rank:.2f}  "
+            if on_left
+            else f"  {rank:.2f}  {plot.label(agent)}"
+        )
         side = "right" if on_left else "left"
         axes.text(end, depth, words, ha=side, va="center", fontsize=11)
     axes.set_xlim(1 - margin, agents + margin)

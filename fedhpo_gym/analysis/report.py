@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedhpo_gym.analysis import page
 from fedhpo_gym.analysis.comparison import (
     FINAL,
     REGRET,
@@ -40,19 +41,6 @@ from fedhpo_gym.analysis.figures import (
 )
 from fedhpo_gym.analysis.groups import flat, group
 from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
-from fedhpo_gym.analysis.page import (
-    ANSWER,
-    BEST,
-    FIGURE,
-    PAGE,
-    SECTION,
-    STYLE,
-    TABLE,
-    UNFINISHED,
-    Cell,
-    Table,
-    csv_text,
-)
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
 from fedhpo_gym.core.checks import checked_types
@@ -151,12 +139,12 @@ def build_report(
     anchors = [f"problem-{number}" for number in range(1, len(problems) + 1)]
     sections = [_section(*pair, looks) for pair in zip(problems, anchors, strict=True)]
     incumbents = (row for line in lines for row in line.rows())
-    files: dict[str, File] = {"incumbents.csv": csv_text([COLUMNS, *incumbents])}
+    files: dict[str, File] = {"incumbents.csv": page.csv_text([COLUMNS, *incumbents])}
     for _, brought in (*answers, *sections):
         files |= brought
-    html = PAGE.substitute(
+    html = page.PAGE.substitute(
         title=escape(TITLE),
-        style=STYLE,
+        style=page.STYLE,
         meta=_meta(problems, version, now or datetime.now(UTC)),
         answers="\n".join(part for part, _ in answers),
         notes="".join(f"<p>{escape(note)}</p>" for note in notes),
@@ -239,7 +227,7 @@ def _answer(found: Comparison, number: int, looks: Looks, known: Mapping[str, Ag
     tables = (summary_table(found, known), *comparison_tables(found))
     count = counted(len(found.study.problems), "problem")
     words, *rest = answer(found)
-    html = ANSWER.substitute(
+    html = page.ANSWER.substitute(
         anchor=prefix,
         verdict=escape(words),
         rows=overview(found, known, looks),
@@ -263,7 +251,7 @@ def _section(problem: Problem, anchor: str, looks: Looks) -> _Part:
     figures += attainment_figures(problem, f"{anchor}-attainment", looks)
     figures += schedule_figures(problem, f"{anchor}-schedule", looks)
     results = _results(problem)
-    html = SECTION.substitute(
+    html = page.SECTION.substitute(
         anchor=anchor,
         heading=escape(problem.name),
         short=counted(sum(map(len, problem.runs.values())), "run"),
@@ -280,8 +268,8 @@ def _unfinished(rows: Sequence[Sequence[str]]) -> str:
     if not rows:
         return ""
     head = ("problem", "agent", "seed", "what became of it", "what is known")
-    table = Table("unfinished", "", "", head, [[*map(Cell, row)] for row in rows])
-    return UNFINISHED.substitute(table=table.html())
+    table = page.Table("unfinished", "", "", head, [[*map(page.Cell, row)] for row in rows])
+    return page.UNFINISHED.substitute(table=table.html())
 
 
 def _best(problem: Problem) -> str:
@@ -290,7 +278,7 @@ def _best(problem: Problem) -> str:
         return ""
     line, best = run.trajectory, run.best
     test = f"{line.test[-1]:.4f}" if line.test is not None and len(line.test) else "unknown"
-    return BEST.substitute(
+    return page.BEST.substitute(
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
         f"{best.number} of {best.steps}: validation loss {line.final:.4f}"
         f"{' at full fidelity' * _has_true_losses(problem)}, "
@@ -334,7 +322,7 @@ def _settings(problem: Problem) -> str:
     return ", ".join(f"{escape(name)} = {escape(value)}" for name, value in pairs) or "defaults"
 
 
-def _results(problem: Problem) -> Table:
+def _results(problem: Problem) -> page.Table:
     """Return the final results; bold is what no test tells from the best of a column."""
     picks = {"val_loss": 1, "test_loss": 1, "test_accuracy": -1}
     if any(run.returned for run in problem.all_runs()):
@@ -353,7 +341,7 @@ def _results(problem: Problem) -> Table:
         ]
         count = len(problem.runs[agent])
         trials = summary_cell(Summary.of(of["trials"]), 1)
-        rows.append([Cell(agent), Cell(str(count), count), *cells, trials])
+        rows.append([page.Cell(agent), page.Cell(str(count), count), *cells, trials])
     names = {"val_loss": "validation loss", "returned": "return"}
     columns = [names.get(name, name.replace("_", " ")) for name in picks]
     head = ("agent", "runs", *columns, f"{'steps' if problem.is_course else 'trials'} per run")
@@ -362,7 +350,7 @@ def _results(problem: Problem) -> Table:
         f"column.{' Losses are those at the end of the course.' if problem.is_course else ''}"
         f" A row is about one incumbent a run, the last.{TRUE_LOSSES * _has_true_losses(problem)}"
     )
-    return Table("results", "Final results", note, head, rows)
+    return page.Table("results", "Final results", note, head, rows)
 
 
 def _has_true_losses(problem: Problem) -> bool:
@@ -396,11 +384,13 @@ def _figure(figure: Figure) -> str:
     words = f'<svg role="img" aria-label="{escape(numbers.title)}" '
     svg = figure.drawn.svg.replace("<svg ", words, 1).replace(INK, "currentColor")
     title, caption = escape(numbers.title), escape(numbers.note)
-    return FIGURE.substitute(anchor=numbers.name, svg=svg, title=title, caption=caption)
+    return page.FIGURE.substitute(anchor=numbers.name, svg=svg, title=title, caption=caption)
 
 
-def _table(table: Table) -> str:
-    html = TABLE.substitute(title=escape(table.title), note=escape(table.note), table=table.html())
+def _table(table: page.Table) -> str:
+    html = page.TABLE.substitute(
+        title=escape(table.title), note=escape(table.note), table=table.html()
+    )
     if table.name not in FOLDED:
         return html
     return f"<details><summary>{escape(table.title)}</summary>\n{html}</details>\n"
@@ -410,5 +400,5 @@ def _files(figures: Iterable[Figure]) -> dict[str, File]:
     return {name: content for figure in figures for name, content in figure.files().items()}
 
 
-def _table_files(name: str, table: Table) -> dict[str, File]:
+def _table_files(name: str, table: page.Table) -> dict[str, File]:
     return {f"{name}.csv": table.csv(), f"{name}.tex": table.latex()}

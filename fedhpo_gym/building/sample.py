@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.training import make_course
-from fedhpo_gym.building.design import (
-    UNIT_NUMBERS,
-    Design,
-    client_samples,
-    encode_curves,
-    provenance,
-    shared_axes,
-)
+from fedhpo_gym.building import design
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
@@ -56,7 +49,7 @@ class SampleUnit:
         return PREFIX + "-".join(_runs(self.points))
 
 
-class SampleDesign(Design[SampleUnit]):
+class SampleDesign(design.Design[SampleUnit]):
     """The first points of one endless sequence of courses that fills a space evenly.
 
     A point is a configuration of a scrambled Halton sequence, a client sample rate and a seed.
@@ -182,7 +175,7 @@ class SampleDesign(Design[SampleUnit]):
 
     def _units(self, done: set[int]) -> list[SampleUnit]:
         """Cut the points that are not done into units of courses that share minibatches."""
-        axes = shared_axes(self.task)
+        axes = design.shared_axes(self.task)
         groups: dict[tuple[Any, ...], list[int]] = {}
         depths = self._trained(range(self.size))
         for point, course in enumerate(self._points):
@@ -192,7 +185,7 @@ class SampleDesign(Design[SampleUnit]):
         units: list[SampleUnit] = []
         for group in groups.values():
             parameters = self.task.parameters_of(self._points[group[0]].configuration)
-            size = max(min(UNIT_NUMBERS // parameters, MAX_BLOCKS * self._per_block), 1)
+            size = max(min(design.UNIT_NUMBERS // parameters, MAX_BLOCKS * self._per_block), 1)
             units += [SampleUnit(tuple(group[i : i + size])) for i in range(0, len(group), size)]
         return sorted(units, key=lambda unit: unit.points)
 
@@ -203,7 +196,7 @@ class SampleDesign(Design[SampleUnit]):
                 f"no course of the sample is finished in {parts}; run the build without "
                 "`--only-finished`"
             )
-        samples = client_samples(self.task)
+        samples = design.client_samples(self.task)
         # Stored are those rounds of tables that were evaluated, and depths.
         wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
         evaluated = {r for name in finished for r in self.evaluated_rounds(name)}
@@ -241,7 +234,7 @@ class SampleDesign(Design[SampleUnit]):
             yield LAST_ROUND, np.full(len(courses), evaluated[-1], np.uint16)
         own = rounds[rounds <= evaluated[-1]]
         repeated = np.minimum(np.arange(len(rounds)), len(own) - 1)
-        for name, codes in encode_curves(
+        for name, codes in design.encode_curves(
             unit["metrics"][chosen], evaluated, own, samples[seed], self.axes
         ):
             *_, metric = name.split("_")
@@ -290,7 +283,7 @@ class SampleDesign(Design[SampleUnit]):
             "missing": "all configurations that were not drawn; rounds that are not in the "
             f"fidelity grid; {self.size - count} of {self.size} planned courses",
             "build_command": f"fedhpo-gym build {task.identity.arguments} {' '.join(words)}",
-            **provenance(task, samples, hardware),
+            **design.provenance(task, samples, hardware),
         }
 
 

@@ -23,29 +23,8 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored import health as figures
 from fedhpo_gym.stored.catalogue import is_here, list_tables
-from fedhpo_gym.stored.health import (
-    CONTEST,
-    CONTEST_LEFT,
-    DRAWS,
-    HEALTH,
-    LABELS,
-    NEAR_BEST,
-    SMALLEST_LOSS,
-    SURVIVAL,
-    SURVIVES,
-    TRIALS,
-    Difficulty,
-    agree,
-    difficulty_from,
-    difficulty_in_pool,
-    difficulty_of,
-    health_cards,
-    health_of,
-    open_card,
-    usual,
-    write_health,
-)
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of, validation_losses
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.table import FORMAT, Table
@@ -67,12 +46,12 @@ def health(
         return _survival(cards, ids, write=write)
     differing = 0
     for card in cards:
-        stored = open_card(card)
+        stored = figures.open_card(card)
         if write:
-            write_health(card, _labels(stored))
+            figures.write_health(card, _labels(stored))
             say(f"{card.name}: written")
             continue
-        equal = agree(health_of(stored), stored.card.get(HEALTH))
+        equal = figures.agree(figures.health_of(stored), stored.card.get(figures.HEALTH))
         say(f"{card.name}: {'as on the card' if equal else 'not as on the card'}")
         differing += not equal
     say(f"{len(cards)} cards{'' if write else f', {differing} differ'}")
@@ -90,7 +69,7 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
     for card in tables:
         found = survival_of(Table(card))
         if write:
-            add_to_card(card, FORMAT, {SURVIVAL: found})
+            add_to_card(card, FORMAT, {figures.SURVIVAL: found})
         say(f"{card.name}: {survival_words(found)}")
     return 0
 
@@ -105,8 +84,11 @@ def chosen(ids: Sequence[str]) -> list[Path]:
                 f"{len(away)} tables are left out: fedhpo-gym-data, which is on no index, "
                 "is not installed; run `pip install ./data` in a checkout",
             )
-        return [card for card in health_cards() if card.name not in away]
-    found = [(card, {task.key for task in answering(open_card(card))}) for card in health_cards()]
+        return [card for card in figures.health_cards() if card.name not in away]
+    found = [
+        (card, {task.key for task in answering(figures.open_card(card))})
+        for card in figures.health_cards()
+    ]
     picked = []
     for word in ids:
         if meta_space(word):
@@ -130,7 +112,7 @@ def chosen(ids: Sequence[str]) -> list[Path]:
 
 def _labels(stored: StoredNumbers) -> dict[str, float] | None:
     """Return what the label frequencies reach if the card lacks it and the data are at hand."""
-    if LABELS in stored.card:
+    if figures.LABELS in stored.card:
         return None
     try:
         with needing("reading training data", "torch", "raw", "torch"):
@@ -143,7 +125,8 @@ def _labels(stored: StoredNumbers) -> dict[str, float] | None:
 
 TERMS = f"""\
 All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
-surrogate {DRAWS:,} configurations drawn uniformly: the best of those is what is called best. The
+surrogate {figures.DRAWS:,} configurations drawn uniformly: the best of those is what is \
+called best. The
 guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
 of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
 """
@@ -156,17 +139,19 @@ COLUMNS = {
     **{
         f"left {k}": f"what the best of {k} random configurations has above the best, on average, "
         "as a share of (guess - best)"
-        for k in TRIALS
+        for k in figures.TRIALS
     },
     "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual, "
     "or nobody trained it",
     "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth; "
     "what a seed does to all configurations alike is none",
     "seeds gained": "what tuning gains over the usual, in the same errors",
-    "near": f"share of the configurations that lack at most {percent(NEAR_BEST)} of (guess - best)",
+    "near": f"share of the configurations that lack at most {percent(figures.NEAR_BEST)} "
+    "of (guess - best)",
     "useless": "share of those that are no better than the guess, or diverge",
-    "contest": f"whether seeds left is at least {CONTEST[0]:g}, left 25 at least {CONTEST_LEFT:g}, "
-    f"and seeds gained at least {CONTEST[1]:g}; what is none is easy, or its seeds decide",
+    "contest": f"whether seeds left is at least {figures.CONTEST[0]:g}, left 25 at least "
+    f"{figures.CONTEST_LEFT:g}, and seeds gained at least {figures.CONTEST[1]:g}; "
+    "what is none is easy, or its seeds decide",
 }
 """What the columns of a table mean, by their heads."""
 DIFFICULTY_HEADS = ("id", "variant", *COLUMNS)
@@ -204,7 +189,7 @@ def difficulty(
         pools = {word: space for word in ids if (space := meta_space(word))}
         others = [word for word in ids if word not in pools]
         cards = chosen(others) if others or not ids else []
-        rows = [list(_cells(open_card(card))) for card in cards]
+        rows = [list(_cells(figures.open_card(card))) for card in cards]
         rows += [list(cells) for word, space in pools.items() for cells in _of_pools(word, space)]
     say(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
@@ -222,7 +207,7 @@ def _cells(stored: StoredNumbers) -> Iterator[str]:
     yield name_of(stored)
     yield f"{variant_of(stored)}, {'table' if isinstance(stored, Table) else 'surrogate'}"
     yield str(len(stored.space))
-    yield from _figures(difficulty_of(stored))
+    yield from _figures(figures.difficulty_of(stored))
 
 
 def _of_pools(word: str, space: str) -> Iterator[Iterator[str]]:
@@ -230,29 +215,29 @@ def _of_pools(word: str, space: str) -> Iterator[Iterator[str]]:
     data = open_meta_data(space)
     for task in data.where("test"):
         named = (word, f"instances={data.names[task]!r}, pool", str(len(data.space)))
-        yield chain(named, _figures(difficulty_in_pool(data, task)))
+        yield chain(named, _figures(figures.difficulty_in_pool(data, task)))
 
 
 def _trained(task: Task, number: int) -> Iterator[str]:
     """Yield the cells of a problem of which so many random configurations are trained."""
-    if number < TRIALS[0]:
-        raise InvalidArgumentError(f"`--train` must be at least {TRIALS[0]}, got {number}")
+    if number < figures.TRIALS[0]:
+        raise InvalidArgumentError(f"`--train` must be at least {figures.TRIALS[0]}, got {number}")
     full, grid = task.space, task.space.discretized()
     space = SearchSpace(tuple(grid[d.name] if d.kind == "int" else d for d in full.dimensions))
     raw = make_backend("raw", task)
     fidelity = Fidelity(task.max_round, task.fidelity_space["client_sample_rate"].high)
     rng = stream(0, "difficulty")
-    asked = [*(space.sample(rng) for _ in range(number)), usual(space)]
+    asked = [*(space.sample(rng) for _ in range(number)), figures.usual(space)]
     answers = raw.evaluate_many([(one, fidelity) for one in asked])
     losses = validation_losses(answers, answers.num_samples)
     fixed = [f"{name} {value:g}" for name, value in task.settings]
     words = [task.algorithm, *fixed, f"{number} trained"]
     yield from (task.key, ", ".join(words), str(len(full)))
-    yield from _figures(difficulty_from(losses, task.label_entropy))
+    yield from _figures(figures.difficulty_from(losses, task.label_entropy))
 
 
-def _figures(found: Difficulty) -> Iterator[str]:
-    yield from (_share(found.scaled(trials)[0]) for trials in TRIALS)
+def _figures(found: figures.Difficulty) -> Iterator[str]:
+    yield from (_share(found.scaled(trials)[0]) for trials in figures.TRIALS)
     yield _share(found.scaled(25)[1])
     for value in (found.scaled(25)[2], found.gain):
         yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
@@ -294,7 +279,7 @@ def survival_of(table: Table) -> dict[str, Any]:
         "perturbation": PERTURBATION,
         "draws": PERTURBATIONS,
         "cells": len(cells),
-        "surviving": int((away <= SURVIVES).sum()),
+        "surviving": int((away <= figures.SURVIVES).sum()),
         "optimum": {
             "stored": _short(claimed[0]),
             "trained": _short(means[0, 0]),
@@ -359,7 +344,7 @@ def moved(weights: Any, rng: np.random.Generator) -> Any:
 
 
 def _spread(losses: Floats, axis: int) -> float:
-    logs = np.log(np.maximum(losses, SMALLEST_LOSS))
+    logs = np.log(np.maximum(losses, figures.SMALLEST_LOSS))
     return _short(np.sqrt(logs.var(axis=axis, ddof=1).mean()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -143,38 +144,12 @@ def survival_words(found: Mapping[str, Any]) -> str:
     )
 
 
-TITLE = f"""# Problems, side by side
+def _text(name: str, **numbers: object) -> str:
+    """Return the text of a file beside this one, with numbers in it."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**numbers)
 
-Made by `fedhpo-gym show all` from what the cards of the stored numbers say; `fedhpo-gym show ID`
-says more about one, and `fedhpo-gym health` computes the figures anew. All are of the validation
-loss, of the mean over seeds; where training diverged it is infinite.
 
-- **optimum**: the lowest loss of all configurations, rounds and client sample rates. For a table it
-  is exact. A surrogate is asked on a lattice: the grid of its space, and 2,048 more configurations
-  drawn uniformly. Its card says which.
-- **labels**: the loss of always predicting how often each label is in the training data. Who does
-  not beat it has learned nothing.
-- **edges**: hyperparameters whose optimum is the lowest (−) or highest (+) value of the grid. With
-  more than one, the space is cut off where it gets good. For an inert one it means little.
-- **losing**: share of configurations whose loss is above that of the label frequencies at full
-  fidelity, which is the last round and the highest client sample rate.
-- **near**: share of configurations within 1 % of the optimum, at full fidelity.
-- **diverging**: share of configurations that diverge under a seed. Surrogates that predict losses
-  of diverged courses like any other say nothing.
-- **noise/spread**: how far the logarithm of the loss differs between seeds, over how far it differs
-  between configurations. Near 1, seeds decide.
-- **τ**: Kendall's rank correlation of configurations, between round 9 and the last one, between the
-  lowest and the highest client sample rate, and between two seeds.
-- **inert**: hyperparameters that cause less than {percent(INERT)} of the variance of the logarithm
-  of the loss, interactions included (functional analysis of variance on the whole grid).
-
-A low loss can be luck: trained anew from initial weights moved by 1e-8, the best configurations of
-a table reach their stored loss again, to within {percent(SURVIVES)}, or do not survive.
-`fedhpo-gym health ID --survival` trains them, with `--write` onto the card; it was done for the
-tables of version 1, and `fedhpo-gym show ID` prints what came of it.
-
-Versions that share numbers share a line.
-"""
+TITLE = _text("problems.md", inert=percent(INERT), survives=percent(SURVIVES))
 PROBLEM_HEADS = (
     *("id", "variant", "optimum", "labels", "edges", "losing", "near", "diverging"),
     *("noise/spread", "τ rounds", "τ rates", "τ seeds", "inert"),
@@ -348,17 +323,7 @@ def _useless_words(setup: TrialSetup) -> str:
     )
 
 
-SECTION = f"""## Objectives of surrogates
-
-Errors are of courses at full fidelity that the fit had not seen (`fedhpo-gym surrogate all
---measure` holds them out again). An objective is offered if Kendall's τ is at least {LOWEST_TAU}
-and the bias, either way, at most {LARGEST_BIAS} of the spread of the truth (standard deviation
-over courses); behind a refused one stand its τ and its bias over that spread.
-
-The last column is the lowest validation loss that a surrogate claims, and what training that
-configuration reaches, where both are known. A claim is missed where the logarithm of the loss is
-off by more than {LARGEST_MISS} of its spread; `fedhpo-gym surrogate` refuses new fits that miss.
-"""
+SECTION = _text("verdicts.md", tau=LOWEST_TAU, bias=LARGEST_BIAS, miss=LARGEST_MISS)
 VERDICT_HEADS = (
     "surrogate",
     "courses",

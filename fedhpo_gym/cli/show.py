@@ -10,21 +10,9 @@ from typing import Annotated, Any
 
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
+from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
 from fedhpo_gym.cli.listing import backends_of, lacking
-from fedhpo_gym.cli.problems import (
-    LIMIT_HEADS,
-    OPENERS,
-    WIDTH,
-    claim_words,
-    health_words,
-    limits_of,
-    number,
-    page,
-    rows_of,
-    survival_words,
-    verdicts_of,
-)
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -62,7 +50,7 @@ def main(
 ) -> int:
     """Print one environment in words or as JSON, or the page of all."""
     if variant.id == "all":
-        say(page().rstrip("\n"))
+        say(problems.page().rstrip("\n"))
         return 0
     if variant.id in SUITES:
         raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
@@ -137,7 +125,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "backends": {name: _answers(name, task) for name in backends_of(env_id)},
         "backend": backend,
         "stored": _stored(backend, task),
-        "elsewhere": elsewhere(task) if backend in OPENERS else [],
+        "elsewhere": elsewhere(task) if backend in problems.OPENERS else [],
     }
 
 
@@ -151,7 +139,8 @@ def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
     if not of_rounds:
         return (
             f"A step is a trial: it trains one configuration, for up to {task.max_round} rounds; "
-            f"{reward}. One run of an optimizer has {number(task.budget_s)} simulated seconds."
+            f"{reward}. One run of an optimizer has {problems.number(task.budget_s)} simulated "
+            "seconds."
         )
     return (
         "A step sets the hyperparameters of the next rounds of one course, which is really "
@@ -163,7 +152,7 @@ def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
 def _about(task: Task) -> str:
     variant = [task.algorithm]
     if task.partition == "lda":
-        variant.append(f"α {number(task.alpha)}")
+        variant.append(f"α {problems.number(task.alpha)}")
     if "tabular-data" in task.tags:
         variant.append(f"{task.preprocessing} features")
     return (
@@ -188,7 +177,7 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
         trains = f"trains any configuration as it does, at {_trained(task)}"
         return {"answers": not reason, "words": reason or trains}
     try:
-        stored = OPENERS[name](task)
+        stored = problems.OPENERS[name](task)
     except FedHPOError as error:
         return {"answers": False, "words": str(error)}
     rounds, rates = (stored.fidelity_space[n] for n in ("round", "client_sample_rate"))
@@ -208,9 +197,9 @@ def _trained(task: Task) -> str:
 
 def _stored(backend: str, task: Task) -> dict[str, Any] | None:
     """Return where stored numbers come from, and their health; None where there are none."""
-    if backend not in OPENERS or not _answers(backend, task)["answers"]:
+    if backend not in problems.OPENERS or not _answers(backend, task)["answers"]:
         return None
-    stored = OPENERS[backend](task)
+    stored = problems.OPENERS[backend](task)
     card = stored.card
     command = f"fedhpo-gym health {task.id} --write"
     return {
@@ -226,9 +215,9 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
         LABELS: labels_on(stored),
         "health": dict(health_on(stored, command)),
         SURVIVAL: survival_on(stored),
-        OBJECTIVES: verdicts_of(stored),
-        CLAIMED: claim_words(stored),
-        LIMITS: limits_of(task, backend),
+        OBJECTIVES: problems.verdicts_of(stored),
+        CLAIMED: problems.claim_words(stored),
+        LIMITS: problems.limits_of(task, backend),
     }
 
 
@@ -246,9 +235,9 @@ def _values(space: SearchSpace, name: str) -> list[Value]:
 
 
 def _print(found: Mapping[str, Any]) -> None:
-    settings = [f"{name}={number(value)}" for name, value in found["settings"].items()]
-    say(f"{found['id']}\n\n{textwrap.fill(found['about'], WIDTH)}")
-    say(textwrap.fill(found["process"], WIDTH))
+    settings = [f"{name}={problems.number(value)}" for name, value in found["settings"].items()]
+    say(f"{found['id']}\n\n{textwrap.fill(found['about'], problems.WIDTH)}")
+    say(textwrap.fill(found["process"], problems.WIDTH))
     if settings:
         say(f"Fixed by `settings`: {', '.join(settings)}.")
     say("\nHyperparameters and fidelities:\n")
@@ -257,13 +246,13 @@ def _print(found: Mapping[str, Any]) -> None:
     for dimension in found["space"]:
         if "active" in dimension:
             name, values = dimension["active"]
-            words = " or ".join(map(number, values))
+            words = " or ".join(map(problems.number, values))
             say(f"{dimension['name']} is active where {name} is {words}.")
     say("\nWhat can answer here:\n")
     for name, answer in found["backends"].items():
         words = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
         whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), words)
-        lines = textwrap.fill(whole, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines = textwrap.fill(whole, problems.WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         say(lines.replace("\xa0", " "))
     stored = found["stored"]
     if stored is None:
@@ -280,24 +269,24 @@ def _print_stored(stored: Mapping[str, Any]) -> None:
         if name not in PRINTED_APART and value is not None:
             say(f"{name.replace('_', ' ')}: {_listed(value)}")
     say("\nTheir health:\n")
-    lines = [*health_words(stored["health"], stored[LABELS])]
+    lines = [*problems.health_words(stored["health"], stored[LABELS])]
     if stored[SURVIVAL] is not None:
-        lines.append(survival_words(stored[SURVIVAL]))
+        lines.append(problems.survival_words(stored[SURVIVAL]))
     for line in lines:
-        say(textwrap.fill(f"- {line}", WIDTH, subsequent_indent="  "))
+        say(textwrap.fill(f"- {line}", problems.WIDTH, subsequent_indent="  "))
     if stored[OBJECTIVES] is not None:
         words = f"Objectives that it answers: those with {RULE}. Held out:"
-        say(f"\n{textwrap.fill(words, WIDTH)}\n")
+        say(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
         for name, one in stored[OBJECTIVES].items():
             line = f"- {name}: {one['verdict']} ({one['figures']})"
-            say(textwrap.fill(line, WIDTH, subsequent_indent="  "))
-        say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', WIDTH)}")
+            say(textwrap.fill(line, problems.WIDTH, subsequent_indent="  "))
+        say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', problems.WIDTH)}")
     words = (
         "Limits that some of its configurations keep at full fidelity, and the lowest validation "
         "loss among those; * is no better than predicting the label frequencies:"
     )
-    say(f"\n{textwrap.fill(words, WIDTH)}\n")
-    say_table(LIMIT_HEADS, rows_of(stored[LIMITS]))
+    say(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
+    say_table(problems.LIMIT_HEADS, problems.rows_of(stored[LIMITS]))
 
 
 def _tree(
@@ -317,11 +306,11 @@ def _row(dimension: Mapping[str, Any]) -> tuple[str, ...]:
         return (dimension["name"], "-", "-", "words", ", ".join(named), "1", dimension["scope"])
     points = len(named or ()) or dimension["bins"]
     if named and dimension["scope"] != "fidelity":  # surrogates answer between the fidelities
-        points = f"only {', '.join(map(number, named))}"
+        points = f"only {', '.join(map(problems.number, named))}"
     return (
         dimension["name"],
-        number(dimension["low"]),
-        number(dimension["high"]),
+        problems.number(dimension["low"]),
+        problems.number(dimension["high"]),
         "logarithmic" if dimension["log"] else "linear",
         str(points or "any"),
         dimension["unit"] or "1",

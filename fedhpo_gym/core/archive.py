@@ -33,6 +33,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core import files
 from fedhpo_gym.core.checks import FAULTS, as_typed
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -40,15 +41,6 @@ from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDataError,
     TooLargeError,
-)
-from fedhpo_gym.core.files import (
-    left_over,
-    load_json,
-    max_bytes,
-    new_file,
-    require_bytes,
-    sole_writer,
-    write_text,
 )
 
 DIGEST = "card_sha256"
@@ -113,10 +105,10 @@ class StoredArrays:
         growth: int = 1,
     ) -> dict[str, NDArray[Any]]:
         """Return all arrays, if the file is the one that its card describes."""
-        max_bytes()  # a wrong variable is no damage
+        files.max_bytes()  # a wrong variable is no damage
         self.require_installed()
         try:
-            require_bytes(self._size, self.path)
+            files.require_bytes(self._size, self.path)
             content = self._content()
             _check_sum(content, sha256)
             arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
@@ -198,10 +190,10 @@ def write_archive(
     said[DIGEST] = card_digest(said)
     path = folder / f"{stem}.json"
     folder.mkdir(parents=True, exist_ok=True)
-    with sole_writer(folder) as alone:
-        with new_file(folder / name) as file:
+    with files.sole_writer(folder) as alone:
+        with files.new_file(folder / name) as file:
             file.write(content)
-        write_text(path, json.dumps(said, indent=1) + "\n")
+        files.write_text(path, json.dumps(said, indent=1) + "\n")
         if alone:  # else another writer may be about to name what no card names yet
             _remove_unnamed(folder, stem, name)
     return path
@@ -213,10 +205,10 @@ def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(
             f"`entries` must decide no answer, got {refused}; write the card and its arrays anew"
         )
-    with sole_writer(card.parent):
+    with files.sole_writer(card.parent):
         with reading_card(card, "stored", number, "make it again") as (content, _):
             said = {**content, **_as_read(entries)}
-        write_text(card, json.dumps(said, indent=1) + "\n")
+        files.write_text(card, json.dumps(said, indent=1) + "\n")
 
 
 def _as_read(card: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,7 +233,7 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
     """Remove other arrays of a card, and what killed writers left."""
     arrays = re.compile(re.escape(stem) + r"\.[0-9a-f]{16}\.npz")
     old = (path for path in folder.iterdir() if arrays.fullmatch(path.name) and path.name != name)
-    for path in [*old, *left_over(folder, f"{stem}.")]:
+    for path in [*old, *files.left_over(folder, f"{stem}.")]:
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
@@ -251,7 +243,7 @@ def reading_card(
     card: Path, kind: str, number: int, repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
     """Give what a card says, and its arrays; what goes wrong in the body is damage of the card."""
-    max_bytes()  # a wrong variable is no damage
+    files.max_bytes()  # a wrong variable is no damage
     try:
         yield _read_pair(card, number)
     except TooLargeError:
@@ -272,8 +264,8 @@ def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
 
 
 def _read_card(card: Path, number: int) -> dict[str, Any]:
-    require_bytes(card.stat().st_size, card)
-    content: dict[str, Any] = load_json(_up_to(card, max_bytes()), card)
+    files.require_bytes(card.stat().st_size, card)
+    content: dict[str, Any] = files.load_json(_up_to(card, files.max_bytes()), card)
     if type(content["format"]) is not int or content["format"] != number:
         raise ValueError(f"format {content['format']!r}")
     if DIGEST not in content:
@@ -339,7 +331,7 @@ def read_npz(
                 raise ValueError(
                     f"it must hold the arrays {sorted(shapes)}, it holds {sorted(infos)}"
                 )
-            require_bytes(growth * sum(info.file_size for info in infos.values()), what)
+            files.require_bytes(growth * sum(info.file_size for info in infos.values()), what)
             return {n: _array(archive, info, (shapes or {}).get(n)) for n, info in infos.items()}
     except FedHPOError:
         raise

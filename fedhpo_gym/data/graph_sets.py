@@ -16,16 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.data import cache
-from fedhpo_gym.data.graphs import (
-    Edges,
-    Labels,
-    PublicFile,
-    check_codes,
-    from_entries,
-    read_plain,
-    undirected,
-)
+from fedhpo_gym.data import cache, graphs
 from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
 
 Indices = NDArray[np.int64]
@@ -56,22 +47,22 @@ class GraphSet(Dataset):
 def make_graph_set(
     name: str,
     node_features: SparseRows,
-    offsets: Labels,
-    edges: Edges,
-    labels: Labels,
+    offsets: graphs.Labels,
+    edges: graphs.Edges,
+    labels: graphs.Labels,
     num_classes: int,
 ) -> GraphSet:
     """Build a set from edges in any order, direction and number; its arrays become read-only."""
     offsets, labels = np.array(offsets, dtype=np.int64), np.array(labels, dtype=np.int64)
-    edges, num_nodes = undirected(edges), len(node_features)
+    edges, num_nodes = graphs.undirected(edges), len(node_features)
     bounds = (offsets[0], offsets[-1]) == (0, num_nodes) and len(offsets) == len(labels) + 1
     if not bounds or (np.diff(offsets) < 0).any():
         raise InvalidArgumentError(
             f"`offsets` must ascend from 0 to the {num_nodes} nodes, one more than the "
             f"{len(labels)} labels, got {len(offsets)} from {offsets[0]} to {offsets[-1]}"
         )
-    check_codes("labels", labels, num_classes)
-    check_codes("edges", edges, num_nodes)
+    graphs.check_codes("labels", labels, num_classes)
+    graphs.check_codes("edges", edges, num_nodes)
     graph = np.repeat(np.arange(len(labels)), np.diff(offsets))
     ends = graph[edges]
     if across := np.flatnonzero(ends[0] != ends[1]).tolist():
@@ -92,7 +83,7 @@ def _sums(node_features: SparseRows, graph: Indices, num_graphs: int) -> SparseR
     rows = np.repeat(graph, np.diff(node_features.indptr))
     places, where = np.unique(rows * width + node_features.indices, return_inverse=True)
     sums = np.bincount(where, weights=node_features.values, minlength=len(places))
-    return from_entries(places // width, places % width, sums, (num_graphs, width))
+    return graphs.from_entries(places // width, places % width, sums, (num_graphs, width))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +91,7 @@ class GraphSetSource(Source):
     """A set of graphs in public files."""
 
     num_features: int  # width of a node's features
-    files: tuple[PublicFile, ...]  # what it is read from
+    files: tuple[graphs.PublicFile, ...]  # what it is read from
 
     @property
     def origin(self) -> str:
@@ -153,7 +144,7 @@ class TUSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         edges, graph, labels, kinds = (
-            np.array([line.split(b",") for line in read_plain(path).splitlines()], np.int64)
+            np.array([line.split(b",") for line in graphs.read_plain(path).splitlines()], np.int64)
             for path in paths
         )
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
@@ -166,7 +157,7 @@ class TUSource(GraphSetSource):
         shape = (len(kinds), self.num_features)
         if kinds.max() >= self.num_features:
             raise self.damaged(f"nodes must have {self.num_features} labels, got {kinds.max() + 1}")
-        nodes = from_entries(np.arange(len(kinds)), kinds, np.ones(len(kinds)), shape)
+        nodes = graphs.from_entries(np.arange(len(kinds)), kinds, np.ones(len(kinds)), shape)
         return pack(
             nodes,
             offsets=np.searchsorted(graph, np.arange(1, len(labels) + 2)),
@@ -186,7 +177,7 @@ def _listed(name: str, rows: int, classes: int, folder: str, *blobs: str) -> TUS
         licence="none stated by the publisher, who asks for the citation",
         citation=_CITATION,
         files=tuple(
-            PublicFile(f"{_ADDRESS}/{folder}/raw/{file}", f"{FOLDER}/{folder}/{file}", blob)
+            graphs.PublicFile(f"{_ADDRESS}/{folder}/raw/{file}", f"{FOLDER}/{folder}/{file}", blob)
             for file, blob in zip(files, blobs, strict=True)
         ),
     )
@@ -241,7 +232,7 @@ class MoleculeSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         chem: Any = cache.require("rdkit.Chem", "graphs")
-        text = io.StringIO(read_plain(paths[0]).decode("utf-8-sig"), newline="")
+        text = io.StringIO(graphs.read_plain(paths[0]).decode("utf-8-sig"), newline="")
         offsets, labels, edges, entries = [0], [], [], []
         with cache.require("rdkit.rdBase", "graphs").BlockLogs():
             for row in csv.DictReader(text):
@@ -258,7 +249,7 @@ class MoleculeSource(GraphSetSource):
         rows, columns, values = np.array(entries).T
         shape = (offsets[-1], NUM_ATOM_FEATURES)
         return pack(
-            from_entries(rows.astype(np.int64), columns.astype(np.int64), values, shape),
+            graphs.from_entries(rows.astype(np.int64), columns.astype(np.int64), values, shape),
             offsets=np.array(offsets),
             edges=np.array(edges).T,
             labels=np.array(labels),
@@ -297,7 +288,7 @@ def _csv_file(
         num_features=NUM_ATOM_FEATURES,
         licence="none stated by the repository; MoleculeNet is MIT (DeepChem)",
         citation=citation,
-        files=(PublicFile(f"{_MOLECULE_FILES}/{file}", f"{FOLDER}/{file}", blob),),
+        files=(graphs.PublicFile(f"{_MOLECULE_FILES}/{file}", f"{FOLDER}/{file}", blob),),
         smiles=smiles,
         label=label,
         positive=positive,

@@ -1,17 +1,15 @@
 """Profet (Klein et al., 2019): families of HPO tasks, and tasks that a model of one generates."""
 
 from fedhpo_gym.profet.families import Family, forrester, forrester_parameters, forrester_values
-from fedhpo_gym.profet.foreign import fc_net, read_profet_json, svm
+from fedhpo_gym.profet.foreign import read_profet_json
 from fedhpo_gym.profet.model import ProfetModel, ProfetTask
 
 __all__ = [
     "Family",
     "ProfetModel",
     "ProfetTask",
-    "fc_net",
     "forrester",
     "forrester_parameters",
     "forrester_values",
     "read_profet_json",
-    "svm",
 ]

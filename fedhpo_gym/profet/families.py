@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, check_fields, checked_types
+from fedhpo_gym.core.checks import Axes, Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -108,7 +108,9 @@ def forrester_parameters(
 
 
 @checked_types
-def forrester_values(parameters: Array, x: Array) -> Array:
+def forrester_values(
+    parameters: Annotated[Array, Axes(2, 2)], x: Annotated[Array, Axes(1, 2)]
+) -> Array:
     """Return (T, n) values (alpha x - 2)^2 sin(beta x - 4) at (n,) points, or at (T, n) own."""
     alpha, beta = parameters[:, :1], parameters[:, 1:]
     return np.asarray((alpha * x - 2.0) ** 2 * np.sin(beta * x - 4.0))

@@ -22,19 +22,7 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import naming, new_file
 from fedhpo_gym.records import parquet
-from fedhpo_gym.records.record import (
-    FORMAT,
-    KIND,
-    START,
-    Header,
-    RunRecord,
-    StepRecord,
-    first_fault,
-    seal,
-    sealed,
-    to_dict,
-    unsealed,
-)
+from fedhpo_gym.records import record as records
 from fedhpo_gym.records.runs import JudgedRun
 
 SUFFIX = ".jsonl"
@@ -45,12 +33,12 @@ _WRAPPER = re.compile(r'"fedhpo_gym\.wrappers:(\w+)"')
 """What specs call a wrapper; keys are made of the file that it was in, so that studies go on."""
 _REPAIR = "; delete the file and run its `fedhpo-gym run` again"
 
-_Line = TypeVar("_Line", Header, StepRecord, None)
-_Run = TypeVar("_Run", RunRecord, JudgedRun)
+_Line = TypeVar("_Line", records.Header, records.StepRecord, None)
+_Run = TypeVar("_Run", records.RunRecord, JudgedRun)
 
 
 @checked_types
-def record_path(folder: Path, header: Header) -> Path:
+def record_path(folder: Path, header: records.Header) -> Path:
     """Return where the record of a run belongs.
 
     The name holds a digest of the environment's spec, fingerprint and workers: runs under other
@@ -81,7 +69,7 @@ def _former_place(found: re.Match[str]) -> str:
 
 
 @checked_types
-def write_record(path: Path, record: RunRecord) -> None:
+def write_record(path: Path, record: records.RunRecord) -> None:
     """Write a record; a crash leaves the old file, if any, and no half of the new one.
 
     Raises:
@@ -91,15 +79,15 @@ def write_record(path: Path, record: RunRecord) -> None:
     if path.suffix == parquet.SUFFIX:
         parquet.write_columns(path, record)
         return
-    contents = chain([to_dict(record.header)], map(to_dict, record.steps))
+    contents = chain([records.to_dict(record.header)], map(records.to_dict, record.steps))
     lines = (json.dumps(content, allow_nan=False).encode("utf-8") for content in contents)
     with new_file(path) as handle:
-        for line in sealed(lines):
+        for line in records.sealed(lines):
             handle.write(line + b"\n")
 
 
 @checked_types
-def read_record(path: Path) -> RunRecord:
+def read_record(path: Path) -> records.RunRecord:
     """Read a record and check every line of it.
 
     Raises:
@@ -116,7 +104,7 @@ def read_record(path: Path) -> RunRecord:
     if cut or not lines:
         raise _damaged(path, len(lines) + 1, "the file is cut short here")
     _built(path, 1, lines[0], _check_claims)
-    contents = unsealed(lines)
+    contents = records.unsealed(lines)
     if len(contents) < len(lines):
         raise _damaged(
             path,
@@ -124,14 +112,14 @@ def read_record(path: Path) -> RunRecord:
             "its digest is wrong: it was changed, or lines before it were changed, lost, repeated "
             "or moved",
         )
-    header = _built(path, 1, contents[0], Header.from_dict)
+    header = _built(path, 1, contents[0], records.Header.from_dict)
     steps = [
-        _built(path, number, line, StepRecord.from_dict)
+        _built(path, number, line, records.StepRecord.from_dict)
         for number, line in enumerate(contents[1:], start=2)
     ]
-    if fault := first_fault(steps):
+    if fault := records.first_fault(steps):
         raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
-    return RunRecord(header, tuple(steps))
+    return records.RunRecord(header, tuple(steps))
 
 
 def read_judged(path: Path) -> JudgedRun:
@@ -144,15 +132,15 @@ def read_judged(path: Path) -> JudgedRun:
 def _check_claims(first: object) -> None:
     """Refuse a file that is no record of this format, before its digests are looked at."""
     claims = first if isinstance(first, dict) else {}
-    if (claims.get("kind"), claims.get("format")) != (KIND, FORMAT):
+    if (claims.get("kind"), claims.get("format")) != (records.KIND, records.FORMAT):
         plain = {name: value for name, value in claims.items() if name != "digest"}
-        Header.from_dict(plain if claims else first)
+        records.Header.from_dict(plain if claims else first)
 
 
 @checked_types
 def read_folder(
     paths: Iterable[Path], damaged: Callable[[Path, DamagedDataError], None] | None = None
-) -> Iterator[tuple[Path, RunRecord]]:
+) -> Iterator[tuple[Path, records.RunRecord]]:
     """Read every record in some files and folders, in the order of their names.
 
     Args:
@@ -234,15 +222,15 @@ class GrowingRecord:
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
         self._path, self._descriptor, self._warn = path, descriptor, warn
         lines = path.read_bytes().split(b"\n")[:-1]
-        self._former = [line + b"\n" for line in lines[: len(unsealed(lines))]]
-        self._digest, self._end = START, 0
+        self._former = [line + b"\n" for line in lines[: len(records.unsealed(lines))]]
+        self._digest, self._end = records.START, 0
         self.kept = 0
         os.ftruncate(descriptor, sum(map(len, self._former)))
 
-    def add(self, content: Header | StepRecord) -> None:
+    def add(self, content: records.Header | records.StepRecord) -> None:
         """Append a line, unless it is there."""
-        text = json.dumps(to_dict(content), allow_nan=False).encode("utf-8")
-        line, self._digest = seal(text, self._digest)
+        text = json.dumps(records.to_dict(content), allow_nan=False).encode("utf-8")
+        line, self._digest = records.seal(text, self._digest)
         line += b"\n"
         if self.kept < len(self._former):
             if self._former[self.kept] == line:

@@ -23,17 +23,8 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.stored import surrogate, table
+from fedhpo_gym.stored import lattice, surrogate, table
 from fedhpo_gym.stored.catalogue import find, list_names
-from fedhpo_gym.stored.lattice import (
-    EARLY,
-    Landscape,
-    StoredNumbers,
-    asked_columns,
-    asked_space,
-    landscape_of,
-    losses_at,
-)
 from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import task_of
@@ -56,12 +47,12 @@ DIGITS = 5
 
 
 @checked_types
-def health_of(stored: StoredNumbers) -> dict[str, Any]:
+def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
     """Return the health of stored numbers, as JSON data; docs/problems.md has the figures.
 
     A figure that cannot be had is None, and `missing` says why.
     """
-    land = landscape_of(stored)
+    land = lattice.landscape_of(stored)
     losses = land.losses[-1, land.even, -1]
     labels = labels_on(stored)
     found: dict[str, Any] = {
@@ -83,7 +74,7 @@ def health_of(stored: StoredNumbers) -> dict[str, Any]:
 
 
 @checked_types
-def labels_on(stored: StoredNumbers) -> Mapping[str, float] | None:
+def labels_on(stored: lattice.StoredNumbers) -> Mapping[str, float] | None:
     """Return what the label frequencies reach, as a card states it; None where it does not."""
     found: Mapping[str, float] | None = stored.card.get(LABELS)
     if found is not None and not found.keys() >= {*MEANS}:
@@ -105,7 +96,7 @@ def agree(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _lattice(land: Landscape) -> dict[str, Any]:
+def _lattice(land: lattice.Landscape) -> dict[str, Any]:
     return {
         "exact": land.exact,
         "grid": {d.name: list(d.grid) for d in land.space.dimensions},
@@ -116,7 +107,7 @@ def _lattice(land: Landscape) -> dict[str, Any]:
     }
 
 
-def _optimum(stored: StoredNumbers, land: Landscape) -> dict[str, Any]:
+def _optimum(stored: lattice.StoredNumbers, land: lattice.Landscape) -> dict[str, Any]:
     configuration, fidelity = land.optimum()
     answer = stored.evaluate(configuration, fidelity, stored.seeds)
     names = [(split, metric) for metric in ("loss", "accuracy") for split in ("val", "test")]
@@ -131,7 +122,7 @@ def _optimum(stored: StoredNumbers, land: Landscape) -> dict[str, Any]:
     }
 
 
-def edges(land: Landscape, configuration: Mapping[str, Value]) -> dict[str, str]:
+def edges(land: lattice.Landscape, configuration: Mapping[str, Value]) -> dict[str, str]:
     """Return which hyperparameters are "lowest" or "highest" of three or more grid points."""
     found = {}
     for dimension in land.space.dimensions:
@@ -148,7 +139,7 @@ def _nearest(dimension: Dimension, value: Value) -> int:
     return int(np.argmin(np.abs(scale(np.array(dimension.grid, float)) - scale(float(value)))))
 
 
-def _shares(land: Landscape, chosen: NDArray[np.bool_]) -> dict[str, float]:
+def _shares(land: lattice.Landscape, chosen: NDArray[np.bool_]) -> dict[str, float]:
     """Return the share of all cells of the grid, and of its configurations at full fidelity."""
     chosen = chosen[:, land.even]
     return {"cells": float(chosen.mean()), "full_fidelity": float(chosen[-1, :, -1].mean())}
@@ -172,10 +163,10 @@ def _spread(losses: NDArray[np.float64]) -> float | None:
     return float(_logs(finite.mean(axis=1)).std()) if len(finite) else None
 
 
-def _agreements(land: Landscape) -> dict[str, Any]:
+def _agreements(land: lattice.Landscape) -> dict[str, Any]:
     """Return Kendall's tau between an early and the last round, two rates, and seeds."""
     even = land.means[:, land.even]
-    early = max((r for r in land.rounds[:-1] if r <= EARLY), default=land.rounds[0])
+    early = max((r for r in land.rounds[:-1] if r <= lattice.EARLY), default=land.rounds[0])
     seeds = land.losses[-1, land.even, -1]
     pairs = itertools.combinations(range(seeds.shape[1]), 2)
     taus = [kendall(seeds[:, a], seeds[:, b]) for a, b in pairs]
@@ -192,7 +183,7 @@ def _agreements(land: Landscape) -> dict[str, Any]:
     }
 
 
-def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
+def _importance(land: lattice.Landscape) -> dict[str, dict[str, float]] | None:
     """Return shares of the variance of the log loss; what diverged counts as the largest."""
     if not land.on_grid:
         return None
@@ -211,7 +202,7 @@ def _importance(land: Landscape) -> dict[str, dict[str, float]] | None:
 
 
 def _reasons(
-    stored: StoredNumbers, land: Landscape, found: Mapping[str, Any]
+    stored: lattice.StoredNumbers, land: lattice.Landscape, found: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """Return the figures that are not there, and why."""
     reasons = []
@@ -343,7 +334,7 @@ def health_cards() -> list[Path]:
     return [card for card in found if card is not None]
 
 
-def open_card(card: Path) -> StoredNumbers:
+def open_card(card: Path) -> lattice.StoredNumbers:
     """Open the table or the surrogate of a card."""
     return table.Table(card) if card.name.endswith(".table.json") else surrogate.Surrogate(card)
 
@@ -364,7 +355,7 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
 
 
 @checked_types
-def health_on(stored: StoredNumbers, command: str) -> Mapping[str, Any]:
+def health_on(stored: lattice.StoredNumbers, command: str) -> Mapping[str, Any]:
     """Return the health that a card states, of these very numbers."""
     found: Mapping[str, Any] | None = stored.card.get(HEALTH)
     if found is None or found.get("of") != stored.digest:
@@ -378,7 +369,7 @@ def health_on(stored: StoredNumbers, command: str) -> Mapping[str, Any]:
         ) from error
 
 
-def survival_on(stored: StoredNumbers) -> Mapping[str, Any] | None:
+def survival_on(stored: lattice.StoredNumbers) -> Mapping[str, Any] | None:
     """Return what a card says of the best cells' survival; None where it says none of these."""
     found = stored.card.get(SURVIVAL)
     if found is None or found.get("of") != stored.digest:
@@ -464,11 +455,11 @@ class Difficulty:
         return share >= CONTEST_LEFT and deviations >= CONTEST[0] and self.gain >= CONTEST[1]
 
 
-def difficulty_of(stored: StoredNumbers) -> Difficulty:
+def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
     """Return how hard the problem of stored numbers is."""
     exact = all(d.values is not None for d in stored.space.dimensions)
-    space = stored.space if exact else asked_space(stored)
-    asked, one = asked_columns(space, DRAWS, "difficulty"), space.columns_of([usual(space)])
+    space = stored.space if exact else lattice.asked_space(stored)
+    asked, one = lattice.asked_columns(space, DRAWS, "difficulty"), space.columns_of([usual(space)])
     columns = {name: np.concatenate([asked[name], one[name]]) for name in space.names}
     fidelity = Fidelity(
         int(stored.fidelity_space["round"].high),
@@ -476,7 +467,7 @@ def difficulty_of(stored: StoredNumbers) -> Difficulty:
     )
     labels = labels_on(stored)
     guess = float(labels["val_loss"]) if labels else task_of(stored.identity).chance_loss
-    return difficulty_from(losses_at(stored, columns, fidelity), guess)
+    return difficulty_from(lattice.losses_at(stored, columns, fidelity), guess)
 
 
 def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:

@@ -24,16 +24,7 @@ from fedhpo_gym.core.errors import DamagedDataError, WorkerLostError, WorkerTime
 from fedhpo_gym.core.processes import each_on_cluster
 from fedhpo_gym.core.processor import this_platform
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.records import parquet
-from fedhpo_gym.records.files import (
-    OPEN,
-    growing,
-    keyed_path,
-    read_record,
-    record_path,
-    set_aside,
-    write_record,
-)
+from fedhpo_gym.records import files, parquet
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord
 from fedhpo_gym.studies.environments import make_environment, spec_of
 from fedhpo_gym.studies.plan import Plan, problem_words
@@ -51,7 +42,7 @@ def do_run(
 ) -> bool:
     """Do one run and write its record, unless it is there; return whether it was done now."""
     place = folder, plan.id, plan.agent, plan.seed
-    if plan.key is not None and _is_done(keyed_path(*place, plan.key), warn):
+    if plan.key is not None and _is_done(files.keyed_path(*place, plan.key), warn):
         return False
     with closing(make_environment(plan.id, plan.kwargs)) as env, ExitStack() as stack:
         _, info = env.reset(seed=plan.seed)
@@ -66,11 +57,11 @@ def do_run(
             platform=this_platform(),
             shared_start=plan.shared_start,
         )
-        path = record_path(folder, header)
-        grown = path.with_name(f"{path.name}{OPEN}")
+        path = files.record_path(folder, header)
+        grown = path.with_name(f"{path.name}{files.OPEN}")
         if _is_done(path, warn):
             return False
-        growth = stack.enter_context(growing(path, warn))
+        growth = stack.enter_context(files.growing(path, warn))
         if _is_done(path, warn):  # another process has done it meanwhile
             grown.unlink(missing_ok=True)
             return False
@@ -92,7 +83,7 @@ def do_run(
         growth.sync()
         record = RunRecord(header, tuple(steps))
         if columnar:
-            write_record(path.with_suffix(parquet.SUFFIX), record)
+            files.write_record(path.with_suffix(parquet.SUFFIX), record)
             grown.unlink(missing_ok=True)
         else:
             grown.replace(path)
@@ -109,9 +100,9 @@ def _is_done(path: Path, warn: Callable[[str], None]) -> bool:
         if not known.exists():
             continue
         try:
-            read_record(known)
+            files.read_record(known)
         except DamagedDataError as error:
-            warn(set_aside(known, error))
+            warn(files.set_aside(known, error))
             continue
         return True
     return False

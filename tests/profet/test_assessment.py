@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from profet_assessment import average_ranks, runtimes, superiority
 from scipy.stats import mannwhitneyu
 
 from fedhpo_gym.analysis.stats import ecdf, probability_of_improvement, ranks
-from fedhpo_gym.profet.assessment import average_ranks, runtimes, superiority
 
 
 def test_runtimes_and_their_shares_by_hand() -> None:

@@ -40,7 +40,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "records": frozenset(),
     "analysis": frozenset({"records"}),
     # Its model is fitted by what builds the meta-models of federations.
-    "profet": frozenset({"analysis", "building"}),
+    "profet": frozenset({"building"}),
     "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}

@@ -14,19 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import as_integer, as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.meta.process import NOWHERE
 from fedhpo_gym.envs.meta.setup import MetaSetup
 from fedhpo_gym.envs.meta.truth import PoolTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
-from fedhpo_gym.envs.vector import (
-    Actions,
-    BatchedVectorEnv,
-    Indices,
-    Layout,
-    Mask,
-    Seeds,
-    StepOutcome,
-)
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.base import LARGEST
@@ -87,7 +79,7 @@ class MetaEnv(DrawnEnv):
         self.action_space = setup.action_space  # type: ignore[assignment]
         self.observation_space = setup.observation_space  # type: ignore[assignment]
         self.reward_space = setup.reward_space
-        self._layout = Layout(setup.observation_space)
+        self._layout = vector.Layout(setup.observation_space)
         self._frame = np.zeros((1, self._layout.size), np.float32)
         self._process = setup.process(self._layout, self._frame)
         self._draws = self._process.draws()
@@ -252,7 +244,7 @@ class MetaEnv(DrawnEnv):
         plot_scores(figure, self._scores, title)
 
 
-class MetaVectorEnv(BatchedVectorEnv):
+class MetaVectorEnv(vector.BatchedVectorEnv):
     """Many episodes of `MetaEnv`, bit for bit, whose steps are computed together."""
 
     def __init__(
@@ -290,11 +282,11 @@ class MetaVectorEnv(BatchedVectorEnv):
     def _describe(self, index: int) -> Info:
         return self.setup.describe(int(self._process.task[index]))
 
-    def _restart(self, where: Indices, seeds: Seeds) -> None:
+    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
         options = [self._chosen(index) for index in where.tolist()]
         self._process.restart(where, *self._draws.draw(where, seeds, options))
 
-    def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
+    def _checked(self, actions: ArrayLike, active: vector.Mask) -> vector.Actions:
         if not self.setup.by_index:
             return super()._checked(actions, active)
         count = int(self.single_action_space.n)  # type: ignore[attr-defined]
@@ -315,7 +307,7 @@ class MetaVectorEnv(BatchedVectorEnv):
             array = np.where(active, array, 0)
         return array.astype(np.intp, copy=False)
 
-    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
         process, setup = self._process, self.setup
         rewards: NDArray[np.floating] = process.step(actions)
         if setup.arguments.vector_reward:
@@ -327,4 +319,4 @@ class MetaVectorEnv(BatchedVectorEnv):
             "incumbent": {"trial": process.best_trial, "score": process.best},
         }
         never = np.zeros(self.num_envs, dtype=np.bool_)
-        return StepOutcome(rewards, process.over, never, info)
+        return vector.StepOutcome(rewards, process.over, never, info)

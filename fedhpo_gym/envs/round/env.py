@@ -15,17 +15,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import as_reals, as_typed
+from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
-from fedhpo_gym.envs.vector import (
-    Actions,
-    BatchedVectorEnv,
-    Indices,
-    Mask,
-    Seeds,
-    StepOutcome,
-    checked_keys,
-)
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Instance
 
@@ -254,7 +246,7 @@ INFO_KEYS: Final = ("configuration", "fidelity")
 """What `info` holds only on request."""
 
 
-class RoundVectorEnv(BatchedVectorEnv):
+class RoundVectorEnv(vector.BatchedVectorEnv):
     """N round environments, bit for bit those of `gymnasium.make`, trained as one batch.
 
     Courses are trained as one tensor program, whatever their instances and rounds. Those that share
@@ -290,7 +282,7 @@ class RoundVectorEnv(BatchedVectorEnv):
             info_keys: what `info` shall also hold, of `INFO_KEYS`.
             vector_reward: return reward vectors.
         """
-        checked_keys(info_keys, INFO_KEYS)
+        vector.checked_keys(info_keys, INFO_KEYS)
         super().__init__(
             len(process.episodes.over),
             process.observation_space,
@@ -313,12 +305,12 @@ class RoundVectorEnv(BatchedVectorEnv):
     def _options(self) -> tuple[str, ...]:
         return ("instance",)
 
-    def _restart(self, where: Indices, seeds: Seeds) -> None:
+    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
         options = [self._chosen(index) for index in where.tolist()]
         self.process.start(where, *self._draws.draw(where, seeds, options))
         self._show()
 
-    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
         never = np.zeros(self.num_envs, dtype=np.bool_)
         if active.any():
             outcome = self.process.step(actions)
@@ -331,7 +323,7 @@ class RoundVectorEnv(BatchedVectorEnv):
             terminated = never.copy()
             shape = self.reward_space.shape if self._vector_reward else ()
             rewards = np.zeros((self.num_envs, *shape), np.float32 if shape else np.float64)
-        return StepOutcome(rewards, terminated, never, self.process.infos(self._info_keys))
+        return vector.StepOutcome(rewards, terminated, never, self.process.infos(self._info_keys))
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())

@@ -16,22 +16,13 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.core.checks import as_number, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
 from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Trial, TrialProcess
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import (
-    Actions,
-    BatchedVectorEnv,
-    Indices,
-    Layout,
-    Mask,
-    Seeds,
-    StepOutcome,
-    checked_keys,
-)
 from fedhpo_gym.evaluation.multi_objective import Constraints
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
@@ -111,7 +102,7 @@ class TrialEnv(DrawnEnv):
         self.action_space = setup.action_space  # type: ignore[assignment]
         self.observation_space = setup.observation_space  # type: ignore[assignment]
         self.reward_space = setup.reward_space
-        self._layout = Layout(setup.observation_space)
+        self._layout = vector.Layout(setup.observation_space)
         frame = np.zeros((1, self._layout.size), dtype=np.float32)
         self._process = TrialProcess(setup, self._layout, frame)
         self._steps = History()
@@ -337,7 +328,7 @@ class TrialEnv(DrawnEnv):
 _ALL = np.ones(1, dtype=np.bool_)
 
 
-class TrialVectorEnv(BatchedVectorEnv):
+class TrialVectorEnv(vector.BatchedVectorEnv):
     """N trial environments with the default wrappers, exactly as `gymnasium.make` builds them.
 
     On a table, everything that does not depend on the past is computed once for all cells, at the
@@ -381,7 +372,7 @@ class TrialVectorEnv(BatchedVectorEnv):
         )
         self.setup, self.reward_space = setup, setup.reward_space
         self._budget, self._penalty, self._incumbent = budget, penalty, incumbent
-        self._info_keys = checked_keys(info_keys, INFO_KEYS)
+        self._info_keys = vector.checked_keys(info_keys, INFO_KEYS)
         self._process = TrialProcess(setup, self.layout, self._frame)
         self._draws = self._process.draws()
         self._potentials = np.zeros(self.num_envs)
@@ -428,7 +419,7 @@ class TrialVectorEnv(BatchedVectorEnv):
     def _options(self) -> tuple[str, ...]:
         return ("instance",) if self.setup.instances else ()
 
-    def _restart(self, where: Indices, seeds: Seeds) -> None:
+    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
         options = [self._chosen(index) for index in where.tolist()]
         self._process.restart(where, *self._draws.draw(where, seeds, options))
         self._potentials[where] = 0.0
@@ -443,7 +434,7 @@ class TrialVectorEnv(BatchedVectorEnv):
             self._known_optima[number] = self._incumbent.find_optimum(trials)
         return self._known_optima.get(number, 1.0)
 
-    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
         numbers = self._process.step(actions, active)
         state = self._process.episodes
         left = self._budget.left(state.elapsed_s, state.rounds, state.trials)
@@ -463,4 +454,4 @@ class TrialVectorEnv(BatchedVectorEnv):
                 before, self._potentials, numbers[:, TIME_S], state.elapsed_s, self._optima
             )
         never = np.zeros(self.num_envs, dtype=np.bool_)
-        return StepOutcome(rewards, left <= 0.0, never, info)
+        return vector.StepOutcome(rewards, left <= 0.0, never, info)

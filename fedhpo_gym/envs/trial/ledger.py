@@ -9,20 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym import objectives
 from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.vector import Indices
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
-from fedhpo_gym.objectives import (
-    CAP,
-    COST_NAMES,
-    PRIVACY_NAMES,
-    SEARCH_ORDERS,
-    Costs,
-    Spending,
-    ledger_of,
-    selection_epsilon,
-)
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
 from fedhpo_gym.tasks.privacy import DELTA, privacy_spent, renyi_spent
@@ -51,9 +42,9 @@ def times_s(task: Task, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float
     return task.system.times_s(works, which, rounds, rates)
 
 
-def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> Spending:
+def spending(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Spending:
     """Return what B queries spend if nothing of them was paid for before."""
-    return Spending(privacy_spent(task, columns), lambda: _costs(task, columns))
+    return objectives.Spending(privacy_spent(task, columns), lambda: _costs(task, columns))
 
 
 def unmoved(setup: TrialSetup) -> tuple[str, ...]:
@@ -79,7 +70,7 @@ def unmoved(setup: TrialSetup) -> tuple[str, ...]:
     return tuple(name for name, found in values.items() if (found == found[0]).all())
 
 
-def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> Costs:
+def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Costs:
     """Return (B,) costs by each of `COST_NAMES`; equal queries are priced once."""
     deciding = {*decisive_names(task), *(d for d in columns if d.partition("@")[0] == EPOCHS)}
     names = ["round", "client_sample_rate", *sorted(deciding)]
@@ -88,8 +79,10 @@ def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> Costs:
         query: _cost_of(task, dict(zip(names[2:], query[2:], strict=True)), *query[:2])
         for query in {*queries}
     }
-    found = np.array([known[query] for query in queries]).reshape(len(queries), len(COST_NAMES))
-    return dict(zip(COST_NAMES, found.T, strict=True))
+    found = np.array([known[query] for query in queries]).reshape(
+        len(queries), len(objectives.COST_NAMES)
+    )
+    return dict(zip(objectives.COST_NAMES, found.T, strict=True))
 
 
 def _cost_of(
@@ -155,11 +148,11 @@ class TuningLedger:
     """
 
     def __init__(self, number: int) -> None:
-        self._sum = np.zeros((number, len(SEARCH_ORDERS)))
-        self._worst = np.zeros((number, len(SEARCH_ORDERS)))
+        self._sum = np.zeros((number, len(objectives.SEARCH_ORDERS)))
+        self._worst = np.zeros((number, len(objectives.SEARCH_ORDERS)))
         self._trials = np.zeros(number, dtype=np.int64)
         self._ahead = np.zeros(number, dtype=np.int64)
-        self.vectors: NDArray[np.float64] = np.zeros((number, len(PRIVACY_NAMES)))
+        self.vectors: NDArray[np.float64] = np.zeros((number, len(objectives.PRIVACY_NAMES)))
 
     def restart(self, where: Indices) -> None:
         self._trials[where] = self._ahead[where] = 0
@@ -184,11 +177,11 @@ class TuningLedger:
         whole = renyi_spent(task, configuration, fidelity.round, rate)
         self._worst[index] = np.maximum(self._worst[index], whole)
         self._sum[index] += renyi_spent(task, configuration, rounds, rate)
-        self.vectors[index] = ledger_of(self._sum[index].tolist(), DELTA).vector()
+        self.vectors[index] = objectives.ledger_of(self._sum[index].tolist(), DELTA).vector()
 
     def info(self, index: int) -> dict[str, Any]:
         """Return what is spent, and the epsilon of showing the best of randomly many trials."""
-        spent = dict(zip(PRIVACY_NAMES, self.vectors[index].tolist(), strict=True))
+        spent = dict(zip(objectives.PRIVACY_NAMES, self.vectors[index].tolist(), strict=True))
         trials = max(int(self._trials[index]), 1)
-        selected = selection_epsilon(self._worst[index], trials, DELTA)
-        return {**spent, "selection_epsilon": min(selected, CAP)}
+        selected = objectives.selection_epsilon(self._worst[index], trials, DELTA)
+        return {**spent, "selection_epsilon": min(selected, objectives.CAP)}

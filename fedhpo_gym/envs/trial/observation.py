@@ -6,17 +6,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedhpo_gym import objectives
 from fedhpo_gym.evaluation.records import Evaluations
-from fedhpo_gym.objectives import (
-    CAP,
-    FAIRNESS_NAMES,
-    PRIVACY_NAMES,
-    Objective,
-    PrivacyLedger,
-    PrivacyLedgers,
-    client_fairness,
-    performances,
-)
 from fedhpo_gym.tasks import Problem, Task
 from fedhpo_gym.tasks.privacy import MECHANISMS
 
@@ -33,7 +24,7 @@ def box(low: float, high: float, size: int) -> gym.spaces.Box:
 def space(
     problem: Problem,
     action_size: int,
-    objective: Objective,
+    objective: objectives.Objective,
     statistics: int = 0,
     tuning: bool = False,
 ) -> gym.spaces.Dict:
@@ -42,13 +33,13 @@ def space(
     return gym.spaces.Dict(
         {
             **{metric.name: box(*metric.bounds, splits) for metric in problem.metrics},
-            "fairness": box(0.0, 1.0, len(FAIRNESS_NAMES)),
-            "privacy": box(0.0, CAP, len(PRIVACY_NAMES)),
+            "fairness": box(0.0, 1.0, len(objectives.FAIRNESS_NAMES)),
+            "privacy": box(0.0, objectives.CAP, len(objectives.PRIVACY_NAMES)),
             "elapsed_time": box(0.0, MAX_TIME_S, 1),
             "trials": box(0.0, MAX_TRIALS, 1),
             "incumbent": box(-1.0, 1.0, action_size),
             "incumbent_value": box(*objective.error_bounds, 1),
-            **({TUNING: box(0.0, CAP, len(PRIVACY_NAMES))} if tuning else {}),
+            **({TUNING: box(0.0, objectives.CAP, len(objectives.PRIVACY_NAMES))} if tuning else {}),
             **({"instance": box(0.0, 1.0, statistics)} if statistics else {}),
         }
     )
@@ -65,14 +56,18 @@ def empty(problem: Problem, spaces: gym.spaces.Dict) -> dict[str, NDArray[np.flo
 
 
 def measure(
-    problem: Problem, evaluations: Evaluations, privacy: PrivacyLedger | PrivacyLedgers
+    problem: Problem,
+    evaluations: Evaluations,
+    privacy: objectives.PrivacyLedger | objectives.PrivacyLedgers,
 ) -> dict[str, NDArray[np.float64]]:
     """Return what observations say about B trials alone, (B, size) or (size,), unclipped."""
     raw = {
-        metric.name: performances(evaluations, problem.seen_splits, metric.name, metric.worst)
+        metric.name: objectives.performances(
+            evaluations, problem.seen_splits, metric.name, metric.worst
+        )
         for metric in problem.metrics
     }
-    raw.update(fairness=client_fairness(evaluations), privacy=privacy.vector())
+    raw.update(fairness=objectives.client_fairness(evaluations), privacy=privacy.vector())
     return raw
 
 

@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
-from fedhpo_gym.envs.trial.evaluator import (
-    ERROR,
-    ROUNDS,
-    SHOWN,
-    TIME_S,
-    VIOLATION,
-    Scorer,
-    TrialSource,
-    TrialStreams,
-)
+from fedhpo_gym.envs.trial import evaluator
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
@@ -82,15 +73,15 @@ class Episodes:
         """Add a trial to every episode, by default after its last; return where it is the best."""
         self.handles, self.numbers = handles, numbers
         self.trials += 1
-        self.rounds += numbers[:, ROUNDS]
+        self.rounds += numbers[:, evaluator.ROUNDS]
         if ends_s is None:
-            self.elapsed_s += numbers[:, TIME_S]
+            self.elapsed_s += numbers[:, evaluator.TIME_S]
         else:
             self.elapsed_s[:] = ends_s
-        error, least = numbers[:, ERROR], self.best_numbers[:, ERROR]
+        error, least = numbers[:, evaluator.ERROR], self.best_numbers[:, evaluator.ERROR]
         if constrained:
-            best = self.best_numbers[:, VIOLATION], least
-            (better,) = is_better(numbers[:, VIOLATION], error, best).nonzero()
+            best = self.best_numbers[:, evaluator.VIOLATION], least
+            (better,) = is_better(numbers[:, evaluator.VIOLATION], error, best).nonzero()
         else:
             (better,) = (~(error >= least)).nonzero()  # any error is better than NaN, which is none
         if len(better):
@@ -110,11 +101,13 @@ class TrialProcess:
         layout.fill(self._first, empty(setup.task, setup.observation_space))
         number = len(frame)
         self._prices = Prices(setup.task)
-        self._scorer = Scorer(setup, layout)
+        self._scorer = evaluator.Scorer(setup, layout)
         trials = np.zeros(number, np.int64)
         freeze_thaw = setup.freeze_thaw
-        self._draws = TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
-        self.source = TrialSource(setup, layout, number, self._draws)
+        self._draws = (
+            evaluator.TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
+        )
+        self.source = evaluator.TrialSource(setup, layout, number, self._draws)
         self.scores = self._scorer.scores
         self.episodes = Episodes.start(number, self._scorer.width, self.source.handle_type)
         self.episodes.trials = trials  # the draws follow this array
@@ -186,12 +179,12 @@ class TrialProcess:
         frame[:, self._incumbent] = self._actions
         if self._tuning is not None:
             for index in np.flatnonzero(active).tolist():
-                rounds = int(numbers[index, ROUNDS])
+                rounds = int(numbers[index, evaluator.ROUNDS])
                 query = self.source.query(handles[index])
                 self._tuning.end(index, self.part(index).task, query, rounds)
             frame[:, self._tuned] = self._tuning.vectors
         self._show_instances()
-        value = np.maximum(state.best_numbers[:, SHOWN], self._least_value)
+        value = np.maximum(state.best_numbers[:, evaluator.SHOWN], self._least_value)
         past = zip(self._past, (state.elapsed_s, state.trials, value), self._most, strict=True)
         for column, number, most in past:
             frame[:, column] = np.minimum(number, most)
@@ -238,7 +231,7 @@ class TrialProcess:
         state, numbers = self.episodes, self.episodes.numbers[index]
         noisy = self.setup.noise is not None
         configuration, fidelity = self.source.query(state.handles[index])
-        rounds = int(numbers[ROUNDS])
+        rounds = int(numbers[evaluator.ROUNDS])
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
@@ -268,7 +261,7 @@ class TrialProcess:
         }
 
     def _violation(self, numbers: Numbers) -> dict[str, float]:
-        found = {"violation": float(numbers[VIOLATION])}
+        found = {"violation": float(numbers[evaluator.VIOLATION])}
         return found if self.setup.constraints else {}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -282,14 +275,14 @@ class TrialProcess:
                 name: values[:, column] for column, name in enumerate(self.setup.objective_names)
             },
             "cost": {
-                "time_s": state.numbers[:, TIME_S],
-                "rounds": state.numbers[:, ROUNDS].astype(np.int64),
+                "time_s": state.numbers[:, evaluator.TIME_S],
+                "rounds": state.numbers[:, evaluator.ROUNDS].astype(np.int64),
             },
             "incumbent": {"trial": state.best_trial},
             **self._truth(state.numbers, state.best_numbers),
         }
         if self.setup.constraints:
-            info["violation"] = state.numbers[:, VIOLATION]
+            info["violation"] = state.numbers[:, evaluator.VIOLATION]
         if self._tuning is not None:
             columns = self._tuning.vectors.T
             info[TUNING] = dict(zip(PRIVACY_NAMES, columns, strict=True))

@@ -1,4 +1,4 @@
-"""How methods are judged over many tasks (Klein et al., 2019, section 4.2).
+"""How methods of `profet_study.py` are judged over many tasks (Klein et al., 2019, section 4.2).
 
 Lower values are better. Names of axes: M methods, I tasks, R runs, N evaluations, K targets, S
 samples. `analysis.stats.ecdf` of runtimes is the share of targets that were met by a time.
@@ -9,14 +9,11 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
+from scipy.stats import mannwhitneyu
 
 from fedhpo_gym.analysis.stats import RESAMPLES, Numbers, ranks
 from fedhpo_gym.core.checks import Axes, Range, checked_types
-from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
-
-with needing("a test of Profet", "scipy", "agents", "scipy"):
-    from scipy.stats import mannwhitneyu
 
 Runs = Annotated[Numbers, Axes(3, 3)]
 Methods = Annotated[Numbers, Axes(4, 4)]

@@ -1,0 +1,133 @@
+"""Families of tasks from files that others publish: what is in them is read, and never run."""
+
+from __future__ import annotations
+
+import lzma
+import pickletools
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import numpy as np
+
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.profet import Family
+from fedhpo_gym.profet.families import Array, sobol_points
+from fedhpo_gym.profet.foreign import limited, reading
+from fedhpo_gym.space import Dimension, SearchSpace
+
+SVM_SITE: Final = "github.com/wistuba/TST, folder data/svm"
+SVM: Final = SearchSpace((
+    Dimension("C", 2.0**-5, 2.0**6, "float", log=True),
+    Dimension("gamma", 1e-4, 1e3, "float", log=True),
+))  # fmt: skip
+_SCALES: Final = np.array([[6.0, 4.0], [5.0, 4.0], [11.0, 7.0]])
+"""Columns times the first are log2 C and log10 gamma; plus the second, by the third, in [0, 1]."""
+
+
+@checked_types
+def svm(path: Path) -> Family:
+    """Return the RBF kernels of Wistuba, Schilling and Schmidt-Thieme's (2016) SVM meta-data.
+
+    Args:
+        path: folder of their files, one per data set and without a suffix, or a tar archive of it.
+    """
+    with reading(path, SVM_SITE):
+        files = dict(_members(path) if path.is_file() else _files(path))
+        tables = {name: _kernels(name, content) for name, content in sorted(files.items())}
+        grids = {name: table[:, 1:] for name, table in tables.items()}
+        first, grid = next(iter(grids.items()), ("", np.empty((0, 2))))
+        if other := [name for name, one in grids.items() if not np.array_equal(one, grid)]:
+            raise ValueError(f"{other[0]} has other configurations than {first}")
+        if not grid.size:
+            raise ValueError("it holds no RBF kernel of any data set")
+    values = 1.0 - np.array([table[:, 0] for table in tables.values()])
+    x = np.clip((grid * _SCALES[0] + _SCALES[1]) / _SCALES[2], 0.0, 1.0)
+    return Family("svm", SVM, x, values, None, tuple(tables), SVM_SITE, link="logit")
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in folder.iterdir():
+        if path.is_file() and not path.suffix:
+            yield path.name, limited(path.open("rb"), path)
+
+
+def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if not Path(member.name).suffix and (content := opened.extractfile(member)):
+                yield Path(member.name).name, limited(content, member.name)
+
+
+def _kernels(name: str, content: bytes) -> Array:
+    """Return (n, 3): accuracy, C and gamma as their file scales them, of RBF kernels."""
+    rows = [line.split()[:6] for line in content.decode("ascii").splitlines()]
+    if any(len(row) < 6 for row in rows):
+        raise ValueError(f"{name} has a line of less than 6 numbers")
+    table = np.array(rows, dtype=np.float64).reshape(-1, 6)
+    return np.asarray(table[table[:, 1] == 1.0][:, [0, 4, 5]])
+
+
+FC_SITE: Final = "github.com/nabenabe0928/meta-learn-tpe, folder targets/hpolib/metric_vals"
+FC_TASKS: Final = (
+    "naval_propulsion", "parkinsons_telemonitoring", "protein_structure", "slice_localization",
+)  # fmt: skip
+FC_OUTPUTS: Final = ("valid_mse", "runtime")
+_UNITS: Final = (16, 32, 64, 128, 256, 512)
+FC_TABLE: Final = SearchSpace((
+    Dimension.of_categories("activation_fn_1", ("relu", "tanh")),
+    Dimension.of_categories("activation_fn_2", ("relu", "tanh")),
+    Dimension("batch_size", 8, 64, "int", values=(8, 16, 32, 64)),
+    Dimension("dropout_1", 0.0, 0.6, "float", values=(0.0, 0.3, 0.6)),
+    Dimension("dropout_2", 0.0, 0.6, "float", values=(0.0, 0.3, 0.6)),
+    Dimension("init_lr", 5e-4, 0.1, "float", values=(5e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1)),
+    Dimension.of_categories("lr_schedule", ("cosine", "const")),
+    Dimension("n_units_1", 16, 512, "int", values=_UNITS),
+    Dimension("n_units_2", 16, 512, "int", values=_UNITS),
+))  # fmt: skip
+
+
+@checked_types
+def fc_net(folder: Path, *, points: Annotated[int, Range(2)] = 900, seed: int = 0) -> Family:
+    """Return the FCNet tables (Klein and Hutter, 2019) at the cells of a Sobol sequence.
+
+    A value is the mean squared error of validation, a cost the runtime, both means of four runs.
+    The space is that of the tables, nine dimensions on a grid, and not the paper's six.
+
+    Args:
+        folder: holds `<task>.pkl` or `<task>.pkl.xz` of four tasks.
+    """
+    sizes = FC_TABLE.grid_shape
+    last = np.array(sizes) - 1
+    cells = np.unique(
+        np.minimum((sobol_points(points, FC_TABLE, seed) * sizes).astype(int), last), axis=0
+    )
+    # The tables are in C order of dimensions whose values are sorted as words.
+    places = [
+        np.argsort(np.argsort([str(value) for value in dimension.grid]))[cells[:, i]]
+        for i, dimension in enumerate(FC_TABLE.dimensions)
+    ]
+    rows, found = np.ravel_multi_index(places, sizes), []
+    for task in FC_TASKS:
+        plain, packed = folder / f"{task}.pkl", folder / f"{task}.pkl.xz"
+        path, opened = (packed, lzma.open) if packed.exists() else (plain, open)
+        with reading(path, FC_SITE):
+            held = _arrays(limited(opened(path, "rb"), path))
+            of_task = [held[name].reshape(-1, 4) for name in FC_OUTPUTS]
+            if any(len(one) != FC_TABLE.grid_size for one in of_task):
+                raise ValueError(f"it must hold {FC_TABLE.grid_size} cells, four runs of each")
+            found.append([one[rows].mean(axis=1) for one in of_task])
+    values, costs = np.array(found).transpose(1, 0, 2)
+    return Family("fc_net", FC_TABLE, cells / last, values, costs, FC_TASKS, FC_SITE, link="log")
+
+
+def _arrays(content: bytes) -> dict[str, Array]:
+    """Return the float64 arrays of two names that a pickle holds; no instruction is followed."""
+    found, name = dict[str, Array](), ""
+    for operation, argument, _ in pickletools.genops(content):
+        if operation.name == "SHORT_BINUNICODE" and argument in FC_OUTPUTS:
+            name = str(argument)
+        elif operation.name == "BINBYTES" and isinstance(argument, bytes):
+            found[name] = np.frombuffer(argument, "<f8")
+    return found
