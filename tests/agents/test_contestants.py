@@ -38,12 +38,13 @@ def _installed(name: str) -> type[Agent] | None:
 
 
 def _learners(rewards: str, ladder: bool) -> list[Any]:
-    fixed = ("random", "grid", "sobol", "latin-hypercube", "policy", "proxy", "schedule")
+    fixed = ("random", "grid", "sobol", "latin-hypercube", "proxy", "schedule")
     kinds = {name: kind for name in {*AGENTS} - {*fixed} if (kind := _installed(name))}
     return _marked(
         name
         for name, kind in sorted(kinds.items())
         if "trial" in kind.acts_on
+        and kind.learned is None  # what was learned is of one search space
         and kind.rewards == rewards
         and issubclass(kind, LadderSearch) == ladder
     )
