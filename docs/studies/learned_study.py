@@ -48,7 +48,7 @@ class Study:
     spaces: Sequence[str] = ("LR", "Joint")
     agents: Sequence[str] = AGENTS
     trials: int = 25
-    seeds: int = 5
+    seeds: int = 3
     tasks: int | None = None  # of a space, all by default
     split: str = "test"
 
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=META_SPLITS[1:], default="test", help="of tasks")
     parser.add_argument("--agents", help="names, separated by commas (default: all)")
     parser.add_argument("--policies", help="folder of train_learned.py (default: the stored ones)")
-    parser.add_argument("--seeds", type=positive, help="of a task (5)")
+    parser.add_argument("--seeds", type=positive, help="of a task (3)")
     options = parser.parse_args(arguments)
     study = replace(Study(), split=options.split)
     if options.quick:

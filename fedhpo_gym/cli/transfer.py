@@ -51,6 +51,8 @@ def generator(
     folder = writable_table_folder(out)
     for space in GENERATED_SPACES if "all" in spaces else dict.fromkeys(spaces):
         say(str(write_generator(space, folder, seed=seed)))
+    if out is None:
+        say(f"From now on, ids of generated tasks answer from {folder}; delete it to go back.")
     return 0
 
 

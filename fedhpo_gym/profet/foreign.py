@@ -99,6 +99,6 @@ def read_profet_json(path: Path, name: str) -> Family:
             )
         held = load_json(content, path)
         x, y, c = (np.array(held[key], dtype=np.float64) for key in "XYC")
-    names = tuple(map(str, range(len(y))))
+        names = tuple(map(str, range(len(y))))
     costs = None if name == "forrester" else c
     return Family(name, SPACES[name], x, y, costs, names, str(path), **_HOW[name])
