@@ -27,7 +27,11 @@ FULL = {"round": 500, "client_sample_rate": 1.0}
 STARTS = 6
 TRIALS = STARTS + 3
 SLOW = {"qlognehvi", "parego"}
-STARTING = [name for name in AGENTS if name not in SLOW and agent_class(name).starts]
+STARTING = [
+    name
+    for name in AGENTS
+    if name not in SLOW and agent_class(name).starts and agent_class(name).learned is None
+]
 
 
 def environment(agent: str) -> gym.Env[Any, Any]:
