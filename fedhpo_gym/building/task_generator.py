@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -86,10 +87,11 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "hardware": this_machine("cpu"),
         "software": versions("numpy", "torch", "gpytorch"),
-        "build_command": f"fedhpo-gym generator {space}",
+        "build_command": f"fedhpo-gym generator {space}" + (f" --seed {seed}" if seed else ""),
     }
-    path = write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
-    arrays["elites"] = _elites(TaskGenerator(path), data, train, seed)
+    with TemporaryDirectory() as aside:  # the elites are not known yet
+        path = write_archive(Path(aside), f"{stem(space)}{SUFFIX}", card, arrays)
+        arrays["elites"] = _elites(TaskGenerator(path), data, train, seed)
     return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
 
 
@@ -129,10 +131,10 @@ def _fitted(
         seed=seed,
     )
     del found["log_variance"]
-    noisy = dict(found)
-    first = found.pop("weight_0")
     if max(np.abs(weights).max() for weights in found.values()) >= MAX_WEIGHT:
         raise InvalidArgumentError("`seed` must be another: a network has weights of 8 or more")
+    noisy = dict(found)
+    first = found.pop("weight_0")
     arrays = {n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in found.items()}
     ends = on_grid(first, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32)
     arrays |= {

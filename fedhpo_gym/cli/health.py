@@ -179,9 +179,9 @@ def difficulty(
             "`--algorithm` and `--setting` must come with `--train N`; stored numbers are all "
             "listed"
         )
-    if train is not None and (not ids or any(map(meta_space, ids))):
+    if train is not None and (not ids or any(meta_space(i) or generated_space(i) for i in ids)):
         asked = ", ".join(ids) or "none"
-        raise InvalidArgumentError(f"`--train` must come with ids, none of FedHPO-B, got {asked}")
+        raise InvalidArgumentError(f"`--train` must come with ids, none of many tasks, got {asked}")
     if train is not None:
         tasks = [asked_task(Variant(word, algorithm, settings=settings)) for word in ids]
         rows = [list(_trained(task, train)) for task in tasks]

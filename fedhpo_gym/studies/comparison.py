@@ -30,7 +30,7 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.processes import WorkerPool, check_executor
 from fedhpo_gym.records import parquet
-from fedhpo_gym.studies.environments import MANY_TASKS, kind_of_id, resolve_id
+from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
 from fedhpo_gym.studies.run import GOOD, CellWork, Outcome, faults, log, on_dask, read_log
 from fedhpo_gym.studies.suites import SUITES, suite
@@ -215,8 +215,8 @@ def _fidelities(plans: Sequence[Plan]) -> dict[str, list[str]]:
     for plan in plans:
         kind = kind_of_id(plan.id)
         if kind != "round":
-            many = ("round",) if plan.kwargs.get("choose_fidelity") else ()
-            known = many if kind in MANY_TASKS else get_task(plan.id).fidelity_space.names
+            many = ("round", "client_sample_rate") if plan.kwargs.get("choose_fidelity") else ()
+            known = many if kind in MANY_TASK_KINDS else get_task(plan.id).fidelity_space.names
             free = {*known} - {*plan.kwargs.get("fidelity", ())}
             found.setdefault(CHOSEN if free else FIXED, {})[plan.agent] = None
     return {words: [*agents] for words, agents in found.items()}

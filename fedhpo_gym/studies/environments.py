@@ -259,12 +259,12 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
     return max(versions, key=lambda known: int(known.rpartition("-v")[2]))
 
 
-MANY_TASKS = ("pool", "generated")
+MANY_TASK_KINDS = ("pool", "generated")
 """Kinds of ids of FedHPO-B and of generated tasks, of which each task is a problem of a study."""
 
 
 def kind_of_id(env_id: str) -> str:
-    """Return what makes an id: "trial", "round", or one of `MANY_TASKS`."""
+    """Return what makes an id: "trial", "round", or one of `MANY_TASK_KINDS`."""
     name = str(gym.spec(env_id).entry_point).rpartition(":")[2]
     return name.removeprefix("make_").removesuffix("_env")
 

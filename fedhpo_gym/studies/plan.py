@@ -15,7 +15,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.records.files import record_key
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import (
-    MANY_TASKS,
+    MANY_TASK_KINDS,
     kind_of_id,
     make_environment,
     resolve_id,
@@ -80,7 +80,7 @@ class Plan:
 
 def problem_words(env_id: str, kwargs: Mapping[str, Any]) -> str:
     """Return an id, and of many tasks which: what a study has as one problem."""
-    return f"{env_id} {kwargs['instances']}" if kind_of_id(env_id) in MANY_TASKS else env_id
+    return f"{env_id} {kwargs['instances']}" if kind_of_id(env_id) in MANY_TASK_KINDS else env_id
 
 
 def make_plans(request: Request) -> list[Plan]:
@@ -113,7 +113,7 @@ def make_plans(request: Request) -> list[Plan]:
 def _by_task(env_id: str, request: Request) -> list[Request]:
     """Return what is asked of an id: of many tasks, each is a problem of its own."""
     kind = kind_of_id(env_id)
-    if kind not in MANY_TASKS:
+    if kind not in MANY_TASK_KINDS:
         return [request]
     # Agents are judged on meta-test, and all of them act in coordinates. Of generated tasks a seed
     # is another.
@@ -159,7 +159,7 @@ def _check_trials(request: Request, agent: str, env_id: str) -> None:
     asked = {"simulated-workers": request.workers > 1, "shared-start": request.shared_start > 0}
     wanted = [name for name, is_asked in asked.items() if is_asked]
     kind = kind_of_id(env_id)
-    if request.workers > 1 and kind in MANY_TASKS:
+    if request.workers > 1 and kind in MANY_TASK_KINDS:
         raise InvalidArgumentError(
             f"`--simulated-workers` must be 1 for {env_id}, whose trials follow each other, got "
             f"{request.workers}"

@@ -16,7 +16,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.records.runs import COSTS, ScoredTrials, level_of
-from fedhpo_gym.studies.environments import MANY_TASKS, kind_of_id, remake_environment
+from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
 
@@ -93,7 +93,9 @@ def _volume_regret(header: Header, run: ScoredTrials) -> NDArray[np.float64]:
 
 def known_of(header: Header) -> ReferenceValues | None:
     """Return what stored numbers know of the problem of a run, for a report."""
-    drawn = header.kwargs.get("instances") is not None and kind_of_id(header.id) not in MANY_TASKS
+    drawn = (
+        header.kwargs.get("instances") is not None and kind_of_id(header.id) not in MANY_TASK_KINDS
+    )
     if not from_stored_numbers(header) or drawn:
         return None
     try:

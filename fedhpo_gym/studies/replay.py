@@ -20,7 +20,7 @@ from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.processor import this_platform
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord, to_dict
-from fedhpo_gym.studies.environments import MANY_TASKS, remake_environment
+from fedhpo_gym.studies.environments import MANY_TASK_KINDS, remake_environment
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
 _LOOKED_UP = (None, "tabular", "surrogate")
@@ -122,7 +122,7 @@ def present_fingerprint(header: Header) -> str:
 def from_stored_numbers(header: Header) -> bool:
     """Return whether a run's answers were looked up, not trained."""
     entry_point = str(header.spec.get("entry_point"))
-    stored = any(entry_point.endswith(f":make_{kind}_env") for kind in ("trial", *MANY_TASKS))
+    stored = any(entry_point.endswith(f":make_{kind}_env") for kind in ("trial", *MANY_TASK_KINDS))
     return stored and header.kwargs.get("backend") in _LOOKED_UP
 
 

@@ -1,4 +1,4 @@
-"""What can be reached in a task of FedHPO-B."""
+"""What can be reached in a task of FedHPO-B, or in a generated one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class PoolTruth(Truth):
     """The values of all objectives, of every configuration of a task's pool.
 
     Of a surrogate they are of every configuration that any task of the space has, and of a
-    generated task of draws and of where its optimum was searched.
+    generated task of draws and of where its optimum at full fidelity was
+    searched.
     """
 
     _setup: MetaSetup  # type: ignore[assignment]
@@ -68,7 +69,7 @@ class PoolTruth(Truth):
         return configuration, Fidelity(**self.fidelity)  # type: ignore[arg-type]
 
     def under(self, constraints: Any) -> NoReturn:
-        raise InvalidArgumentError("`constraints` must be left out: tasks of FedHPO-B have none")
+        raise InvalidArgumentError("`constraints` must be left out: these tasks have none")
 
     def _values_of(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n, M) values of actions: the surrogate's, or of the nearest in the pool."""

@@ -29,6 +29,7 @@ from fedhpo_gym.stored.task_generator import (
     open_generator,
 )
 from fedhpo_gym.tasks.meta import GENERATED_IDS, GENERATED_SPACES
+from vector_parity import check_vector
 
 ID = "FedHPO-Generated-Joint-v1"
 
@@ -58,26 +59,7 @@ def test_gymnasium_accepts_it(env_id: str) -> None:
     ids=["default", "fidelity", "first round"],
 )
 def test_a_vector_is_bit_for_bit_its_environments(arguments: dict[str, Any]) -> None:
-    arguments = {"trials": 5, **arguments}
-    vector: Any = gym.make_vec(ID, num_envs=3, autoreset_mode="SameStep", **arguments)
-    alone = [_make(ID, **arguments) for _ in range(3)]
-    seen, infos = vector.reset(seed=4)
-    firsts = [env.reset(seed=4 + i) for i, env in enumerate(alone)]
-    assert infos["task"].tolist() == [info["task"] for _, info in firsts]
-    vector.action_space.seed(0)
-    for step in range(12):
-        for i, (own, _) in enumerate(firsts):
-            for name, value in own.items():
-                np.testing.assert_array_equal(seen[name][i], value, err_msg=f"{name} {step}")
-        given = vector.action_space.sample()
-        seen, rewards, over, _, _ = vector.step(given)
-        outcomes = [env.step(action) for env, action in zip(alone, given, strict=True)]
-        np.testing.assert_array_equal(rewards, [one[1] for one in outcomes])
-        assert over.tolist() == [one[2] for one in outcomes]
-        firsts = [
-            env.reset() if one[2] else (one[0], {})
-            for env, one in zip(alone, outcomes, strict=True)
-        ]
+    check_vector(ID, {"trials": 5, **arguments})
 
 
 @pytest.mark.parametrize("space", GENERATED_SPACES)

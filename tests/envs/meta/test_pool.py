@@ -17,6 +17,7 @@ from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.stored.meta_data import open_meta_data
 from made_meta_data import OWN, SHARED
+from vector_parity import check_vector
 
 ID = "FedHPO-B-LR-v1"
 POOL = SHARED + OWN
@@ -37,26 +38,7 @@ def test_gymnasium_accepts_it(actions: str) -> None:
 @pytest.mark.parametrize("kind", [ID, f"MO-{ID}"])
 @pytest.mark.parametrize("actions", ["index", "coordinates"])
 def test_a_vector_is_bit_for_bit_its_environments(kind: str, actions: str) -> None:
-    arguments = {"actions": actions, "trials": 5}
-    vector: Any = gym.make_vec(kind, num_envs=3, autoreset_mode="SameStep", **arguments)
-    alone = [_make(kind, **arguments) for _ in range(3)]
-    seen, infos = vector.reset(seed=4)
-    firsts = [env.reset(seed=4 + i) for i, env in enumerate(alone)]
-    assert infos["task"].tolist() == [info["task"] for _, info in firsts]
-    vector.action_space.seed(0)
-    for step in range(12):
-        for i, (own, _) in enumerate(firsts):
-            for name, value in own.items():
-                np.testing.assert_array_equal(seen[name][i], value, err_msg=f"{name} {step}")
-        given = vector.action_space.sample()
-        seen, rewards, over, _, _ = vector.step(given)
-        outcomes = [env.step(action) for env, action in zip(alone, given, strict=True)]
-        np.testing.assert_array_equal(rewards, [one[1] for one in outcomes])
-        assert over.tolist() == [one[2] for one in outcomes]
-        firsts = [
-            env.reset() if one[2] else (one[0], {})
-            for env, one in zip(alone, outcomes, strict=True)
-        ]
+    check_vector(kind, {"actions": actions, "trials": 5})
 
 
 def test_a_seed_is_a_task_for_ever() -> None:
