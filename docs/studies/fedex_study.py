@@ -25,11 +25,11 @@ from typing import Any
 import gymnasium as gym
 from fedex_report import LABELS, draw, report
 from pieces import claim, pieces
+from wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.space.dimension import Dimension
-from fedhpo_gym.studies.wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 from studies import positive, study_parser, tables_here
 
 TABLES = ("BreastCancer", "Vehicle")

@@ -4,8 +4,7 @@ To add one, write its class and add one line to `AGENTS`; the file is imported w
 first made, so that its libraries stay optional. What an agent needs and can do, its class says.
 One of your own needs no line: wherever a caller names an agent, `module:Class` is a name, too.
 
-Population-based training (`fedhpo_gym.studies.population`) and a search around FedEx
-(`fedhpo_gym.studies.wrapped_fedex`) are no agents: each needs more than one course.
+Population-based training (`fedhpo_gym.studies.population`) is no agent: it needs several courses.
 """
 
 from __future__ import annotations

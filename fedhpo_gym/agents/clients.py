@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.space import SearchSpace
 
 Positive: TypeAlias = Annotated[float, Range(0, math.inf, "()")]
 PositiveInt: TypeAlias = Annotated[int, Range(1)]
@@ -63,43 +62,6 @@ class ArmGrid:
 def listed_arms(actions: ArrayLike) -> ArmGrid:
     """Return the arms that are the rows of `actions`: (arms, n)."""
     return ArmGrid((np.array(actions, dtype=np.float64),))
-
-
-@checked_types
-def perturbed_arms(
-    centre: ArrayLike,
-    number: PositiveInt,
-    epsilon: Share,
-    rng: np.random.Generator,
-    space: SearchSpace | None = None,
-) -> ArmGrid:
-    """Return a configuration (n,) and `number - 1` others near it, as FedEx is given them.
-
-    Khodak et al. (2021), Appendix: intervals move by up to `epsilon` of their range either way,
-    on the scale of the search space; grids by up to `ceil(epsilon * (points - 1))` points. All
-    moves are uniform and end at the edge of the space.
-    """
-    point = np.asarray(centre, dtype=np.float64)
-    if point.ndim != 1 or (space is not None and len(space) != len(point)):
-        rule = "one coordinate per dimension" if space is None else f"shape ({len(space)},)"
-        raise InvalidArgumentError(f"`centre` must have {rule}, got shape {point.shape}.")
-    moves = rng.uniform(-1.0, 1.0, (number - 1, len(point)))
-    moved = np.clip(point + 2.0 * epsilon * moves, -1.0, 1.0)
-    for i, values in enumerate(d.values for d in (space.dimensions if space else ())):
-        if values is not None:
-            moved[:, i] = _grid_moves(point[i], moves[:, i], len(values), epsilon)
-    return listed_arms(np.concatenate([point[None], moved]))
-
-
-def _grid_moves(
-    centre: float, moves: NDArray[np.float64], points: int, epsilon: float
-) -> NDArray[np.float64]:
-    """Return cell centres; a move in [-1, 1) is spread evenly over -reach .. reach points."""
-    reach = math.ceil(epsilon * (points - 1))
-    start = min(int((centre + 1.0) / 2.0 * points), points - 1)
-    steps = np.floor((moves + 1.0) / 2.0 * (2 * reach + 1)).astype(np.int64) - reach
-    cells = np.clip(start + steps, 0, points - 1)
-    return np.asarray((2.0 * cells + 1.0) / points - 1.0)
 
 
 @dataclass(frozen=True)

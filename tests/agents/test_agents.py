@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from wrapped_fedex import row_problem
 
 from fake_study import FakeEnv
 from fedhpo_gym.agents import (
@@ -31,7 +32,6 @@ from fedhpo_gym.core.errors import (
     UnknownNameError,
 )
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.studies.wrapped_fedex import row_problem
 from fedhpo_gym.testing import AnalyticRounds, make_env
 from fedhpo_gym.wrappers import NamedAction
 from problems import box_problem
@@ -61,7 +61,7 @@ def test_optuna_keeps_its_log_level_and_stays_silent(run_python: Callable[..., s
     # In a new process, because tests that ran before may have left another level behind.
     code = """
 import logging, sys
-sys.path += ["tests/support", "tests/agents"]
+sys.path += ["tests/support", "tests/agents", "docs/studies"]
 import optuna, test_agents
 said = []
 optuna.logging.disable_default_handler()

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from scipy import stats
+from wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 
 from fedhpo_gym.agents import agent_class, make_agent, run_episode
 from fedhpo_gym.agents.base import Step
@@ -18,7 +19,6 @@ from fedhpo_gym.agents.bohb import BOHB, Belief, Density, ModelSettings, PriorBa
 from fedhpo_gym.agents.multi_fidelity import ASHA, DEHB, Hyperband
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.studies.wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 from fedhpo_gym.testing import make_env
 from problems import LADDER_BOX, ROUNDS, TARGET, BowlClients, bowl, box_problem, play
 

@@ -8,6 +8,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from wrapped_fedex import (
+    NOTHING_LEARNED,
+    Neighbourhood,
+    WrappedTrial,
+    perturbed_arms,
+    row_problem,
+    row_space,
+    wrapped_search,
+)
 
 from fedhpo_gym.agents import (
     Agent,
@@ -18,7 +27,7 @@ from fedhpo_gym.agents import (
     read_problem,
     run_episode,
 )
-from fedhpo_gym.agents.clients import ArmFeedback, ArmGrid, listed_arms, perturbed_arms
+from fedhpo_gym.agents.clients import ArmFeedback, ArmGrid, listed_arms
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
 from fedhpo_gym.agents.fedex_personalised import (
     Adam,
@@ -31,14 +40,6 @@ from fedhpo_gym.agents.fedex_personalised import (
 )
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.studies.wrapped_fedex import (
-    NOTHING_LEARNED,
-    Neighbourhood,
-    WrappedTrial,
-    row_problem,
-    row_space,
-    wrapped_search,
-)
 from problems import BowlClients, box_problem
 
 SPACE = SearchSpace(
