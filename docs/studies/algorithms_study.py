@@ -28,7 +28,6 @@ from fedhpo_gym.analysis.tuning_cost import (
     WEIGHTS,
     RunLibrary,
     Runs,
-    alpha_tunability,
     expected_curve,
     omega_tunability,
     probability_of_best,
@@ -148,6 +147,16 @@ def report(study: Study, library: RunLibrary) -> str:
     )
     lines += [*over_problems(study, expected), *winners(study, expected)]
     return "\n".join(lines) + "\n"
+
+
+def alpha_tunability(expected: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+    """Return how many trials bring an algorithm to a share of the best that any one reaches.
+
+    Of (A, T) losses above 0, the first k with L_k <= L_best / alpha; infinity where none is enough.
+    """
+    reached = expected <= expected.min() / alpha
+    first = np.argmax(reached, axis=1) + 1.0
+    return np.where(reached.any(axis=1), first, np.inf)
 
 
 def over_problems(study: Study, expected: NDArray[np.float64]) -> list[str]:

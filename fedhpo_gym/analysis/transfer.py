@@ -8,25 +8,16 @@ methods, T = trials + 1.
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import numpy as np
 
 from fedhpo_gym.analysis.stats import CriticalDifference, Numbers, critical_difference, ranks
-from fedhpo_gym.core.checks import Axes, Range, as_typed, checked_types
-from fedhpo_gym.core.errors import (
-    DamagedDataError,
-    FedHPOError,
-    InvalidArgumentError,
-    MissingDataError,
-)
-from fedhpo_gym.core.files import load_json, max_bytes, require_bytes
+from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 Result = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Run = tuple[str, str, str]
@@ -150,29 +141,3 @@ def _values(method: str, result: Result, run: Run, n_trials: int) -> list[float]
             f"space {space}, data set {dataset}, seed {seed}, got {n_trials}"
         )
     return values[: n_trials + 1]
-
-
-@checked_types
-def read_result(path: Path) -> Result:
-    """Return what a result file of HPO-B says, plain JSON or packed with gzip.
-
-    Raises:
-        MissingDataError: there is no such file.
-        DamagedDataError: it is no result file, or too large.
-    """
-    try:
-        require_bytes(path.stat().st_size, path)
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as handle:
-            content = handle.read(max_bytes() + 1)  # never more than one beyond what may be read
-        said = load_json(content, path)
-    except FedHPOError:
-        raise
-    except (gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
-        raise DamagedDataError(f"{path} is no result file: {error}; write it again") from error
-    except OSError as error:
-        raise MissingDataError(f"{path} cannot be read ({error}); name another file") from error
-    try:
-        result: Result = as_typed("result", said, Result)
-    except InvalidArgumentError as error:
-        raise DamagedDataError(f"{path} is no result file: {error}; write it again") from error
-    return result

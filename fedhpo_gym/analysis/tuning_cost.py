@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats import Matrix, Numbers, Rows, Vector
+from fedhpo_gym.analysis.stats import Numbers, Rows, Vector
 from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -254,12 +254,12 @@ class Prior:
 
 
 @checked_types
-def near_best(losses: Numbers, margin: float = MARGIN) -> np.ndarray:
-    """Return which runs come near the best: loss <= (1 + margin) best; (N,) of bool."""
+def near_best(losses: Numbers) -> np.ndarray:
+    """Return which runs come near the best: loss <= (1 + `MARGIN`) best; (N,) of bool."""
     best = float(np.min(losses, initial=np.inf))
     if not 0 <= best < np.inf:
         raise InvalidArgumentError(f"`losses` must have a lowest one that is not negative, {best}")
-    return np.asarray(losses) <= (1 + margin) * best
+    return np.asarray(losses) <= (1 + MARGIN) * best
 
 
 @checked_types
@@ -304,10 +304,6 @@ def epochs_run(losses: Losses, patience: Count = PATIENCE, min_delta: float = 0.
     return len(losses)
 
 
-ALPHAS: Final = (0.9, 0.95, 1.0)
-"""Levels of alpha-tunability in the paper's program."""
-
-
 @checked_types
 def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     """Return S(o, k): mean over problems of the best over an algorithm's own, at equal budget.
@@ -318,11 +314,6 @@ def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     if not np.all(expected > 0):
         raise InvalidArgumentError("`expected` must be positive: ratios of losses are taken")
     return np.asarray((expected.min(axis=0) / expected).mean(axis=1))
-
-
-def exponential(budget: int, rate: float) -> Numbers:
-    """Return weights that fall as exp(-rate t)."""
-    return _normalised(np.exp(-rate * np.arange(budget)))
 
 
 WEIGHTS: Final[Mapping[str, Callable[[int], Numbers]]] = {
@@ -344,19 +335,6 @@ def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
         )
     counted = weights > 0  # what has no weight may be infinite
     return np.asarray(expected[..., counted] @ weights[counted])
-
-
-@checked_types
-def alpha_tunability(expected: Matrix, alpha: Annotated[float, Range(0, 1, "(]")]) -> Numbers:
-    """Return how many trials bring an algorithm to a share of the best that any one reaches.
-
-    Of (A, T) losses, the first k with L_k <= L_best / alpha; infinity where none is enough.
-    """
-    if not np.all(expected > 0):
-        raise InvalidArgumentError("`expected` must be positive: ratios of losses are taken")
-    reached = expected <= expected.min() / alpha
-    first = np.argmax(reached, axis=1) + 1.0
-    return np.where(reached.any(axis=1), first, np.inf)
 
 
 def _normalised(weights: Numbers) -> Numbers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import itertools
@@ -11,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -27,7 +25,7 @@ from fedhpo_gym.backends.training import (
 from fedhpo_gym.core.archive import read_npz
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import max_bytes, new_file
-from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.core.processor import this_platform, version_of
 from fedhpo_gym.data import SOURCES, load_dataset
 from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.fl.course import Course
@@ -275,11 +273,7 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
 
 def versions(*names: str) -> dict[str, str]:
     """Return the versions of those distributions that are installed."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return {name: found for name in names if (found := version_of(name))}
 
 
 def this_machine(device: str, verdict: str = "") -> str:
@@ -291,7 +285,7 @@ def this_machine(device: str, verdict: str = "") -> str:
         return words
     from fedhpo_gym.fl.precision import device_name
 
-    return f"{words}, torch {version('torch')} on {device_name(device)}"
+    return f"{words}, torch {version_of('torch')} on {device_name(device)}"
 
 
 @dataclass(frozen=True)

@@ -22,34 +22,9 @@ Partition = Callable[[Dataset, int, int, float, str], Federation]
 
 
 def _by_user(train: float, val: float) -> Partition:
-    def split(
-        dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-    ) -> Federation:
-        del alpha  # the data say who is who
-        return make_user_federation(dataset, seed, preprocessing, (train, val), num_clients)
-
-    return split
-
-
-def _unseen(
-    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-) -> Federation:
-    del alpha  # the data say who is who
-    return make_unseen_federation(dataset, seed, num_clients, preprocessing)
-
-
-def _by_community(
-    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-) -> Federation:
-    del alpha, preprocessing  # communities have no concentration; features stay as published
-    return make_graph_federation(dataset, seed, num_clients)
-
-
-def _by_task(
-    dataset: Dataset, seed: int, num_clients: int, alpha: float, preprocessing: str
-) -> Federation:
-    del num_clients, alpha, preprocessing  # every client has its own problem
-    return make_hetero_federation(dataset, seed)
+    return lambda dataset, seed, clients, _, preprocessing: make_user_federation(
+        dataset, seed, preprocessing, (train, val), clients
+    )
 
 
 PARTITIONS: Mapping[str, Partition] = MappingProxyType(
@@ -57,10 +32,15 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
         "lda": make_federation,
         "user": _by_user(0.6, 0.2),
         "user-80-10-10": _by_user(0.8, 0.1),
-        "unseen": _unseen,
+        # As above, the data say who is who: no alpha.
+        "unseen": lambda data, seed, clients, _, preprocessing: make_unseen_federation(
+            data, seed, clients, preprocessing
+        ),
         "skewed": make_skewed_federation,
-        "community": _by_community,
-        "task": _by_task,
+        # Communities have no concentration; features stay as published.
+        "community": lambda data, seed, clients, *_: make_graph_federation(data, seed, clients),
+        # Every client has its own problem.
+        "task": lambda data, seed, *_: make_hetero_federation(data, seed),
     }
 )
 

@@ -361,12 +361,7 @@ def health_on(stored: lattice.StoredNumbers, command: str) -> Mapping[str, Any]:
     if found is None or found.get("of") != stored.digest:
         what = "states no health" if found is None else "states the health of other numbers"
         raise DamagedDataError(f"the card of {stored.card['name']} {what}; run `{command}`")
-    try:
-        return _figures(HEALTH, found, _FIGURES)  # type: ignore[no-any-return]
-    except InvalidArgumentError as error:
-        raise DamagedDataError(
-            f"the card of {stored.card['name']}: {error}; run `{command}`"
-        ) from error
+    return _stated(stored, HEALTH, _FIGURES, command)
 
 
 def survival_on(stored: lattice.StoredNumbers) -> Mapping[str, Any] | None:
@@ -374,12 +369,17 @@ def survival_on(stored: lattice.StoredNumbers) -> Mapping[str, Any] | None:
     found = stored.card.get(SURVIVAL)
     if found is None or found.get("of") != stored.digest:
         return None
+    return _stated(stored, SURVIVAL, _SURVIVAL, "fedhpo-gym health ID --survival --write")
+
+
+def _stated(
+    stored: lattice.StoredNumbers, name: str, rule: Mapping[str, Any], command: str
+) -> Mapping[str, Any]:
     try:
-        return _figures(SURVIVAL, found, _SURVIVAL)  # type: ignore[no-any-return]
+        return _figures(name, stored.card[name], rule)  # type: ignore[no-any-return]
     except InvalidArgumentError as error:
         raise DamagedDataError(
-            f"the card of {stored.card['name']}: {error}; run `fedhpo-gym health ID --survival "
-            "--write`"
+            f"the card of {stored.card['name']}: {error}; run `{command}`"
         ) from error
 
 

@@ -100,9 +100,6 @@ TRAINED = LazyTasks(
 """Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
 travel with the package, and what is said of `TASKS` is not said of them."""
 
-TESTING = ("LR-CreditG", "LR-BreastCancer")
-"""Representative tasks for fast tests."""
-
 
 @checked_types
 def get_task(name: str) -> Task:
@@ -137,7 +134,6 @@ def task_of(identity: Identity) -> Task:
 __all__ = [
     "REWARDS",
     "TASKS",
-    "TESTING",
     "TRAINED",
     "TRIALS_ONLY",
     "Instance",

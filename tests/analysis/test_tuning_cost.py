@@ -13,12 +13,10 @@ from fedhpo_gym.analysis.tuning_cost import (
     Prior,
     RunLibrary,
     Runs,
-    alpha_tunability,
     calibrate,
     epochs_run,
     expected_best,
     expected_curve,
-    exponential,
     near_best,
     omega_tunability,
     probability_of_best,
@@ -162,7 +160,6 @@ def test_weights_by_hand() -> None:
     assert WEIGHTS["cpu"](2).tolist() == [0.5, 0.5]
     assert WEIGHTS["one_shot"](3).tolist() == [1, 0, 0]
     assert WEIGHTS["peak"](3).tolist() == [0, 0, 1]
-    assert exponential(2, 0.1) == pytest.approx([1 / (1 + np.exp(-0.1)), 1 / (1 + np.exp(0.1))])
     with pytest.raises(InvalidArgumentError, match="trial"):
         WEIGHTS["cpe"](0)
 
@@ -180,15 +177,6 @@ def test_omega_tunability_lies_between_first_and_last() -> None:
     assert early > uniform > late
     with pytest.raises(InvalidArgumentError, match="sum to 1"):
         omega_tunability(expected, np.ones(3))
-
-
-def test_alpha_tunability_by_hand() -> None:
-    expected = np.array([[2.0, 1.05, 1.0], [1.5, 1.2, 1.1]])
-    assert alpha_tunability(expected, 0.9).tolist() == [2, 3]
-    assert alpha_tunability(expected, 0.95).tolist() == [2, np.inf]
-    assert alpha_tunability(expected, 1.0).tolist() == [3, np.inf]
-    with pytest.raises(InvalidArgumentError, match="alpha"):
-        alpha_tunability(expected, 0.0)
 
 
 def test_relative_performance_by_hand() -> None:

@@ -351,6 +351,14 @@ def test_regrets_of_a_grid_are_those_of_its_best_accuracy(
     assert float(rows[1].split(",")[2]) == pytest.approx(np.mean(regrets <= 0.01), abs=1e-4)
 
 
+def test_alpha_tunability_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = imported("algorithms_study", monkeypatch)
+    expected = np.array([[2.0, 1.05, 1.0], [1.5, 1.2, 1.1]])
+    assert study.alpha_tunability(expected, 0.9).tolist() == [2, 3]
+    assert study.alpha_tunability(expected, 0.95).tolist() == [2, np.inf]
+    assert study.alpha_tunability(expected, 1.0).tolist() == [3, np.inf]
+
+
 @pytest.mark.raw
 @pytest.mark.slow
 def test_algorithms_are_compared_with_their_tuning(
