@@ -59,7 +59,8 @@ class GaussianProcessSearch(TrialSearch):
                     )
                 )
             params = study.ask(self._space).params
-        units = [_unit(d, params[f"x{i}"]) for i, d in enumerate(self._dimensions)]
+        asked = [(d.values, params[f"x{i}"]) for i, d in enumerate(self._dimensions)]
+        units = [x if values is None else (x + 0.5) / len(values) for values, x in asked]
         return self.from_unit(np.array(units))
 
 
@@ -75,7 +76,3 @@ def _cell(dimension: Dimension, unit: float) -> float | int:
     if dimension.values is None:
         return float(min(max(unit, 0.0), 1.0))
     return min(int(unit * len(dimension.values)), len(dimension.values) - 1)
-
-
-def _unit(dimension: Dimension, value: float) -> float:
-    return value if dimension.values is None else (value + 0.5) / len(dimension.values)

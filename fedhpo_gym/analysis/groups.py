@@ -101,16 +101,12 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
     # What a trajectory changes to is what regret is asked of; a course has no configuration.
     tried = () if trials.is_course or line.trial is None else line.trial.tolist()
     diverged = int((trials.value >= LARGEST).sum())
+    # Whether something of the fidelity of a trial was the agent's to choose.
+    varies = run.course is None and not {*fidelity} <= {*(header.kwargs.get("fidelity") or {})}
     return Run(
         line, path, best, header, run.scored, {one: run.described(one)[0] for one in tried},
-        spent=run.spent, diverged=diverged, varies=_varies(run, fidelity), course=run.course,
+        spent=run.spent, diverged=diverged, varies=varies, course=run.course,
     )  # fmt: skip
-
-
-def _varies(run: JudgedRun, fidelity: Mapping[str, Any]) -> bool:
-    """Return whether something of the fidelity of a trial was the agent's to choose."""
-    fixed = run.header.kwargs.get("fidelity") or {}
-    return run.course is None and not {*fidelity} <= {*fixed}
 
 
 def _header(run: Run) -> Header:

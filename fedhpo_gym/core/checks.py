@@ -359,17 +359,9 @@ _KINDS: Final = {np.bool_: "b", np.integer: "iu", np.floating: "iuf"}
 """Which numbers an array of each kind may hold, as numpy's letters."""
 
 
-def _as_bool(value: object) -> bool | None:
-    return bool(value) if isinstance(value, bool | np.bool_) else None
-
-
 def _as_int(value: object) -> int | None:
     number = as_integer(value)
     return None if number is None or abs(number) >= INT_END else number
-
-
-def _as_str(value: object) -> str | None:
-    return str(value) if isinstance(value, str) else None
 
 
 def _as_path(value: object) -> Path | None:
@@ -379,10 +371,10 @@ def _as_path(value: object) -> Path | None:
 
 
 _READERS: Final[Mapping[Any, Callable[[object], Any]]] = {
-    bool: _as_bool,
+    bool: lambda value: bool(value) if isinstance(value, bool | np.bool_) else None,
     int: _as_int,
     float: as_number,
-    str: _as_str,
+    str: lambda value: str(value) if isinstance(value, str) else None,
     Path: _as_path,
 }
 

@@ -151,7 +151,9 @@ class WorkerPool(Generic[J]):
     def _lost(self, worker: _Worker) -> WorkerLostError:
         self._workers.remove(worker)
         worker.process.join(GRACE_S)
-        ended = f"a worker process {_ending(worker.process.exitcode)}"
+        code = worker.process.exitcode
+        how = f"was killed by signal {-code}" if code and code < 0 else f"ended with status {code}"
+        ended = f"a worker process {how}"
         if not self._began:
             return WorkerLostError(
                 f"{ended} before its work began: a script that starts workers needs "
@@ -228,12 +230,6 @@ def terminated_as_interrupted() -> Iterator[None]:
         if not interrupted:
             for one, handler in zip(ending, old, strict=True):
                 signal.signal(one, handler or signal.SIG_DFL)
-
-
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was killed by signal {-code}"
-    return f"ended with status {code}"
 
 
 def _serve(connection: Connection) -> None:

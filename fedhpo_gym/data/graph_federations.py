@@ -67,7 +67,10 @@ def make_graph_federation(
     for client, nodes in enumerate(parts):
         owner[nodes] = client
     rng = stream(seed, "split")
-    clients = tuple(_split(rng.permutation(nodes)) for nodes in parts)
+    cuts = [[math.floor(share * len(nodes) + 1e-9) for share in (0.6, 0.8)] for nodes in parts]
+    clients = tuple(
+        tuple(np.split(rng.permutation(nodes), at)) for nodes, at in zip(parts, cuts, strict=True)
+    )
     ends = owner[dataset.edges]
     return GraphFederation(
         features=dataset.features[np.arange(len(owner))].astype(np.float32),
@@ -126,12 +129,6 @@ def place_communities(
             room[client] -= len(taken)
             turn = (client + 1) % num_clients
     return [np.sort(np.concatenate(parts)) for parts in clients]
-
-
-def _split(nodes: Indices) -> tuple[Indices, ...]:
-    """Cut 60 %, 20 % and the rest, rounded down: train, validation, test."""
-    cuts = [math.floor(0.6 * len(nodes) + 1e-9), math.floor(0.8 * len(nodes) + 1e-9)]
-    return tuple(np.split(nodes, cuts))
 
 
 @dataclass(frozen=True, eq=False)

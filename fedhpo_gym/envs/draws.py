@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_integer, shown
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import read_options
 from fedhpo_gym.evaluation.noise import STREAM
@@ -78,10 +77,6 @@ def choose_instance(
     chosen = read_options(options, ("instance",))
     if "instance" not in chosen:
         return int(rng.integers(number))
-    index = as_integer(chosen["instance"])
-    if index is None or not 0 <= index < number:
-        raise InvalidArgumentError(
-            f"`options['instance']` must be an integer in [0, {number}), "
-            f"got {shown(chosen['instance'])}"
-        )
+    among = Annotated[int, Range(0, number, "[)")]
+    index: int = as_typed("options['instance']", chosen["instance"], among)
     return index

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.arguments import read_options
 from fedhpo_gym.space.dimension import ACTION_SLACK
@@ -268,11 +268,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
 
 def checked_number(num_envs: int) -> int:
     """Return a number of environments."""
-    number = as_integer(num_envs)
-    if number is None or not 1 <= number <= MAX_ENVS:
-        raise InvalidArgumentError(
-            f"`num_envs` must be an integer >= 1, at most {MAX_ENVS}, got {shown(num_envs)}"
-        )
+    number: int = as_typed("num_envs", num_envs, Annotated[int, Range(1, MAX_ENVS)])
     return number
 
 

@@ -59,7 +59,10 @@ class CourseBatch:
         members: dict[Key, list[int]] = defaultdict(list)
         for position, needed in enumerate(self._needs):
             members[needed.seed, needed.architecture].append(position)
-        self._known = {key: self._trainer(key) for key in members}
+        self._known = {
+            key: self._known.get(key) or self._trainers.trainer(self._federations[key[0]], key[1])
+            for key in members
+        }
         kind = AsynchronousGroup if self._algorithm.asynchronous else Group
         room = self._trainers.room(len(courses))
         self._groups = [
@@ -77,11 +80,6 @@ class CourseBatch:
         self._last: dict[int, NDArray[np.float32]] = {}
         for group, row, position in self._places():
             self._put(group, row, position, states[position])
-
-    def _trainer(self, key: Key) -> Trainer:
-        if key in self._known:
-            return self._known[key]
-        return self._trainers.trainer(self._federations[key[0]], key[1])
 
     def _places(self) -> Iterator[tuple[Group, int, int]]:
         """Yield the group and row of every course, and its position."""

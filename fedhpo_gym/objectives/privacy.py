@@ -8,11 +8,10 @@ sets differ by one sample of one client that is replaced, in `poisson_curve` by 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,15 +31,16 @@ SEARCH_ORDERS: Final = range(2, 256)
 Rounds = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
 Delta = Annotated[float, Range(0, 1, "()")]
+Noise = Annotated[float, Range(0, ends="[)")]
 
 
-class Spent(ABC):
+class Spent:
     """What evaluations spend; a ledger alone says nothing of costs."""
 
     @property
-    @abstractmethod
-    def privacy(self) -> PrivacyLedger | PrivacyLedgers:
-        """The privacy spent."""
+    def privacy(self) -> Any:
+        """The privacy spent: of a ledger, itself."""
+        return self
 
     @property
     def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
@@ -76,11 +76,6 @@ class PrivacyLedger(Spent):
             if not all(0.0 <= value <= CAP for value in values):
                 raise InvalidArgumentError(f"`{name}` must be in [0, {CAP:g}], got {values!r}.")
 
-    @property
-    def privacy(self) -> PrivacyLedger:
-        """Itself."""
-        return self
-
     def vector(self) -> NDArray[np.float64]:
         """Return the (5,) fields in the order of ``PRIVACY_NAMES``."""
         return np.array([self.epsilon, self.delta, *self.renyi], dtype=np.float64)
@@ -91,11 +86,6 @@ class PrivacyLedgers(Spent):
     """The privacy spent by B evaluations: (B, 5) values in the order of ``PRIVACY_NAMES``."""
 
     values: NDArray[np.float64]
-
-    @property
-    def privacy(self) -> PrivacyLedgers:
-        """Itself."""
-        return self
 
     def vector(self) -> NDArray[np.float64]:
         """Return the (B, 5) fields: ``PrivacyLedger.vector`` with a leading axis."""
@@ -117,7 +107,7 @@ def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
 
 
 @checked_types
-def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
+def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
     """Return a bound, at `SEARCH_ORDERS`, of the divergence of a composed subsampled Gaussian.
 
     In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
@@ -131,7 +121,6 @@ def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> 
     (Wang, Balle and Kasiviswanathan, 2019, Theorem 9) do not apply: they take for granted that one
     client in place of another changes no more than one sample does, but uploads arrive one by one.
     """
-    _require_finite(noise_multiplier)
     if rounds == 0 or sample_rate == 0.0:
         return np.zeros(len(SEARCH_ORDERS))
     orders = np.array(SEARCH_ORDERS, dtype=np.float64)
@@ -147,7 +136,7 @@ def renyi_curve(noise_multiplier: float, rounds: Rounds, sample_rate: Share) -> 
 
 @checked_types
 def poisson_curve(
-    noise_multiplier: float, rounds: Rounds, sample_rate: Share
+    noise_multiplier: Noise, rounds: Rounds, sample_rate: Share
 ) -> NDArray[np.float64]:
     """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
 
@@ -157,7 +146,6 @@ def poisson_curve(
     sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))`` (Mironov, Talwar and Zhang,
     2019, Section 3.3).
     """
-    _require_finite(noise_multiplier)
     if rounds == 0 or sample_rate == 0.0:
         return np.zeros(len(SEARCH_ORDERS))
     orders = np.array(SEARCH_ORDERS, dtype=np.float64)
@@ -205,13 +193,6 @@ def planned_noise(
 
 _NOISE: Final = (1e-3, 1e15)
 """Noise multipliers among which the smallest is looked for: the last one hides everything."""
-
-
-def _require_finite(noise_multiplier: float) -> None:
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
-        raise InvalidArgumentError(
-            f"`noise_multiplier` must be finite and non-negative, got {noise_multiplier!r}."
-        )
 
 
 @checked_types
@@ -264,7 +245,7 @@ def selection_epsilon(
 @checked_types
 def selected_renyi(
     renyi: ArrayLike,
-    mean: float,
+    mean: Annotated[float, Range(1, ends="[)")],
     distribution: str = "geometric",
     orders: Sequence[int] = SEARCH_ORDERS,
 ) -> NDArray[np.float64]:
@@ -288,8 +269,6 @@ def selected_renyi(
         raise InvalidArgumentError(
             f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}"
         )
-    if not 1 <= mean < math.inf:
-        raise InvalidArgumentError(f"`mean` must be finite and at least 1, got {mean!r}")
     require_known("distribution", distribution, DISTRIBUTIONS)
     common = one + math.log(mean) / (each - 1.0)
     if distribution == "geometric":

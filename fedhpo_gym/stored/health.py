@@ -54,16 +54,23 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
     """
     land = lattice.landscape_of(stored)
     losses = land.losses[-1, land.even, -1]
-    labels = labels_on(stored)
+    finite, labels = losses[np.isfinite(losses).all(axis=1)], labels_on(stored)
     found: dict[str, Any] = {
         "of": stored.digest,
-        "lattice": _lattice(land),
+        "lattice": {
+            "exact": land.exact,
+            "grid": {d.name: list(d.grid) for d in land.space.dimensions},
+            "configurations": land.on_grid,
+            "draws": len(land.configurations) - land.on_grid,
+            "rounds": list(land.rounds),
+            "client_sample_rates": list(land.rates),
+        },
         **_optimum(stored, land),
         "losing": None if labels is None else _shares(land, land.means > labels["val_loss"]),
         "near_optimum": _shares(land, land.means <= (1.0 + NEAR) * land.means.min()),
         "diverging": _shares(land, np.isinf(land.means)),
         "seed_noise": _noise(losses),
-        "spread": _spread(losses),
+        "spread": float(_logs(finite.mean(axis=1)).std()) if len(finite) else None,
         "kendall": _agreements(land),
         "importance": _importance(land),
     }
@@ -94,17 +101,6 @@ def agree(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(number := as_number(other), float | int):
         return math.isclose(one, number, rel_tol=1e-3, abs_tol=1e-6)
     return bool(one == other)
-
-
-def _lattice(land: lattice.Landscape) -> dict[str, Any]:
-    return {
-        "exact": land.exact,
-        "grid": {d.name: list(d.grid) for d in land.space.dimensions},
-        "configurations": land.on_grid,
-        "draws": len(land.configurations) - land.on_grid,
-        "rounds": list(land.rounds),
-        "client_sample_rates": list(land.rates),
-    }
 
 
 def _optimum(stored: lattice.StoredNumbers, land: lattice.Landscape) -> dict[str, Any]:
@@ -155,12 +151,6 @@ def _noise(losses: NDArray[np.float64]) -> float | None:
     if losses.shape[1] < 2 or not len(finite):
         return None
     return float(np.sqrt(_logs(finite).var(axis=1, ddof=1).mean()))
-
-
-def _spread(losses: NDArray[np.float64]) -> float | None:
-    """Return the standard deviation between configurations."""
-    finite = losses[np.isfinite(losses).all(axis=1)]
-    return float(_logs(finite.mean(axis=1)).std()) if len(finite) else None
 
 
 def _agreements(land: lattice.Landscape) -> dict[str, Any]:

@@ -28,12 +28,7 @@ class Forest:
     kind = "forest"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        missing = [name for name in FOREST_ARRAYS if name not in arrays]
-        if missing:
-            raise InvalidArgumentError(
-                f"a forest needs the arrays {FOREST_ARRAYS}, {missing} are missing"
-            )
-        self.arrays = {name: arrays[name] for name in FOREST_ARRAYS}
+        self.arrays = _needed("forest", FOREST_ARRAYS, arrays)
         if any(arrays[name].dtype.kind not in "iu" for name in INDICES):
             raise InvalidArgumentError(f"the arrays {INDICES} of a forest must be integers")
         self._roots = arrays["roots"].astype(np.int64)
@@ -134,6 +129,14 @@ def _round_down(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     rounded = threshold.astype(np.float32)
     below = np.nextafter(rounded, np.float32(-np.inf))
     return np.where(rounded > threshold, below, rounded)
+
+
+def _needed(
+    what: str, names: Sequence[str], arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    if missing := [name for name in names if name not in arrays]:
+        raise InvalidArgumentError(f"a {what} needs the arrays {names}, {missing} are missing")
+    return {name: arrays[name] for name in names}
 
 
 def _within(array: NDArray[np.int64], low: int, end: int) -> bool:
@@ -247,12 +250,7 @@ class ExactKernel:
     kind = "exact_kernel"
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        missing = [name for name in KERNEL_ARRAYS if name not in arrays]
-        if missing:
-            raise InvalidArgumentError(
-                f"a kernel needs the arrays {KERNEL_ARRAYS}, {missing} are missing"
-            )
-        self.arrays = {name: arrays[name] for name in KERNEL_ARRAYS}
+        self.arrays = _needed("kernel", KERNEL_ARRAYS, arrays)
         self._stretch, points, weights = (arrays[name].astype(np.float64) for name in KERNEL_ARRAYS)
         if weights.ndim != 2 or points.shape != (len(weights), *self._stretch.shape):
             raise InvalidArgumentError("the arrays of a kernel do not fit together")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.identity import UNSAID, Identity
+from fedhpo_gym.core.lazy import Lazy
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
@@ -54,23 +55,13 @@ def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
             yield task.variant(version=1, numbers=0, reward="improvement")
 
 
-class LazyTasks(Mapping[str, Task]):
-    """A catalogue of many problems, made when one of them is asked for: importing stays quick."""
+@cache
+def _tasks_on(table: NaturalTable) -> Mapping[str, Task]:
+    return make_catalogue((*natural_tasks(table), *joint_tasks(table)))
 
-    def __init__(
-        self, tables: Mapping[str, NaturalTable], make: Callable[[NaturalTable], Iterable[Task]]
-    ) -> None:
-        self._tables = dict(tables)
-        self._make = lru_cache(maxsize=None)(lambda table: make_catalogue(make(table)))
 
-    def __getitem__(self, key: str) -> Task:
-        return self._make(self._tables[key])[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
+def _trained(table: NaturalTable, key: str) -> Task:
+    return _tasks_on(table)[key]
 
 
 TASKS = make_catalogue(
@@ -88,17 +79,17 @@ TASKS = make_catalogue(
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
-TRAINED = LazyTasks(
+TRAINED: Mapping[str, Task] = Lazy(
     {
-        f"{name}-v1": table
+        key: partial(_trained, table, key)
         for names in (joint_names, natural_names)
         for table in NATURAL
-        for name in names(table)
-    },
-    lambda table: (*natural_tasks(table), *joint_tasks(table)),
+        for key in (f"{name}-v1" for name in names(table))
+    }
 )
 """Problems that are registered and always trained, by `<name>-v<version>`: no numbers of theirs
-travel with the package, and what is said of `TASKS` is not said of them."""
+travel with the package, and what is said of `TASKS` is not said of them. They are many, and made
+when they are asked for: importing stays quick."""
 
 
 @checked_types

@@ -1,19 +1,16 @@
-"""What a set of tuned tasks is to HPO-B's interface, and dictionaries that read when asked."""
+"""What a set of tuned tasks is to HPO-B's interface."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import shown
-
 SEEDS: Final = ("test0", "test1", "test2", "test3", "test4")
 """HPO-B's names of the initial rows of a run."""
 Reals = NDArray[np.floating]
-V = TypeVar("V")
 
 
 class Response(Protocol):
@@ -50,36 +47,6 @@ class MetaSource(Protocol):
 
     def decode(self, space: str, x: ArrayLike) -> Mapping[str, Any]:
         """Return what an (F,) configuration in [0, 1] means, in natural units, by name."""
-
-
-class Lazy(MutableMapping[str, V]):
-    """What behaves like a dictionary, and makes each value when it is first asked for."""
-
-    def __init__(self, makers: Mapping[str, Callable[[], V]]) -> None:
-        self._makers = dict(makers)
-        self._made: dict[str, V] = {}
-
-    def __getitem__(self, key: str) -> V:
-        if key not in self._made:
-            self._made[key] = self._makers[key]()
-        return self._made[key]
-
-    def __setitem__(self, key: str, value: V) -> None:
-        self._makers[key] = lambda: value
-        self._made[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._makers[key]
-        self._made.pop(key, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__} of {shown(list(self))}"
 
 
 Tables = MutableMapping[str, MutableMapping[str, dict[str, Any]]]

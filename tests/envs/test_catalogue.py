@@ -421,8 +421,8 @@ def test_every_table_has_its_problems_and_its_suite() -> None:
 def test_ids_are_registered_before_any_problem_is_made(run_python: Callable[..., str]) -> None:
     code = (
         "import sys, gymnasium, fedhpo_gym\n"
-        "from fedhpo_gym.tasks import TRAINED\n"
-        "print(len(gymnasium.registry), TRAINED._make.cache_info().currsize,\n"
+        "from fedhpo_gym.tasks import _tasks_on\n"
+        "print(len(gymnasium.registry), _tasks_on.cache_info().currsize,\n"
         "      *{'fedhpo_gym.data.catalogue', 'torch', 'pandas'} & {*sys.modules})"
     )
     number, made, *loaded = run_python(code).split()

@@ -210,7 +210,7 @@ def test_ledger_refuses_bad_fields(fields: tuple[Any, ...], message: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1.0, 1, 0.5), "`noise_multiplier` must be finite and non-negative"),
+        ((-1.0, 1, 0.5), "`noise_multiplier` must be at least 0 and finite"),
         ((math.nan, 1, 0.5), "`noise_multiplier` must be"),
         ((1.0, -1, 0.5), "`rounds` must be at least 0, got -1"),
         ((1.0, 1, 1.5), r"`sample_rate` must be in \[0, 1\]"),
@@ -391,7 +391,7 @@ def test_no_noise_proves_nothing() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"at least 1, got 0\.5"):
+    with pytest.raises(InvalidArgumentError, match=r"at least 1 and finite, got 0\.5"):
         selected_renyi([1.0], 0.5, orders=[2])
     with pytest.raises(InvalidArgumentError, match="one divergence per order"):
         selected_renyi([1.0, 2.0], 2, orders=[2])

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from fedhpo_gym.backends.federatedscope.configuration import (
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
 from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, Curve, RemoteCourse
-from fedhpo_gym.core.checks import as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
@@ -241,12 +241,7 @@ def described(peer: Peer) -> dict[str, object]:
 
 def checked_limit(value: object) -> float:
     """Return a time limit."""
-    number = as_number(value)
-    if number is None or not 0 < number < np.inf:
-        raise InvalidArgumentError(
-            f"`time_limit_s` must be a positive number of seconds, got {shown(value)}"
-        )
-    return float(number)
+    return float(as_typed("time_limit_s", value, Annotated[float, Range(0, ends="()")]))
 
 
 def _checked_data(entries: Mapping[str, Any] | None) -> dict[str, Any] | None:

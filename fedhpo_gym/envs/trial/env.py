@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.core.checks import as_number, as_reals, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_reals, as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
@@ -308,12 +307,8 @@ class TrialEnv(DrawnEnv):
 
     def end_next_at(self, time_s: float) -> None:
         """Let the next trial end at a time, in simulated seconds (`fedhpo_gym.parallel`)."""
-        now, number = float(self._process.episodes.elapsed_s[0]), as_number(time_s)
-        if number is None or not now <= number < math.inf:
-            raise InvalidArgumentError(
-                f"`time_s` must be finite and at least {now}, got {shown(time_s)}"
-            )
-        self._ends_s = float(number)
+        now = float(self._process.episodes.elapsed_s[0])
+        self._ends_s = float(as_typed("time_s", time_s, Annotated[float, Range(now, ends="[)")]))
 
     def _plot(self, figure: Any) -> None:
         plot_trials(figure, self.trials, self.task.name, self.setup.objective_names[0])
