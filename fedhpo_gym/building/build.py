@@ -173,10 +173,11 @@ class Estimate:
         return self.core_hours / self.workers
 
     def __str__(self) -> str:
-        plural = "s" if self.workers > 1 else ""
+        plural, hours = "s" if self.workers > 1 else "", self.core_hours
+        two_digits = f"{float(f'{hours:.2g}'):,.0f}" if hours >= 10 else f"{hours:.2g}"
         return (
             f"{self.name}: {self.courses:,} courses, {self.rounds:,} rounds, about "
-            f"{_two_digits(self.core_hours)} core-hours, {_duration(self.hours)} with "
+            f"{two_digits} core-hours, {_duration(self.hours)} with "
             f"{self.workers} worker{plural}"
         )
 
@@ -207,10 +208,6 @@ def _middle(courses: Sequence[Course], parameters: int) -> Sequence[Course]:
     count = min(max(UNIT_NUMBERS // parameters, 1), len(courses))
     first = (len(courses) - count) // 2
     return courses[first : first + count]
-
-
-def _two_digits(number: float) -> str:
-    return f"{float(f'{number:.2g}'):,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _duration(hours: float) -> str:

@@ -67,9 +67,9 @@ def _write(storage: optuna.storages.BaseStorage, name: str, runs: Sequence[RunRe
     import optuna
 
     names = _valued(runs[0])
-    number = storage.create_new_study(
-        [optuna.study.StudyDirection[_direction(one).upper()] for one in names], name
-    )
+    rising = {one for one in names if one in OBJECTIVES and not OBJECTIVES[one].minimize}
+    ways = [optuna.study.StudyDirection["MAXIMIZE" if n in rising else "MINIMIZE"] for n in names]
+    number = storage.create_new_study(ways, name)
     storage.set_study_system_attr(number, "study:metric_names", list(names))
     arguments = json.dumps(problem_of(runs[0].header), sort_keys=True)
     storage.set_study_user_attr(number, "arguments", arguments)
@@ -93,11 +93,6 @@ def _valued(record: RunRecord) -> tuple[str, ...]:
     first = record.steps[0]
     names = tuple(first.objectives)
     return names if isinstance(first.reward, Sequence) else names[:1]
-
-
-def _direction(objective: str) -> str:
-    known = OBJECTIVES.get(objective)
-    return "minimize" if known is None or known.minimize else "maximize"
 
 
 def _trial(

@@ -19,9 +19,10 @@ from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.natural import (
     TRIALS_ONLY,
     joint_names,
-    joint_tasks,
+    joint_problems,
     natural_names,
     natural_tasks,
+    shared_fields,
 )
 from fedhpo_gym.tasks.networks import BERT_TASKS, CNN_TASKS, GNN_TASKS, HETERO_TASKS, MLP_TASKS
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
@@ -57,7 +58,7 @@ def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
 
 @cache
 def _tasks_on(table: NaturalTable) -> Mapping[str, Task]:
-    return make_catalogue((*natural_tasks(table), *joint_tasks(table)))
+    return make_catalogue((*natural_tasks(table), *joint_problems(shared_fields(table))))
 
 
 def _trained(table: NaturalTable, key: str) -> Task:

@@ -168,11 +168,6 @@ def joint_names(table: NaturalTable) -> tuple[str, ...]:
     return tuple(f"{regime}-{table.name}" for regime in REGIMES)
 
 
-def joint_tasks(table: NaturalTable) -> Iterator[JointTask]:
-    """Yield the joint problem of a table in every regime."""
-    yield from joint_problems(shared_fields(table))
-
-
 def joint_problems(shared: Mapping[str, Any]) -> Iterator[JointTask]:
     """Yield the joint problem of a federation in every regime; `shared` as of `shared_fields`."""
     features, classes = shared["num_features"], shared["num_classes"]
