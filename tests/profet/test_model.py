@@ -77,6 +77,39 @@ def test_damage_is_found(model: ProfetModel, tmp_path: Path) -> None:
         ProfetModel.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("links", ["cube"], r"links are \['cube'\]"),
+        ("links", [], r"links are \[\]"),
+        ("layers", 2.5, "`layers` must be an integer"),
+        ("layers", 10**9, "`layers` must be"),
+        ("seed", -1, "`seed` must be"),
+        ("mean", np.zeros((3, 2)), r"deviation has shape \(4, 2\), not \(3, 2\)"),
+        ("mean", np.zeros(4), "centre_0 has shape"),
+        ("scale_0", np.zeros(4), "scale_0 must be above 0"),
+        ("centre_1", np.full(4, np.nan), "centre_1 must hold finite"),
+        ("bias_0_1", np.zeros((3, 8), int), "bias_0_1 must hold finite floats"),
+        ("bias_0_1", np.zeros((3, 9)), "weight_0_1 has shape"),
+        ("bias_0_0", np.zeros((2, 8)), "bias_0_1 has shape"),
+        ("weight_1_2", np.zeros((3, 8, 2)), r"weight_1_2 has shape \(3, 8, 2\), not \(3, 8, 1\)"),
+        ("extra", np.zeros(1), "extra has shape"),
+        ("log_1_variance", None, "log_1_variance has shape None"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    model: ProfetModel, tmp_path: Path, name: str, value: object, words: str
+) -> None:
+    card, arrays = dict(model.card), dict(model.arrays)
+    changed = card if name in card else arrays
+    changed[name] = value
+    if value is None:
+        del changed[name]
+    replace(model, card=card, arrays=arrays).save(tmp_path)
+    with pytest.raises(DamagedDataError, match=f"{words}.*fit it again"):
+        ProfetModel.load(tmp_path)
+
+
 def test_noise_is_of_each_point_and_has_the_deviation_of_the_network(model: ProfetModel) -> None:
     task = model.task(0)
     x = np.full((4000, 1), 0.3)
