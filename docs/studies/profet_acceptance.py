@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 from pieces import claim, pieces
-from profet_tasks import HIGHEST
+from profet_tasks import HIGHEST, forrester_parameters, forrester_values
 from scipy.stats import ks_2samp
 
 from fedhpo_gym.profet import ProfetModel, forrester
-from fedhpo_gym.profet.families import Array, forrester_parameters, forrester_values
+from fedhpo_gym.profet.families import Array
 from studies import study_parser, table
 
 GRID = np.linspace(0.0, 1.0, 401)
