@@ -54,7 +54,7 @@ def svm(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (
             "profet_latent",
-            ["--seeds", "1", "--steps", "20", "--svm", SVM],
+            ["--seeds", "2", "--steps", "20", "--svm", SVM],
             "svm-0.json",
             ["| Bayesian GP-LVM, split 0 |", "| principal components, split 0 |", "| by chance |"],
         ),
