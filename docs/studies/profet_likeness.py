@@ -77,6 +77,7 @@ def draw(study: Likeness, data: Path, out: Path, number: int) -> dict[str, Any]:
         "alone": {name: alone(one) for name, one in kinds.items()},
         "pairs": {name: pairs(held, kinds[name]) for name in ("given", "generated")},
         "known": known(model, given),
+        "places": (model.arrays["mean"].std(axis=0) / model.arrays["deviation"].mean()).tolist(),
     }
 
 
@@ -154,11 +155,12 @@ def report(study: Likeness, found: Sequence[Mapping[str, Any]]) -> str:
             couples.append([*start, what, *told, f"{p:.2g}", *other])
         whole, *each = of["known"]
         few = f"{sum(one < 0.5 for one in each)} of {len(each)}"
-        models.append([*start, f"{whole:.2f}", few])
+        models.append([*start, f"{whole:.2f}", few, " ".join(f"{one:.2g}" for one in of["places"])])
     head = ["family", "draw", ""]
     tests = ["KS of given ones (p)", "KS of generated ones (p)"]
     kinds = ["held out", "generated", "held out and generated", "p", "held out and given", "p"]
     knows = ["variance of given tasks explained", "tasks of which less than half is explained"]
+    knows.append("spread of places, by dimension, in deviations of one")
     return "\n".join([
         table([*head, "median, held out", "given", "generated", *tests], singles),
         table([*head, *kinds], couples), table([*head[:2], *knows], models),
