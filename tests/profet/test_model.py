@@ -147,12 +147,12 @@ def test_a_family_without_costs_has_none(family: Family) -> None:
 def test_generated_functions_are_lowest_where_others_of_the_family_are() -> None:
     pytest.importorskip("gpytorch")
     made, nine, others = (
-        forrester(9, points=30),
+        forrester(9, points=16),
         np.linspace(0.1, 0.9, 9),
         np.linspace(0.1, 0.9, 41),
     )
     family = replace(made, values=(made.x[:, 0] - nine[:, None]) ** 2)
-    model = ProfetModel.fit(family, samples=40, feature_steps=300, burn_in=3000, keep_every=50)
+    model = ProfetModel.fit(family, samples=40, feature_steps=200, burn_in=3000, keep_every=30)
     tasks = [model.task(number) for number in range(40)]
     values = np.array([task.value(GRID) for task in tasks])
     assert ks_2samp(others, GRID[values.argmin(axis=1), 0]).pvalue > 0.05
