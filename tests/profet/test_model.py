@@ -152,7 +152,7 @@ def test_generated_functions_are_lowest_where_others_of_the_family_are() -> None
         np.linspace(0.1, 0.9, 41),
     )
     family = replace(made, values=(made.x[:, 0] - nine[:, None]) ** 2)
-    model = ProfetModel.fit(family, samples=40, feature_steps=200, burn_in=3000, keep_every=30)
+    model = ProfetModel.fit(family, samples=40, feature_steps=400, burn_in=2000, keep_every=30)
     tasks = [model.task(number) for number in range(40)]
     values = np.array([task.value(GRID) for task in tasks])
     assert ks_2samp(others, GRID[values.argmin(axis=1), 0]).pvalue > 0.05
