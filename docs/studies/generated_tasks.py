@@ -74,7 +74,7 @@ def generated_tasks(
     rounds, rates = generator.rounds, generator.rates
     cells = [generator.cell(rounds[-1], rates[0])]
     cells += [generator.cell(one, rates[-1]) for one in rounds]
-    features, where = generator.asked(actions), np.tile(cells, len(actions))
+    features, where = generator.space.rounded_features(actions), np.tile(cells, len(actions))
     rows = features.repeat(len(cells), axis=0)
     tasks, values, again = generator.draw(numbers), [], []
     some, loss = (
@@ -193,7 +193,7 @@ def importances(
 def describe(tasks: Described, data: MetaData) -> dict[str, Any]:
     """Return lists for the report: statistics, by dimension where optima lie, and all scores."""
     actions = shared_actions(data)
-    features, names = data.asked(actions), data.space.names
+    features, names = data.space.rounded_features(actions), data.space.names
     widths = [len(d.grid) if d.kind == "category" else 1 for d in data.space.dimensions]
     owner = np.repeat(np.arange(len(widths)), widths)
     wanted, scores = normal_scores(tasks.of(LOSS)), tasks.scores()

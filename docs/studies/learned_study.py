@@ -3,9 +3,9 @@
     python docs/studies/learned_study.py --out DIR
 
 Tasks of FedHPO-B that no policy has seen, from pools and from surrogates, 25 trials, no initial
-design. Results are stored numbers, so nothing is downloaded. Finished pieces are kept: start it
-again after an interruption. DIR holds one study, and says in study.json which. The report is
-DIR/report.md.
+design. Results are stored numbers, so nothing is downloaded. Finished pieces are kept, and those of
+agents that learned are named after their networks: start it again after an interruption. DIR holds
+one study, and says in study.json which. The report is DIR/report.md.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from pieces import claim, pieces
+from pieces import claim, pieces, read
 from transfer_report import ratios
 from transfer_study import MODES, tasks_of
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.agents.learned_network import STORED
 from fedhpo_gym.analysis.transfer import MethodRuns, align_runs
+from fedhpo_gym.core.files import write_text
 from fedhpo_gym.studies.run import agent_seed
 from fedhpo_gym.tasks.meta import META_SPLITS
-from studies import positive, study_parser, table
+from studies import positive, rewrite, study_parser, table
 
 THRIFTY = "thrifty_list:ThriftyList"
 LEARNED = {name: name for name in ("learned-lstm", "learned-transformer")}
@@ -37,6 +39,7 @@ NETWORKS = {**LEARNED, THRIFTY: "learned-transformer"}
 AGENTS = ("random", "gp", "fsbo", "zero-shot", THRIFTY, *LEARNED)
 REFERENCE = "zero-shot"
 MEASURES = ("over time", "at the end")
+NAMES = {"discrete": "pools", "continuous": "surrogates"}
 Runs = Sequence[Mapping[str, Sequence[float]]]
 
 
@@ -58,7 +61,7 @@ def tune(study: Study, mode: str, space: str, task: str, agent: str, policies: s
     how = {"continuous": True} if mode == "continuous" else {"actions": "coordinates"}
     given: dict[str, Any] = {}
     if policies and agent in NETWORKS:
-        given["policy"] = str(Path(policies) / f"{NETWORKS[agent]}-{space}.json")
+        given["policy"] = str(network_of(agent, space, policies))
     found = []
     with gym.make(
         f"FedHPO-B-{space}-v1", instances=task, trials=study.trials, disable_env_checker=True, **how
@@ -76,6 +79,19 @@ def tune(study: Study, mode: str, space: str, task: str, agent: str, policies: s
     return found
 
 
+def network_of(agent: str, space: str, policies: str | None) -> Path:
+    """Return the card of an agent's network."""
+    return Path(policies or STORED) / f"{NETWORKS[agent]}-{space}.json"
+
+
+def named(agent: str, space: str, policies: str | None) -> str:
+    """Return how pieces name an agent and the network that it has."""
+    if agent not in NETWORKS:
+        return agent
+    card = read(network_of(agent, space, policies))
+    return f"{agent.partition(':')[0]}-{card['card_sha256'][:8]}"
+
+
 def over_time(seconds: Sequence[float], regret: Sequence[float], budget: float) -> float:
     """Return the mean over [0, budget] of the regret of what is known, 1 before a trial ends."""
     ends = np.minimum([0.0, *seconds, budget], budget)
@@ -85,10 +101,11 @@ def over_time(seconds: Sequence[float], regret: Sequence[float], budget: float) 
 def run(study: Study, out: Path, processes: int, policies: str | None) -> dict[str, dict[str, Any]]:
     """Do what is not there yet; return 1 less both measures, as HPO-B has them, by mode."""
     cells = {
-        out / f"{mode}-{space}-{task}-{agent.partition(':')[0]}.json": (mode, space, task, agent)
-        for mode, space in product(study.modes, study.spaces)
+        out / f"{mode}-{space}-{task}-{name}.json": (mode, space, task, agent)
+        for space, agent in product(study.spaces, study.agents)
+        for name in [named(agent, space, policies)]
+        for mode in study.modes
         for task in tasks_of(study, mode, space)  # type: ignore[arg-type]
-        for agent in study.agents
     }
     jobs = {path: partial(tune, study, *cell, policies) for path, cell in cells.items()}
     done = pieces(jobs, processes)
@@ -110,7 +127,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         runs = align_runs(of, 1)
         spaces = list(dict.fromkeys(space for space, _, _ in runs.runs))
         own = np.array([space for space, _, _ in runs.runs])
-        lines.append(f"**{mode}**: {len(runs.runs)} runs of each agent\n")
+        lines.append(f"**{NAMES[mode].title()}**: {len(runs.runs)} runs of each agent\n")
         for index, measure in enumerate(MEASURES):
             parts = [runs, *(_only(runs, own == space) for space in spaces)]
             shares = [ratios(part, index, REFERENCE) for part in parts]
@@ -134,6 +151,18 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def summary(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one table: both measures, by search space and mode."""
+    columns: dict[str, list[str]] = {}
+    for mode, of in found.items():
+        runs = align_runs(of, 1)
+        for space in dict.fromkeys(space for space, _, _ in runs.runs):
+            own = runs.regret[[one[0] == space for one in runs.runs]].mean(axis=0)
+            columns[f"{space}, {NAMES[mode]}"] = [f"{time:.3f}, {end:.3f}" for time, end in own]
+            names = runs.methods
+    return table(["agent", *columns], [*zip(names, *columns.values(), strict=True)])
+
+
 def _only(runs: MethodRuns, kept: Any) -> MethodRuns:
     names = tuple(run for run, is_kept in zip(runs.runs, kept, strict=True) if is_kept)
     return MethodRuns(runs.methods, names, runs.regret[kept])
@@ -146,18 +175,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--agents", help="names, separated by commas (default: all)")
     parser.add_argument("--policies", help="folder of train_learned.py (default: the stored ones)")
     parser.add_argument("--seeds", type=positive, help="of a task (3)")
+    parser.add_argument("--page", type=Path, help="whose tables of this split are replaced")
     options = parser.parse_args(arguments)
     study = replace(Study(), split=options.split)
     if options.quick:
-        study = Study(("discrete",), ("LR",), ("random", "zero-shot"), 6, 2, 2)
+        study = replace(study, spaces=("LR",), trials=6, seeds=2, tasks=2)
+        study = replace(study, agents=("random", "zero-shot", THRIFTY, "learned-transformer"))
     if options.agents:
         study = replace(study, agents=tuple(options.agents.split(",")))
     if options.seeds:
         study = replace(study, seeds=options.seeds)
     claim(options.out, replace(study, agents=AGENTS))
     found = run(study, options.out, options.workers, options.policies)
-    (options.out / "report.md").write_text(report(found), encoding="utf-8")
-    print((options.out / "report.md").read_text(encoding="utf-8"))
+    words = report(found)
+    write_text(options.out / "report.md", words)
+    print(words)
+    if options.page:
+        rewrite(options.page, options.split, words if options.split == "test" else summary(found))
 
 
 if __name__ == "__main__":

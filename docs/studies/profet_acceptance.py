@@ -1,30 +1,35 @@
-"""Do generated Forrester functions have the spread and the optima of real ones?
+"""Do generated tasks have the spread and the optima of real ones?
 
     python docs/studies/profet_acceptance.py --out DIR
+    python docs/studies/profet_acceptance.py --family svm|fc_net|xgboost --data PATH --out DIR
 
-For five draws of nine functions, a meta-model of the nine generates 100 more, and 300 others are
-held out. Finished fits are kept. The report is DIR/report.md. With `--quick`, two small fits.
+For five draws of nine of Forrester's functions, a meta-model of the nine generates 100 more, and
+300 others are held out. Of a family from files, some tasks are given and the others held out.
+Finished fits are kept. The report is DIR/report.md. With `--quick`, small fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import profet_likeness
 from pieces import claim, pieces
-from profet_tasks import HIGHEST
+from profet_likeness import READERS, Likeness
+from profet_tasks import HIGHEST, forrester_parameters, forrester_values
 from scipy.stats import ks_2samp
 
 from fedhpo_gym.profet import ProfetModel, forrester
-from fedhpo_gym.profet.families import Array, forrester_parameters, forrester_values
+from fedhpo_gym.profet.families import Array
 from studies import study_parser, table
 
 GRID = np.linspace(0.0, 1.0, 401)
-HELD_OUT, GENERATED = 300, 100
+HELD_OUT = 300
 WHAT = ("spread", "optimum", "where it is")
 
 
@@ -35,6 +40,7 @@ class Study:
     draws: int = 5
     feature_steps: int = 3000
     burn_in: int = 30_000
+    generated: int = 100
 
 
 def measured(values: Array) -> list[list[float]]:
@@ -48,8 +54,8 @@ def draw(study: Study, family: str, number: int) -> dict[str, list[list[float]]]
     highest = HIGHEST[family]
     nine = forrester(9, number, highest=highest)
     how = {"feature_steps": study.feature_steps, "burn_in": study.burn_in}
-    model = ProfetModel.fit(nine, samples=GENERATED, seed=number, **how)
-    generated = np.array([model.task(i).value(GRID[:, None]) for i in range(GENERATED)])
+    model = ProfetModel.fit(nine, samples=study.generated, seed=number, **how)
+    generated = np.array([model.task(i).value(GRID[:, None]) for i in range(study.generated)])
     others = forrester_parameters(HELD_OUT, 1000 + number, highest)
     of_nine = forrester_values(forrester_parameters(9, number, highest), GRID)
     return {
@@ -73,17 +79,42 @@ def report(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
     return table([*heads, "KS of the nine (p)", "KS of generated ones (p)"], rows)
 
 
-def main() -> None:
-    """Run what is not there yet, and print the table."""
-    options = study_parser(__doc__).parse_args()
-    study = Study(1, 50, 200) if options.quick else Study()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is not there yet, and print the tables."""
+    parser = study_parser(__doc__)
+    parser.add_argument("--family", choices=READERS, help="of real tasks, instead of functions")
+    parser.add_argument("--data", type=Path, help="where the files of the family are")
+    options = parser.parse_args(arguments)
+    if (options.family is None) != (options.data is None):
+        parser.error("--family and --data belong together")
+    text = (real_tasks if options.family else forrester_functions)(options)
+    (options.out / "report.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def forrester_functions(options: Namespace) -> str:
+    """Return the table of Forrester's functions."""
+    study = Study(1, 50, 200, 10) if options.quick else Study()
     claim(options.out, study)
     cells = [(family, number) for family in HIGHEST for number in range(study.draws)]
-    paths = {cell: Path(options.out) / f"{cell[0]}-{cell[1]}.json" for cell in cells}
+    paths = {cell: options.out / f"{cell[0]}-{cell[1]}.json" for cell in cells}
     done = pieces({paths[c]: partial(draw, study, *c) for c in cells}, options.workers)
-    text = report({cell: done[paths[cell]] for cell in cells})
-    (Path(options.out) / "report.md").write_text(text, encoding="utf-8")
-    print(text)
+    return report({cell: done[paths[cell]] for cell in cells})
+
+
+def real_tasks(options: Namespace) -> str:
+    """Return the tables of a family from files."""
+    study = Likeness(options.family)
+    if options.quick:
+        study = replace(study, draws=1, generated=5, feature_steps=20, burn_in=50, widths=(8, 8))
+    claim(options.out, study)
+    paths = [options.out / f"{study.family}-{number}.json" for number in range(study.draws)]
+    jobs = {
+        path: partial(profet_likeness.draw, study, options.data, options.out, number)
+        for number, path in enumerate(paths)
+    }
+    done = pieces(jobs, options.workers)
+    return profet_likeness.report(study, [done[path] for path in paths])
 
 
 if __name__ == "__main__":

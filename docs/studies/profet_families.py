@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import lzma
+import math
 import pickletools
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
 from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import MissingDependencyError
+from fedhpo_gym.core.files import load_json
 from fedhpo_gym.profet import Family
 from fedhpo_gym.profet.families import Array, sobol_points
 from fedhpo_gym.profet.foreign import limited, reading
@@ -131,3 +135,75 @@ def _arrays(content: bytes) -> dict[str, Array]:
         elif operation.name == "BINBYTES" and isinstance(argument, bytes):
             found[name] = np.frombuffer(argument, "<f8")
     return found
+
+
+YAHPO_SITE: Final = "github.com/slds-lmu/yahpo_data, folder rbv2_xgboost"
+YAHPO_FILES: Final = {
+    "encoding.json": "0bd3cf9a4c9459a3148adf740f20b347fd11a6714f89348f41467a8f1206172a",
+    "model.onnx": "85125b6d97f553d10cd50f9e632e1a3f1ad44bcb00300dd2880d70dfd043d9f3",
+}
+"""Files that are read, with their sha256: a model that is another one is never run."""
+XGBOOST: Final = SearchSpace((
+    Dimension("nrounds", 7, 2981, "int", log=True),
+    Dimension("eta", math.exp(-7.0), 1.0, "float", log=True),
+    Dimension("gamma", math.exp(-10.0), math.exp(2.0), "float", log=True),
+    Dimension("lambda", math.exp(-7.0), math.exp(7.0), "float", log=True),
+    Dimension("alpha", math.exp(-7.0), math.exp(7.0), "float", log=True),
+    Dimension("subsample", 0.1, 1.0, "float"),
+    Dimension("max_depth", 1, 15, "int"),
+    Dimension("min_child_weight", math.exp(1.0), math.exp(5.0), "float", log=True),
+))  # fmt: skip
+XGBOOST_FIXED: Final = {
+    "colsample_bytree": 1.0, "colsample_bylevel": 1.0, "rate_drop": 0.0, "skip_drop": 0.0,
+    "trainsize": 1.0, "repl": 10.0,
+}  # fmt: skip
+"""The other numbers that the model reads, in its order; those of dart are 0, as it was taught."""
+XGBOOST_CATEGORIES: Final = {"booster": "gbtree", "num.impute.selected.cpo": "impute.mean"}
+
+
+@checked_types
+def xgboost(folder: Path, *, points: Annotated[int, Range(2)] = 800, seed: int = 0) -> Family:
+    """Return what YAHPO Gym's surrogate of XGBoost answers at points of a Sobol sequence.
+
+    It was taught by 119 data sets of OpenML (Binder et al., 2020; Pfisterer et al., 2022). A value
+    is the error of classification, a cost the seconds of training. The eight dimensions are the
+    paper's, in YAHPO Gym's ranges; all data, the tenth repetition.
+
+    Args:
+        folder: holds `encoding.json` and `model.onnx`.
+    """
+    contents = {}
+    for name, sha256 in YAHPO_FILES.items():
+        with reading(folder / name, YAHPO_SITE):
+            contents[name] = limited((folder / name).open("rb"), folder / name)
+            if (found := hashlib.sha256(contents[name]).hexdigest()) != sha256:
+                raise ValueError(f"its sha256 is {found}, expected {sha256}")
+    codes = load_json(contents["encoding.json"], folder)
+    tasks = tuple(task for task in codes["task_id"] if task.isdecimal())
+    categories = [codes[name][value] for name, value in XGBOOST_CATEGORIES.items()]
+    x = sobol_points(points, XGBOOST, seed)
+    columns = XGBOOST.decode_columns(2.0 * x - 1.0) | XGBOOST_FIXED
+    numbers = np.column_stack(np.broadcast_arrays(*columns.values())).astype(np.float32)
+    model = _session(contents["model.onnx"])
+    answers = []
+    for task in tasks:
+        row = np.array([codes["task_id"][task], *categories], np.int32)
+        asked = {"x_cat": np.tile(row, (points, 1)), "x_cont": numbers}
+        answers.append(model.run(None, asked)[0].astype(np.float64))
+    accuracy, seconds = np.array(answers)[..., [0, 6]].transpose(2, 0, 1)
+    values = np.clip(1.0 - accuracy, 0.0, 1.0)
+    return Family("xgboost", XGBOOST, x, values, seconds, tasks, YAHPO_SITE, link="logit")
+
+
+def _session(content: bytes) -> Any:
+    """Return what runs a model, on one thread."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "the XGBoost family needs onnxruntime, which is not installed. Run `pip install "
+            "onnxruntime`."
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

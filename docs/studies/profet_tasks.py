@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.profet import Family, ProfetModel, forrester, forrester_parameters, forrester_values
+from fedhpo_gym.profet import Family, ProfetModel, forrester
 
 Array = NDArray[np.float64]
 METHODS = ("random", "de", "optuna-tpe", "bo-rf", "bohamiann", "gp")
@@ -36,6 +36,19 @@ class Study:
     given: int = 9
     steps: int | None = None  # of both fits, the model's defaults where None
     seed: int = 0
+
+
+def forrester_parameters(
+    tasks: int, seed: int = 0, highest: tuple[float, float] = (1.0, 1.0)
+) -> Array:
+    """Return (T, 2): alpha and beta of the functions that `forrester` has on a grid."""
+    return stream(seed, "forrester").random((tasks, 2)) * highest
+
+
+def forrester_values(parameters: Array, x: Array) -> Array:
+    """Return (T, n) values (alpha x - 2)^2 sin(beta x - 4) at (n,) points, or at (T, n) own."""
+    alpha, beta = parameters[:, :1], parameters[:, 1:]
+    return np.asarray((alpha * x - 2.0) ** 2 * np.sin(beta * x - 4.0))
 
 
 def given(study: Study) -> Array:

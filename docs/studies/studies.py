@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.core.errors import MissingDataError
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.files import write_text
 from fedhpo_gym.data import SOURCES, TableSource, load_dataset
 
 CORES = os.cpu_count() or 1
@@ -92,6 +93,17 @@ def positive(word: str) -> int:
     if not word.isdecimal() or int(word) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {word!r}")
     return int(word)
+
+
+def rewrite(page: Path, name: str, words: str) -> None:
+    """Replace what stands on a page between `<!-- name -->` and the next `<!-- end -->`."""
+    before, mark, after = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    _, end, after = after.partition("<!-- end -->")
+    if not (mark and end):
+        raise InvalidArgumentError(
+            f"`--page` must have a line `<!-- {name} -->` and, after it, `<!-- end -->`, got {page}"
+        )
+    write_text(page, f"{before}{mark}\n{words}\n{end}{after}")
 
 
 def mean_and_error(values: ArrayLike) -> tuple[float, float]:

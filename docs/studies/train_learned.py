@@ -22,6 +22,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pieces import claim
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -36,6 +37,7 @@ from fedhpo_gym.agents.learned_network import (
 )
 from fedhpo_gym.agents.transfer.networks import seeded, tensor
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.meta_data import open_meta_data
 from studies import study_parser
 
 Floats = NDArray[np.float64]
@@ -479,66 +481,51 @@ def plain(arrays: Mapping[str, Tensor]) -> dict[str, NDArray[np.float32]]:
 
 def train(space: str, how: Training, out: Path, kinds: Sequence[str], **given: Any) -> None:
     """Train what is not there yet for one search space, and save it."""
-    paths = {kind: out / f"learned-{kind}-{space}.json" for kind in kinds}
-    if all(path.exists() for path in paths.values()):
+    missing = {one for one in kinds if not (out / f"learned-{one}-{space}.json").exists()}
+    if not missing:
         return
-    env_id, command = how.ids.format(space), _command(how)
+    env_id = how.ids.format(space)
     with gym.make(env_id, **given) as env:
         known: Any = env.get_wrapper_attr("search_space")
+        learned_from = [env.reset()[1]["fingerprint"], open_meta_data(space).fingerprint]
+
+    def save(folder: Path, kind: str, sizes: Any, arrays: Any, **numbers: Any) -> None:
+        print(space, kind, numbers)
+        origin = {**asdict(how), **numbers, "ids": env_id, "torch": torch.__version__}
+        origin["fingerprints"] = learned_from
+        network = Network(f"learned-{kind}", known, sizes, arrays, _command(how), origin)
+        save_network(network, folder, f"learned-{kind}-{space}")
+
     with seeded(f"learned {space}", how.seed) as rng:
         bank, pools = collect(env_id, how.tasks, how.seed, **given), collect_pools(space)
         copies = max(round(how.pools * how.tasks / len(pools.points)), 1)
-        parts = [bank, *[pools] * copies]
-        bank = Bank(
-            *(torch.cat(part) for part in zip(*(vars(p).values() for p in parts), strict=True))
-        )
-        features = bank.points.shape[2]
-        model = Transformer(features, how.width, how.heads, how.layers)
+        parts = zip(*(vars(part).values() for part in (bank, *[pools] * copies)), strict=True)
+        bank = Bank(*(torch.cat(part) for part in parts))
+        sizes = {"features": bank.points.shape[2], "width": how.width}
+        model = Transformer(sizes["features"], how.width, how.heads, how.layers)
         fit_prices(model.price, bank, rng, 1500)
-        sizes = {"features": features, "width": how.width}
-        if "transformer" in kinds and not paths["transformer"].exists():
-            began = time.process_time()
-            sizes_here = {**sizes, "heads": how.heads, "layers": how.layers}
-            imitated = out / "imitated" / paths["transformer"].name
+        price = {n: v for n, v in plain(model.state_dict()).items() if n.startswith("price.")}
+        began = time.process_time()
+        if "transformer" in missing:
+            own = {**sizes, "heads": how.heads, "layers": how.layers}
+            imitated = out / "imitated" / f"learned-transformer-{space}.json"
             if imitated.exists():
                 there = load_network(imitated, "learned-transformer", learned_transformer.shapes)
                 model.load_state_dict({n: torch.tensor(one) for n, one in there.arrays.items()})
             else:
                 imitate(model, bank, how, rng)
-                _save(
-                    imitated.parent,
-                    "transformer",
-                    space,
-                    known,
-                    sizes_here,
-                    plain(model.state_dict()),
-                    _command(how),
-                    how,
-                    {},
-                )
+                save(imitated.parent, "transformer", own, plain(model.state_dict()))
+    if "transformer" in missing:  # its own random numbers: the same after an interruption
+        with seeded(f"reinforced {space}", how.seed) as rng:
             found = reinforce(model, bank, collect_pools(space, "validation"), how, rng)
-            numbers = {"cpu_s": time.process_time() - began, "validation": found}
-            print(space, numbers)
-            _save(
-                out,
-                "transformer",
-                space,
-                known,
-                sizes_here,
-                plain(model.state_dict()),
-                command,
-                how,
-                numbers,
-            )
-        if "lstm" in kinds and not paths["lstm"].exists():
-            began = time.process_time()
-            price = {n: v for n, v in plain(model.state_dict()).items() if n.startswith("price.")}
-            with tqdm(total=how.lstm_steps, desc="recurrent PPO", unit="step", disable=None) as bar:
-                arrays = train_lstm(env_id, price, how, bar.update, **given)
-            sizes_here = {**sizes, "units": how.units, "dimensions": len(known)}
-            numbers = {"cpu_s": time.process_time() - began}
-            print(space, numbers)
-            _save(out, "lstm", space, known, sizes_here, arrays, command, how, numbers)
+        seconds = time.process_time() - began
+        save(out, "transformer", own, plain(model.state_dict()), cpu_s=seconds, validation=found)
+    if "lstm" in missing:
+        began = time.process_time()
+        with tqdm(total=how.lstm_steps, desc="recurrent PPO", unit="step", disable=None) as bar:
+            arrays = train_lstm(env_id, price, how, bar.update, **given)
+        own = {**sizes, "units": how.units, "dimensions": len(known)}
+        save(out, "lstm", own, arrays, cpu_s=time.process_time() - began)
 
 
 def _command(how: Training) -> str:
@@ -547,22 +534,6 @@ def _command(how: Training) -> str:
     words = [f"{name}={one}" for name, one in asked.items() if one != usual[name]]
     given = f" --set {' '.join(words)}" if words else ""
     return f"python docs/studies/train_learned.py --out runs/learned{given}"
-
-
-def _save(
-    out: Path,
-    kind: str,
-    space: str,
-    known: Any,
-    sizes: Mapping[str, int],
-    arrays: Any,
-    command: str,
-    how: Training,
-    numbers: Mapping[str, Any],
-) -> None:
-    origin = {**asdict(how), **numbers, "ids": how.ids.format(space), "torch": torch.__version__}
-    network = Network(f"learned-{kind}", known, sizes, arrays, command, origin)
-    save_network(network, out, f"learned-{kind}-{space}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -578,6 +549,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     how = replace(how, **{name: kinds_of[name](word) for name, word in given.items()})
     pools = {"continuous": True, "instances": "train"} if "FedHPO-B-" in how.ids else {}
     torch.set_num_threads(1)
+    claim(options.out, how)
     for space in options.spaces.split(","):
         train(space, how, options.out, options.kinds.split(","), **pools)
 

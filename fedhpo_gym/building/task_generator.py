@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data, score_of
+from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data
 from fedhpo_gym.stored.meta_surrogate import gate
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, ROW_BITS, WEIGHT_BITS, on_grid
 from fedhpo_gym.stored.task_generator import (
@@ -33,6 +33,7 @@ from fedhpo_gym.stored.task_generator import (
     NOISE_STEP,
     STEP,
     SUFFIX,
+    TASKS,
     GeneratedTasks,
     TaskGenerator,
     stem,
@@ -43,14 +44,16 @@ Array = NDArray[np.float64]
 
 DIMENSIONS, SPREAD = 5, 0.3
 """Of the latent space; and deviation of new places, in units of that of the real tasks."""
+ALIKE: Final = ("val_loss", "fairness_p10")
+"""What tasks near each other there have in common."""
 NETWORKS, WIDTHS, CHAINS = 16, (64, 64, 64), 8
 BURN_IN, KEEP_EVERY, BATCH = 20_000, 1000, 64
 LEAST_NOISE: Final = 0.1
 """Deviation of scores that networks need not answer any better."""
 FACTORS: Final = 12
 """Of the noise: so many numbers move all scores of an evaluation."""
-ELITES, LEARNED_ON, DRAWN = 64, 400, 2000
-"""Where optima are searched, of each network; tasks that say where; and further candidates."""
+ELITES, LEARNED_ON, DRAWN, GENERATIONS = 64, 400, 2000, 60
+"""Where optima are searched, of each network; tasks that say where; what is tried in these."""
 
 
 @checked_types
@@ -69,7 +72,7 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     require_known("search space", space, GENERATED_SPACES)
     data = open_meta_data(space)
     train = list(data.where("train"))
-    scores, arrays = _fitted(data, train, seed)
+    arrays = _fitted(data, train, seed)
     card = {
         "format": FORMAT,
         "name": stem(space),
@@ -82,7 +85,7 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
         "features": list(data.card["features"]),
         "fitted_on": [data.names[i] for i in train],
         "fitted_on_card": data.fingerprint,
-        "evaluations": int(scores.shape[0] * scores.shape[1]),
+        "evaluations": len(train) * data.features.shape[1],
         "licence": "Apache-2.0",
         "created": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "hardware": this_machine("cpu"),
@@ -95,20 +98,19 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
 
 
-def _fitted(
-    data: MetaData, train: list[int], seed: int
-) -> tuple[Array, dict[str, NDArray[np.float32]]]:
-    """Return (T, P, outputs) scores of what was measured, and the arrays of a generator."""
+def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of a generator, with placeholders for elites."""
     measured, costs = data.values[train][..., : -len(COSTS)], data.values[train][..., -len(COSTS) :]
     tasks, pool, rates, rounds, _ = measured.shape
     # Scores of all fidelities are ranked together, so a curve keeps its shape.
     flat = measured.reshape(tasks, pool * rates * rounds, -1)
     priced = costs[:, :, :, -1].reshape(tasks, pool * rates, -1)
-    scores, dear = (scores_of(one, np.zeros(1))[0] for one in (flat, priced))
+    scores, dear = (scores_of(one, np.empty(0))[0] for one in (flat, priced))
     wanted = np.concatenate(
         [scores.reshape(tasks, pool, -1), dear.reshape(tasks, pool, -1)], axis=2
     )
-    places = _places(data, train, scores.reshape(measured.shape)[:, :, -1, -1, [0, 4]], seed)
+    alike = [data.objectives.index(name) for name in ALIKE]
+    places = _places(data, train, scores.reshape(measured.shape)[:, :, -1, -1, alike], seed)
     inputs = np.concatenate(
         [
             2.0 * data.features[train].astype(np.float64) - 1.0,
@@ -150,7 +152,7 @@ def _fitted(
         "facts": data.arrays["features"][train].astype(np.float32),
         "elites": data.actions[train[:1], :ELITES].repeat(NETWORKS, axis=0),
     }
-    return wanted, arrays
+    return arrays
 
 
 def _places(data: MetaData, train: list[int], scores: Array, seed: int) -> Array:
@@ -227,14 +229,14 @@ def _elites(
     drawn = (2.0 * halton(DRAWN, len(data.space)) - 1.0).astype(np.float32)
     candidates = np.concatenate([known, drawn])
     rng = stream(seed, "generator_elites")
-    numbers = rng.integers(2**32, size=NETWORKS * LEARNED_ON).tolist()
+    numbers = rng.integers(TASKS, size=NETWORKS * LEARNED_ON).tolist()
     tasks = generator.draw(numbers)
     found = []
     for network in tqdm(range(NETWORKS), desc="optima", unit="network", disable=None):
         own = tasks.at(np.flatnonzero(tasks.network == network))
-        best, _ = optimum(generator, own, candidates, rng)
-        features = generator.asked(best)
-        table = np.stack([_scores(generator, own, row) for row in features], axis=1)
+        best = _optimum(generator, own, candidates, rng)
+        each = [generator.true_scores(own, np.broadcast_to(row, best.shape)) for row in best]
+        table = np.stack(each, axis=1)
         reached, chosen = np.zeros(len(own)), []
         top = np.maximum(table.max(axis=1), 1e-9)
         for _ in range(ELITES):
@@ -245,40 +247,24 @@ def _elites(
     return np.stack(found)
 
 
-def _scores(generator: TaskGenerator, tasks: GeneratedTasks, row: NDArray[Any]) -> Array:
-    """Return the (n,) scores at full fidelity of one row, or of (n, F) rows, in n tasks."""
-    rows = np.broadcast_to(row, (len(tasks), row.shape[-1]))
-    last = generator.cell(generator.rounds[-1], generator.rates[-1])
-    return score_of(generator.evaluate(tasks, rows, np.full(len(tasks), last))[1], tasks.entropy)
-
-
-@checked_types
-def optimum(
+def _optimum(
     generator: TaskGenerator,
     tasks: GeneratedTasks,
     candidates: NDArray[np.float32],
     rng: np.random.Generator,
-    *,
-    generations: int = 60,
-) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return the (n, d) best of (c, d) candidates in n tasks and what mutation makes of it.
-
-    The (n,) scores come with it.
-    """
-    features = generator.asked(candidates)
+) -> NDArray[np.float32]:
+    """Return the (n, d) best of (c, d) candidates in n tasks, and of mutations of these."""
     best, score = tasks.best_action.copy(), tasks.best.copy()
-    for row, action in zip(features, candidates, strict=True):
-        _keep(best, score, np.broadcast_to(action, best.shape), _scores(generator, tasks, row))
-    for generation in range(generations):
-        step = 0.3 * 0.95**generation
-        moved = best + step * rng.standard_normal(best.shape)
+
+    def keep(tried: NDArray[np.float32]) -> None:
+        found = generator.true_scores(tasks, tried)
+        better = found > score
+        best[better], score[better] = tried[better], found[better]
+
+    for action in candidates:
+        keep(np.broadcast_to(action, best.shape))
+    for generation in range(GENERATIONS):
+        moved = best + 0.3 * 0.95**generation * rng.standard_normal(best.shape)
         child = np.clip(np.where(rng.random(best.shape) < 0.3, moved, best), -1.0, 1.0)
-        child = child.astype(np.float32)
-        _keep(best, score, child, _scores(generator, tasks, generator.asked(child)))
-    return best, score
-
-
-def _keep(best: NDArray[Any], score: Array, child: NDArray[Any], scores: Array) -> None:
-    """Take over what is better."""
-    better = scores > score
-    best[better], score[better] = child[better], scores[better]
+        keep(child.astype(np.float32))
+    return best

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, Range, check_fields, checked_types
+from fedhpo_gym.core.checks import Range, check_fields, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -100,23 +100,6 @@ LINE: Final = SearchSpace((Dimension("x", 0.0, 1.0, "float"),))
 
 
 @checked_types
-def forrester_parameters(
-    tasks: Annotated[int, Range(1)], seed: int = 0, highest: tuple[float, float] = (1.0, 1.0)
-) -> Array:
-    """Return (T, 2): alpha and beta of some functions, each uniform from 0 to its highest."""
-    return stream(seed, "forrester").random((tasks, 2)) * highest
-
-
-@checked_types
-def forrester_values(
-    parameters: Annotated[Array, Axes(2, 2)], x: Annotated[Array, Axes(1, 2)]
-) -> Array:
-    """Return (T, n) values (alpha x - 2)^2 sin(beta x - 4) at (n,) points, or at (T, n) own."""
-    alpha, beta = parameters[:, :1], parameters[:, 1:]
-    return np.asarray((alpha * x - 2.0) ** 2 * np.sin(beta * x - 4.0))
-
-
-@checked_types
 def forrester(
     tasks: Annotated[int, Range(1)] = 9,
     seed: int = 0,
@@ -124,11 +107,12 @@ def forrester(
     highest: tuple[float, float] = (1.0, 1.0),
     points: Annotated[int, Range(2)] = 100,
 ) -> Family:
-    """Return functions of the paper's definition (section 5.2) on a Sobol grid.
+    """Return functions (alpha x - 2)^2 sin(beta x - 4) of the paper on a Sobol grid.
 
-    With a `highest` above 1 there are functions with several minima.
+    Alpha and beta are uniform from 0 to their `highest`: above 1, some have several minima.
     """
     x = sobol_points(points, LINE, seed)
-    values = forrester_values(forrester_parameters(tasks, seed, highest), x[:, 0])
+    alpha, beta = (stream(seed, "forrester").random((tasks, 2)) * highest).T[..., None]
+    values = (alpha * x[:, 0] - 2.0) ** 2 * np.sin(beta * x[:, 0] - 4.0)
     names, origin = tuple(map(str, range(tasks))), f"computed, {highest=}"
     return Family("forrester", LINE, x, values, None, names, origin, 2, widths=(100,))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import reading_card, write_archive
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, as_typed, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.profet.families import LINKS, Array, Family
@@ -21,6 +21,7 @@ FORMAT: Final = 1
 STEM: Final = "profet"
 DRAWS: Final = 5
 """Draws of a task's features per configuration that the networks learn from."""
+MAX_LAYERS: Final = 1000
 Count = Annotated[int, Range(1)]
 
 
@@ -189,5 +190,31 @@ class ProfetModel:
             raise MissingDataError(f"there is no model of Profet in {folder}; `save` one there")
         with reading_card(path, "model of Profet", FORMAT, "fit it again") as (card, stored):
             model = cls(card, stored.read(card["sha256"], card["made_by"]))
-            model.task(0).value(np.zeros((1, len(card["space"]["dimensions"]))))
+            model._require_whole()
         return model
+
+    def _require_whole(self) -> None:
+        """Check what the card says, and that arrays are finite and fit each other."""
+        card, found = self.card, {name: one.shape for name, one in self.arrays.items()}
+        if card["links"] not in [[one, "log"][:n] for one in LINKS for n in (1, 2)]:
+            raise ValueError(f"links are {shown(card['links'])}")
+        layers = range(as_typed("layers", card["layers"], Annotated[int, Range(1, MAX_LAYERS)]))
+        as_typed("seed", card["seed"], Annotated[int, Range(0)])
+        places = (*found.get("mean", ()), 0, 0)[:2]
+        inputs = len(SearchSpace.from_dict(card["space"])) + places[1]
+        fits, samples = {"mean": places, "deviation": places}, found.get("bias_0_0", (0,))[0]
+        for k in range(len(card["links"])):
+            hidden = [found.get(f"bias_{k}_{i}", (0,))[-1] for i in layers[:-1]]
+            ends = (inputs, *hidden, 1)
+            fits |= {f"centre_{k}": (inputs + 1,), f"scale_{k}": (inputs + 1,)}
+            fits |= {f"weight_{k}_{i}": (samples, *ends[i : i + 2]) for i in layers}
+            fits |= {f"bias_{k}_{i}": (samples, ends[i + 1]) for i in layers}
+            fits[f"log_{k}_variance"] = (samples, 1)
+        for name in sorted(fits.keys() | found.keys()):
+            if found.get(name) != fits.get(name):
+                raise ValueError(f"{name} has shape {found.get(name)}, not {fits.get(name)}")
+            one = self.arrays[name]
+            if one.dtype.kind != "f" or not one.size or not np.isfinite(one).all():
+                raise ValueError(f"{name} must hold finite floats")
+            if name.startswith("scale") and one.min() <= 0.0:
+                raise ValueError(f"{name} must be above 0")

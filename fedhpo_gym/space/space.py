@@ -253,6 +253,10 @@ class SearchSpace:
             parts.append(columns & active.get(axis, np.ones(len(flat), np.bool_))[:, None])
         return np.concatenate(parts, axis=1, dtype=np.float64)
 
+    def rounded_features(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the `features` of the configurations of (N, n) actions: one has one answer."""
+        return self.features(self.encode_columns(self.decode_columns(actions)))
+
     def from_features(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return (N, n) actions of (N, F) numbers; of a category the largest column counts."""
         parts, start = [], 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from fedhpo_gym.core.archive import EMBEDDED, require_writable
 from fedhpo_gym.core.checks import checked_types
@@ -14,6 +16,7 @@ from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.sample import SUFFIX, Sample
 from fedhpo_gym.stored.table import Table
 
+R = TypeVar("R")
 ENV_VAR = "FEDHPO_GYM_TABLES"
 COST = ", which first says what that costs (`--sample N` trains N courses only, for a surrogate)"
 """What a message adds to the command that builds a table: a whole grid can take years."""
@@ -49,6 +52,20 @@ def find(name: str, suffix: str) -> Path | None:
         if path.exists():
             return path
     return None
+
+
+def open_card(reader: Callable[[Path], R], name: str, suffix: str, how: str) -> R:
+    """Read what `find` returns, once as long as it is the same; where nothing is, say how."""
+    path = find(name, suffix)
+    if path is None:
+        raise MissingDataError(how)
+    found: R = _read(reader, File(path, path.stat().st_mtime_ns, name))
+    return found
+
+
+@lru_cache(maxsize=16)
+def _read(reader: Callable[[Path], R], file: File) -> R:
+    return reader(file.path)
 
 
 def list_names(suffix: str) -> tuple[str, ...]:

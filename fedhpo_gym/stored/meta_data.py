@@ -11,7 +11,7 @@ initial designs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import MissingDataError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.catalogue import File, find
+from fedhpo_gym.stored.catalogue import find, open_card
 from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
 from fedhpo_gym.tasks import Task, decisive_names, work_of
 from fedhpo_gym.tasks.meta import META_SPACES, META_SPLITS, meta_tasks
@@ -174,24 +174,17 @@ class MetaData:
         highest = self.card["model_highest"][task]
         return 0.0, float(highest)
 
-    def asked(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the (n, F) features of (n, d) actions as the surrogate is asked.
-
-        Actions are first encoded as their configurations are: one configuration has one answer.
-        """
-        return self.space.features(self.space.encode_columns(self.space.decode_columns(actions)))
-
     def predicted_scores(self, task: int, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
         tasks = np.full(len(actions), task)
-        found = self.surrogate.predict(tasks, self.asked(actions))
+        found = self.surrogate.predict(tasks, self.space.rounded_features(actions))
         return score_of(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
 
     def answer(
         self, tasks: NDArray[np.intp], actions: NDArray[np.float32]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (n, Q + 3) values, the surrogate's and the clock's, and what was `asked`."""
-        features = self.asked(actions)
+        """Return (n, Q + 3) values, the surrogate's and the clock's, and (n, F) features."""
+        features = self.space.rounded_features(actions)
         found = np.empty((len(tasks), len(self.objectives)))
         found[:, :-3] = self.surrogate.predict(tasks, features)
         space = self.card["name"].rpartition("-")[2]
@@ -268,18 +261,8 @@ def open_meta_data(space: str) -> MetaData:
         MissingDataError: there is no card of it.
     """
     require_known("search space", space, META_SPACES)
-    path = find(stem(space), f"{SUFFIX}.json")
-    if path is None:
-        raise MissingDataError(
-            f"there are no results of {stem(space)}; compute them with "
-            f"`fedhpo-gym meta-data {space}`"
-        )
-    return _open(File(path, path.stat().st_mtime_ns, space))
-
-
-@lru_cache(maxsize=8)
-def _open(file: File) -> MetaData:
-    return MetaData(file.path)
+    how = f"there are no results of {stem(space)}; compute them with `fedhpo-gym meta-data {space}`"
+    return open_card(MetaData, stem(space), f"{SUFFIX}.json", how)
 
 
 def known_spaces() -> tuple[str, ...]:

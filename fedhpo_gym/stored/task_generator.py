@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, require_known
+from fedhpo_gym.core.errors import DamagedDataError, require_known
 from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.stored.catalogue import File, find
+from fedhpo_gym.stored.catalogue import find, open_card
 from fedhpo_gym.stored.meta_data import COSTS, LOSS, score_of
 from fedhpo_gym.stored.meta_surrogate import gate
 from fedhpo_gym.stored.surrogate_models import (
@@ -48,8 +47,9 @@ DIVERGED: Final = 1e-30
 NOISE_FROM, NOISE_STEP, NOISE_KNOTS = -3.0, 0.5, 13
 """Scores at which the deviation of noise is known."""
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-SEARCH: Final = (2, 12)
-"""Rounds of the search that goes on from the best elite, and steps of each."""
+SEARCH: Final = ((16, 48), (2, 12))
+"""Rounds of the search that goes on from the best elite, and steps of each; the last is of the
+highest fidelity, of which elites are."""
 MOST: Final = 1024
 """Factors of noise, and elites of a network, at most."""
 FACTS: Final = 20.0
@@ -175,7 +175,7 @@ class TaskGenerator:
         ):
             raise ValueError("quantiles, elites, entropies or facts are out of their range")
         most = self._noise.shape[1], self._elites.shape[1]
-        if inputs != self.asked(self._elites[0]).shape[1] or max(most) > MOST:
+        if inputs != self.space.rounded_features(self._elites[0]).shape[1] or max(most) > MOST:
             raise ValueError(f"networks read other features, or more than {MOST} are of a kind")
         rounds = np.arange(len(self.rounds))
         self._columns = np.array(
@@ -193,24 +193,20 @@ class TaskGenerator:
         )
         self._loss = self.objectives.index(LOSS)
         flat = self._elites.reshape(-1, len(self.space))
-        known = self._first(self.asked(flat).reshape(*self._elites.shape[:2], -1))
-        rng = stream(0, "generated_steps")
-        size = (*SEARCH, len(self.space))
-        moves = rng.random(size) < np.maximum(0.25, 1.0 / size[-1])
-        width = 0.3 * 0.5 ** np.arange(SEARCH[0])[:, None, None]
-        self._steps = np.where(moves, width * rng.uniform(-2.0, 2.0, size), 0.0)
+        known = self._first(self.space.rounded_features(flat))
+        known = known.reshape(*self._elites.shape[:2], -1)
+        self._steps = [_steps((*size, len(self.space))) for size in SEARCH]
         self._known = np.stack([one @ w for one, w in zip(known, self._weights[0], strict=True)])
-
-    def asked(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the (n, F) features of (n, d) actions: one configuration has one answer."""
-        return self.space.features(self.space.encode_columns(self.space.decode_columns(actions)))
 
     def cell(self, round_: int, rate: float) -> int:
         """Return the position of a fidelity."""
         return self.rates.index(rate) * len(self.rounds) + self.rounds.index(round_)
 
-    def draw(self, numbers: Sequence[int]) -> GeneratedTasks:
-        """Return the tasks of some numbers, and search each for its optimum without noise."""
+    def draw(self, numbers: Sequence[int], cell: int = -1) -> GeneratedTasks:
+        """Return the tasks of some numbers, and search each for its optimum without noise.
+
+        The optimum is that of a fidelity: of the highest by default.
+        """
         tasks, width = self._places.shape
         drawn = [
             (
@@ -246,31 +242,30 @@ class TaskGenerator:
             np.zeros(len(network)),
             np.zeros((len(network), len(self.space)), np.float32),
         )
-        self._search(found)
+        self._search(found, cell % len(self._columns))
         return found
 
-    def _search(self, tasks: GeneratedTasks) -> None:
+    def _search(self, tasks: GeneratedTasks, cell: int) -> None:
         """Write the best of the elites of each task's network, after some steps from it."""
-        cell = self.cell(self.rounds[-1], self.rates[-1])
         columns = self._columns[cell, self._loss : -len(COSTS) : len(self.objectives) - len(COSTS)]
         for network, rows in _groups(tasks.network):
             sums = self._known[network] + tasks.offset[rows, None]
             scores = self._onwards(sums, network, columns).min(axis=2)
-            best = scores.argmin(axis=1)
-            losses = _values(tasks.bounded[rows, self._loss], scores.min(axis=1))
-            tasks.best[rows] = score_of(losses, tasks.entropy[rows])
-            tasks.best_action[rows] = self._elites[network, best]
-        count = len(self._steps[0])
-        each = tasks.at(np.arange(len(tasks)).repeat(count))
-        for steps in self._steps:
+            tasks.best[rows] = _values(tasks.bounded[rows, self._loss], scores.min(axis=1))
+            tasks.best_action[rows] = self._elites[network, scores.argmin(axis=1)]
+        rounds = self._steps[cell == len(self._columns) - 1]
+        each = tasks.at(np.arange(len(tasks)).repeat(len(rounds[0])))
+        for steps in rounds:
             moved = np.clip(tasks.best_action[:, None] + steps, -1.0, 1.0).astype(np.float32)
             flat = moved.reshape(-1, len(self.space))
-            losses = self.evaluate(each, self.asked(flat), np.full(len(flat), cell))[1]
-            scores = score_of(losses, each.entropy).reshape(-1, count)
-            best, rows = scores.argmax(axis=1), np.arange(len(tasks))
-            better = scores[rows, best] > tasks.best
-            tasks.best[better] = scores[rows, best][better]
+            features = self.space.rounded_features(flat)
+            losses = self.evaluate(each, features, np.full(len(flat), cell))[1]
+            losses = losses.reshape(len(tasks), -1)
+            best, rows = losses.argmin(axis=1), np.arange(len(tasks))
+            better = losses[rows, best] < tasks.best
+            tasks.best[better] = losses[rows, best][better]
             tasks.best_action[better] = moved[rows, best][better]
+        tasks.best[:] = score_of(tasks.best, tasks.entropy)
 
     def evaluate(
         self,
@@ -306,6 +301,14 @@ class TaskGenerator:
         share = np.array(self.rounds)[cells % rounds] / self.rounds[-1]
         values[:, -costs:] *= share[:, None]
         return values, _values(tasks.bounded[:, self._loss], true)
+
+    def true_scores(
+        self, tasks: GeneratedTasks, actions: NDArray[np.float32], cell: int = -1
+    ) -> Exact:
+        """Return the scores of (n, d) actions in n tasks without noise; by default, at the end."""
+        cells = np.full(len(actions), cell % len(self._columns))
+        losses = self.evaluate(tasks, self.space.rounded_features(actions), cells)[1]
+        return score_of(losses, tasks.entropy)
 
     def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
         """Return (n, rounds, measured) scores of another seed."""
@@ -363,6 +366,14 @@ def heavy(normal: Exact, uniform: Exact) -> Exact:
     return np.asarray(normal * (math.sqrt(7.0) * uniform * uniform * uniform)[..., None])
 
 
+def _steps(size: tuple[int, int, int]) -> NDArray[np.float64]:
+    """Return (rounds, steps, d) steps of a search, which grow smaller."""
+    rng = stream(0, "generated_steps")
+    moves = rng.random(size) < np.maximum(0.25, 1.0 / size[-1])
+    width = 0.3 * 0.25 ** (np.arange(size[0]) / size[0])[:, None, None]
+    return np.where(moves, width * rng.uniform(-2.0, 2.0, size), 0.0)
+
+
 def _groups(keys: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
     """Return each key with its rows."""
     order = np.argsort(keys, kind="stable")
@@ -402,14 +413,5 @@ def open_generator(space: str) -> TaskGenerator:
         MissingDataError: there is no card of it.
     """
     require_known("search space", space, GENERATED_SPACES)
-    path = find(stem(space), f"{SUFFIX}.json")
-    if path is None:
-        raise MissingDataError(
-            f"there is no generator {stem(space)}; fit one with `fedhpo-gym generator {space}`"
-        )
-    return _open(File(path, path.stat().st_mtime_ns, space))
-
-
-@lru_cache(maxsize=8)
-def _open(file: File) -> TaskGenerator:
-    return TaskGenerator(file.path)
+    how = f"there is no generator {stem(space)}; fit one with `fedhpo-gym generator {space}`"
+    return open_card(TaskGenerator, stem(space), f"{SUFFIX}.json", how)

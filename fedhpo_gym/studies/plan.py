@@ -120,15 +120,16 @@ def _by_task(env_id: str, request: Request) -> list[Request]:
     usual: dict[str, Any] = {"instances": "test", "actions": "coordinates"}
     seeds = request.seeds
     if kind == "generated":
-        usual = {"instances": [*range(seeds)]}
+        usual = {"instances": [*range(seeds)], "choose_fidelity": True}
         seeds = seeds if "instances" in request.arguments else 1
     given = {**usual, **request.arguments}
-    if request.fidelity:
-        given["fidelity"] = dict(request.fidelity)
+    left = request.fidelity
+    if kind != "generated" and left:
+        given["fidelity"], left = dict(left), {}
     with closing(make_environment(env_id, given)) as env:
         tasks: Sequence[Any] = env.get_wrapper_attr("instances")
     arguments = ({**given, "instances": one} for one in tasks)
-    return [replace(request, arguments=own, seeds=seeds, fidelity={}) for own in arguments]
+    return [replace(request, arguments=own, seeds=seeds, fidelity=left) for own in arguments]
 
 
 def _key(env_id: str, kwargs: Mapping[str, Any], request: Request) -> str | None:

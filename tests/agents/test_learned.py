@@ -22,10 +22,12 @@ from fedhpo_gym.agents import (
     run_episode,
 )
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.learned_network import Network, Shapes, load_network, save_network
+from fedhpo_gym.agents.learned_network import STORED, Network, Shapes, load_network, save_network
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.stored.meta_data import open_meta_data
+from fedhpo_gym.stored.task_generator import open_generator
 from problems import BOX, box_problem, play
 
 STUDIES = Path(__file__).parents[2] / "docs" / "studies"
@@ -269,15 +271,27 @@ def test_regret_over_time_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert study.over_time([12.0], [0.0], 10.0) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("card", sorted(STORED.glob("*.json")), ids=lambda one: one.stem)
+def test_stored_networks_learned_from_the_generators_and_pools_that_are_stored(card: Path) -> None:
+    space = card.stem.rpartition("-")[2]
+    learned_from = [open_generator(space).fingerprint, open_meta_data(space).fingerprint]
+    assert json.loads(card.read_text())["origin"]["fingerprints"] == learned_from
+
+
 @pytest.mark.slow
 def test_the_smallest_training_ends_in_agents_that_act_on_pools(
     training: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Trains with torch and sb3-contrib on stored numbers of FedHPO-B, and does so once."""
+    """Trains with torch and sb3-contrib; what was imitated before an interruption is kept."""
     pytest.importorskip("sb3_contrib")
-    for _ in range(2):
+    card, ends = tmp_path / "learned-transformer-LR.json", []
+    for again in range(3):
         training.main(["--out", str(tmp_path), "--quick", "--spaces", "LR"])
-    assert capsys.readouterr().out.count("cpu_s") == len(SIZES)
+        ends.append(json.loads(card.read_text())["sha256"])
+        if again == 1:
+            card.unlink()
+    assert capsys.readouterr().out.count("cpu_s") == len(SIZES) + 1
+    assert len(set(ends)) == 1
     for name in SIZES:
         env = gym.make("FedHPO-B-LR-v1", instances="Tuna", actions="coordinates", trials=3)
         env.reset(seed=0)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from profet_tasks import forrester_parameters, forrester_values
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.profet import forrester, forrester_values, read_profet_json
+from fedhpo_gym.profet import forrester, read_profet_json
 from fedhpo_gym.profet.families import LINKS
 from fedhpo_gym.profet.foreign import SPACES
 
@@ -17,6 +18,12 @@ def test_forrester_by_hand() -> None:
     found = forrester_values(np.array([[0.5, 1.0], [1.0, 0.0]]), np.array([0.0, 1.0]))
     expected = [[4 * np.sin(-4), 2.25 * np.sin(-3)], [4 * np.sin(-4), np.sin(-4)]]
     np.testing.assert_allclose(found, expected)
+
+
+def test_a_family_has_the_functions_of_the_study() -> None:
+    found, highest = forrester(4, seed=2, highest=(12.0, 24.0)), (12.0, 24.0)
+    expected = forrester_values(forrester_parameters(4, 2, highest), found.x[:, 0])
+    np.testing.assert_array_equal(found.values, expected)
 
 
 def test_more_functions_begin_with_the_same_ones() -> None:

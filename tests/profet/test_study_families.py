@@ -1,15 +1,23 @@
 """Families of the Profet study: files of others, read and never run."""
 
+import csv
+import gzip
+import hashlib
+import json
 import pickle
+import sys
 import tarfile
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from profet_families import FC_TABLE, FC_TASKS, fc_net, svm
+from profet_families import FC_TABLE, FC_TASKS, XGBOOST, YAHPO_FILES, fc_net, svm, xgboost
+from scipy.stats import kendalltau
 
-from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, MissingDependencyError
 
 
 def made_svm(folder: Path, shift: float = 0.0) -> Path:
@@ -77,3 +85,76 @@ def test_no_code_of_a_table_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DamagedDataError, match="valid_mse"):
         fc_net(tmp_path)
     assert not (tmp_path / "trap").exists()
+
+
+def written_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a folder of two tasks, whose files count as those that are published."""
+    codes = {
+        "booster": {"#na#": 0, "gbtree": 3},
+        "num.impute.selected.cpo": {"#na#": 0, "impute.mean": 2},
+        "task_id": {"#na#": 0, "12": 5, "3": 7},
+    }
+    contents = {"encoding.json": json.dumps(codes).encode(), "model.onnx": b"a model"}
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+        monkeypatch.setitem(YAHPO_FILES, name, hashlib.sha256(content).hexdigest())
+    return folder
+
+
+def test_what_an_xgboost_model_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Session:
+        def __init__(self, content: bytes, *_: object, **__: object) -> None:
+            assert content == b"a model"
+
+        def run(self, _: None, given: dict[str, np.ndarray]) -> list[np.ndarray]:
+            asked.append(given)
+            answers = np.zeros((len(given["x_cont"]), 9), np.float32)
+            answers[:, 0], answers[:, 6] = given["x_cont"][:, 5], given["x_cont"][:, 0]
+            return [answers]
+
+    fake: Any = SimpleNamespace(InferenceSession=Session, SessionOptions=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+    found = xgboost(written_model(tmp_path, monkeypatch), points=20)
+    assert found.tasks == ("12", "3")
+    for code, given in zip((5, 7), asked, strict=True):
+        np.testing.assert_array_equal(given["x_cat"], [[code, 3, 2]] * 20)
+        np.testing.assert_array_equal(given["x_cont"][:, 8:], [[1, 1, 0, 0, 1, 10]] * 20)
+    # Subsample is on a line from .1 to 1, and the rounds are whole.
+    np.testing.assert_allclose(found.values, [0.9 - 0.9 * found.x[:, 5]] * 2, atol=1e-6)
+    wanted = 6.5 * (2981.5 / 6.5) ** found.x[:, 0]
+    np.testing.assert_array_equal(found.costs, [wanted.round()] * 2)
+    assert found.space["max_depth"] == XGBOOST["max_depth"]
+
+
+def test_xgboost_refuses_what_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingDataError, match="slds-lmu/yahpo_data"):
+        xgboost(tmp_path)
+    folder = written_model(tmp_path, monkeypatch)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingDependencyError, match="pip install onnxruntime"):
+        xgboost(folder)
+    (folder / "model.onnx").write_bytes(b"another")
+    with pytest.raises(DamagedDataError, match=r"model\.onnx is not what it should be: its sha256"):
+        xgboost(folder)
+
+
+def test_xgboost_of_the_published_model(shared_datasets: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder = shared_datasets / "yahpo"
+    if not (folder / "rbv2_xgboost").is_dir():
+        pytest.skip("YAHPO Gym's rbv2_xgboost is not among the data sets")
+    found = xgboost(folder / "rbv2_xgboost", points=64)
+    assert found.values.shape == (119, 64)
+    # The publisher's extremes of what was measured, over more than is asked here.
+    with gzip.open(folder / "instance_target_statistics.csv.gz", "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["scenario"] == "rbv2_xgboost"]
+    said = {(row["instance"], row["metric"], row["statistic"]): float(row["value"]) for row in rows}
+    for name, values in (("acc", 1.0 - found.values), ("timetrain", found.costs)):
+        low, high = (
+            np.array([[said[task, name, end]] for task in found.tasks]) for end in ("min", "max")
+        )
+        assert ((values >= low - 1e-3) & (values <= high + 1e-3)).mean() > 0.99, name
+    slower = [kendalltau(found.x[:, 0], costs).statistic for costs in found.costs]
+    assert np.median(slower) > 0.6  # with more trees

@@ -32,6 +32,16 @@ def test_a_fidelity_that_the_agent_chooses_cannot_be_fixed() -> None:
     assert plan.kwargs["fidelity"] == {"client_sample_rate": 1.0}
 
 
+def test_agents_choose_the_rounds_of_generated_tasks_where_they_are_left_to_them() -> None:
+    def fixed(agent: str, **fidelity: object) -> list[object]:
+        plans = make_plans(Request(["FedHPO-Generated-LR-v1"], [agent], 2, fidelity=fidelity))
+        return [plan.kwargs["fidelity"] for plan in plans]
+
+    assert fixed("random") == [{"round": 4, "client_sample_rate": 1.0}] * 2
+    assert fixed("random", round="free") == fixed("hyperband") == [{"client_sample_rate": 1.0}] * 2
+    assert fixed("hyperband", client_sample_rate=0.2) == [{"client_sample_rate": 0.2}] * 2
+
+
 def test_a_run_whose_record_is_there_opens_no_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.meta.process import NOWHERE
 from fedhpo_gym.envs.meta.setup import MetaSetup
-from fedhpo_gym.envs.meta.truth import PoolTruth, truth_of
+from fedhpo_gym.envs.meta.truth import MetaTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import Objective
@@ -127,12 +127,12 @@ class MetaEnv(DrawnEnv):
         return len(self.setup.objectives)
 
     @cached_property
-    def truth(self) -> PoolTruth:
+    def truth(self) -> MetaTruth:
         """What can be reached, where `instances` are one task."""
         return truth_of(self.setup)
 
     @cached_property
-    def full_truth(self) -> PoolTruth:
+    def full_truth(self) -> MetaTruth:
         """The same at full fidelity, whatever trials have."""
         arguments = replace(self.setup.arguments, fidelity=None)
         return truth_of(type(self.setup)(self.setup.data, arguments))  # type: ignore[call-arg]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -13,14 +13,20 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import as_integer, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import streams
-from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
+from fedhpo_gym.envs.draws import named_stream
 from fedhpo_gym.envs.meta.process import Keys, MetaProcess
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored.meta_data import score_of
-from fedhpo_gym.stored.task_generator import STREAM, TASKS, TaskGenerator, heavy, open_generator
+from fedhpo_gym.stored.task_generator import (
+    TASKS,
+    GeneratedTasks,
+    TaskGenerator,
+    heavy,
+    open_generator,
+)
 
 MOST_TRIALS: Final = 1000
 SOURCES, SOURCE_TRIALS = 25, 200
@@ -62,6 +68,10 @@ class GeneratedArguments:
         check_fields(self)
         require_known("kind of noise", self.noise, NOISES)
 
+    def open(self) -> GeneratedSetup:
+        """Open the generator; where it is not on this machine, a `MissingDataError` says so."""
+        return GeneratedSetup(open_generator(self.space), self)
+
 
 class GeneratedSetup(MetaSetup):
     """A generator as an environment asks it."""
@@ -72,8 +82,8 @@ class GeneratedSetup(MetaSetup):
         super().__init__(arguments, data, MOST_TRIALS)
         wanted = arguments.instances
         asked = [wanted] if isinstance(wanted, int) else wanted
-        self.instances = range(TASKS) if asked is None else tuple(asked)
-        numbers = () if asked is None else map(as_integer, asked)
+        self.instances = range(TASKS) if asked is None else tuple(dict.fromkeys(asked))
+        numbers = () if asked is None else map(as_integer, self.instances)
         if not self.instances or any(one is None or not 0 <= one < TASKS for one in numbers):
             raise InvalidArgumentError(
                 f"`instances` must be integers from 0 to {TASKS - 1}, at least one, got "
@@ -113,20 +123,35 @@ class GeneratedSetup(MetaSetup):
     def candidates(self, task: int) -> None:
         """Any configuration may be taken."""
 
+    def draw(self, tasks: Sequence[int]) -> GeneratedTasks:
+        """Return some of the tasks, with their optima at the highest fidelity of trials."""
+        return self.data.draw([self.instances[i] for i in tasks], self.cell)
+
+    @property
+    def cell(self) -> int:
+        """Position of the highest fidelity that trials have."""
+        return self.data.cell(*self.fidelity.values())
+
+    @cached_property
+    def _own(self) -> GeneratedTasks:
+        return self.draw([0])
+
+    def _answers(self, actions: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
+        tasks = self._own.at(np.zeros(len(actions), np.intp))
+        features = self.data.space.rounded_features(actions)
+        return self.data.evaluate(tasks, features, np.full(len(actions), self.cell))
+
     def predicted(self, actions: NDArray[np.float32]) -> Numbers:
-        tasks = self.data.draw([self.instances[0]]).at(np.zeros(len(actions), np.intp))
-        cells = np.full(len(actions), self.data.cell(*self.fidelity.values()))
-        features = self.data.asked(actions[:, : len(self.data.space)])
-        return self.data.evaluate(tasks, features, cells)[0][:, self.columns]
+        return self._answers(actions)[0][:, self.columns]
 
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
-        size = CANDIDATES, len(self.data.space)
+        size, own = (CANDIDATES, len(self.data.space)), self._own
         drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
-        own = self.data.draw([self.instances[0]])
-        actions = np.concatenate(
-            [own.best_action, self.data.arrays["elites"][own.network[0]], drawn]
-        )
-        return actions, self.predicted(actions)
+        elites = self.data.arrays["elites"][own.network[0]]
+        actions = np.concatenate([own.best_action, elites, drawn])
+        values, losses = self._answers(actions)
+        kept = losses >= losses[0]  # or regret would be another than that of episodes
+        return actions[kept], values[kept][:, self.columns]
 
     def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
         """Return other tasks of the generator, by numbers and trials that are always the same.
@@ -141,10 +166,6 @@ class GeneratedSetup(MetaSetup):
             if number not in known
         )[:SOURCES]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again: its arguments, not its data."""
-        return open_generated_setup, (self.arguments,)
-
 
 @lru_cache(maxsize=4)
 def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
@@ -153,12 +174,9 @@ def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
     numbers = rng.integers(TASKS, size=2 * SOURCES).tolist()
     tasks = data.draw(numbers)
     drawn = rng.uniform(-1, 1, (SOURCE_TRIALS, len(data.space))).astype(np.float32)
-    features = data.asked(drawn)
-    last = np.full(SOURCE_TRIALS, data.cell(data.rounds[-1], data.rates[-1]))
     found = {}
     for i, number in enumerate(numbers):
-        _, losses = data.evaluate(tasks.at(np.full(SOURCE_TRIALS, i)), features, last)
-        scores = score_of(losses, tasks.entropy[i])
+        scores = data.true_scores(tasks.at(np.full(SOURCE_TRIALS, i)), drawn)
         name = f"{data.name} {number}"
         found[number] = SourceTask(name, drawn, scores, tasks.facts[i])
     return found
@@ -167,23 +185,19 @@ def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
 class GeneratedProcess(MetaProcess):
     """Episodes on generated tasks; how far they are is a share of their optima."""
 
+    setup: GeneratedSetup
+
     def __init__(self, setup: GeneratedSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
         super().__init__(setup, layout, frame)
-        self.setup = setup
         number = len(frame)
-        self._tasks = setup.data.draw([0]).at(np.zeros(number, np.intp))
-        self._cells = np.full(number, setup.data.cell(*setup.fidelity.values()))
-        self._noisy = setup.arguments.noise == "fresh"
-        factors = setup.data.arrays["noise"].shape[1] if self._noisy else 0
+        self._tasks = setup.draw([0]).at(np.zeros(number, np.intp))
+        self._cells = np.full(number, setup.cell)
+        self.noisy = setup.arguments.noise == "fresh"
+        factors = setup.data.arrays["noise"].shape[1] if self.noisy else 0
         self._noise = np.zeros((number, setup.trials, factors))
 
-    def draws(self) -> EpisodeDraws:
-        start = partial(named_stream, STREAM)
-        count = len(self.setup.instances)
-        return EpisodeDraws(len(self._frame), count, start, noisy=self._noisy)
-
     def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
-        fresh = self.setup.data.draw([self.setup.instances[i] for i in tasks.tolist()])
+        fresh = self.setup.draw(tasks.tolist())
         self._tasks.replace(where, fresh)
         self.entropy[where], self.high[where] = fresh.entropy, fresh.best
         if keys is not None:
@@ -195,11 +209,11 @@ class GeneratedProcess(MetaProcess):
 
     def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
         setup, data, size = self.setup, self.setup.data, len(self.setup.data.space)
-        features = data.asked(np.asarray(actions[:, :size], np.float32))
+        features = data.space.rounded_features(np.asarray(actions[:, :size], np.float32))
         if len(setup.fidelity_space):
             self._cells = self._chosen(np.asarray(actions[:, size:], np.float32))
         noise = None
-        if self._noisy:
+        if self.noisy:
             noise = self._noise[self._rows, np.minimum(self.trials, setup.trials - 1)]
         elif setup.arguments.noise == "frozen":
             noise = data.frozen_noise(self._tasks.number, features)
@@ -216,8 +230,8 @@ class GeneratedProcess(MetaProcess):
         }
         free = len(setup.fidelity_space)
         start = self._columns["fidelities"] + free * np.minimum(self.trials, setup.trials - 1)
-        shown = (coordinates + 1.0) * 0.5
-        self._frame[self._rows[:, None], start[:, None] + np.arange(free)] = np.clip(shown, 0, 1)
+        told = np.clip((coordinates + 1.0) * 0.5, 0.0, 1.0)
+        self._frame[self._rows[:, None], start[:, None] + np.arange(free)] = told
         cells = places["client_sample_rate"] * len(known["round"]) + places["round"]
         return np.broadcast_to(cells, len(coordinates)).astype(np.intp)
 
@@ -231,12 +245,3 @@ class GeneratedProcess(MetaProcess):
             "round": self.setup.data.rounds[round_],
             "client_sample_rate": self.setup.data.rates[rate],
         }
-
-
-def open_generated_setup(arguments: GeneratedArguments) -> GeneratedSetup:
-    """Open the generator that arguments name.
-
-    Raises:
-        MissingDataError: it is not on this machine.
-    """
-    return GeneratedSetup(open_generator(arguments.space), arguments)

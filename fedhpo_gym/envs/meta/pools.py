@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Final
 
 import gymnasium as gym
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
 from fedhpo_gym.envs.meta.process import Keys, MetaProcess
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
@@ -23,8 +22,6 @@ from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, open_met
 from fedhpo_gym.tasks.meta import META_SPLITS
 
 ACTIONS: Final = ("index", "coordinates")
-STREAM: Final = "meta_tasks"
-"""Name of the random streams that draw the tasks of episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +56,12 @@ class PoolArguments:
         check_fields(self)
         require_known("kind of actions", self.actions, ACTIONS)
 
+    def open(self) -> PoolSetup:
+        """Open the meta-data set; where it is not on this machine, a `MissingDataError` says so."""
+        data = open_meta_data(self.space)
+        data.require_installed()
+        return PoolSetup(data, self)
+
 
 class PoolSetup(MetaSetup):
     """A meta-data set as an environment asks it.
@@ -91,7 +94,8 @@ class PoolSetup(MetaSetup):
         self.instances = tuple(data.names[task] for task in self.tasks)
         self.values: Numbers = data.values[list(self.tasks), :, rate, round_]
         self.entropy = data.label_entropy[list(self.tasks)]
-        known_scores = self.scores_of(self.values, np.arange(len(self.tasks))[:, None])
+        losses = self.values[..., data.objectives.index(LOSS)]
+        known_scores = score_of(losses, self.entropy[:, None])
         self.lowest, self.highest = known_scores.min(axis=1), known_scores.max(axis=1)
         if arguments.continuous:
             self.lowest, self.highest = np.array([data.model_range(i) for i in self.tasks]).T
@@ -107,11 +111,6 @@ class PoolSetup(MetaSetup):
             found |= dict.fromkeys(own)
         suffices = not self.arguments.continuous
         return tuple(task for task in found if suffices or data.tau[task] >= MODEL_SUFFICES)
-
-    def scores_of(self, values: Numbers, tasks: NDArray[np.intp]) -> Numbers:
-        """Return the (...) scores of (..., Q) values of some tasks, by position in `tasks`."""
-        losses = values[..., self.data.objectives.index(LOSS)]
-        return score_of(losses, self.entropy[tasks])
 
     @property
     def by_index(self) -> bool:  # type: ignore[override]
@@ -165,33 +164,11 @@ class PoolSetup(MetaSetup):
         surveys = {self.data.surveys[self.tasks[one]] for one in own}
         return self.data.source_tasks("train", surveys)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what opens it again: its arguments, not its data."""
-        return open_setup, (self.arguments,)
-
-
-def open_setup(arguments: PoolArguments) -> PoolSetup:
-    """Open the meta-data set that arguments name.
-
-    Raises:
-        MissingDataError: it is not on this machine.
-    """
-    data = open_meta_data(arguments.space)
-    data.require_installed()
-    return PoolSetup(data, arguments)
-
 
 class PoolProcess(MetaProcess):
     """Episodes on the pools of real tasks, or on the surrogate of them."""
 
-    def __init__(self, setup: PoolSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
-        super().__init__(setup, layout, frame)
-        self.setup = setup
-        self._surrogate = setup.data.surrogate if setup.arguments.continuous else None
-
-    def draws(self) -> EpisodeDraws:
-        start = partial(named_stream, STREAM)
-        return EpisodeDraws(len(self._frame), len(self.setup.tasks), start, noisy=False)
+    setup: PoolSetup
 
     def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
         setup = self.setup
@@ -205,7 +182,7 @@ class PoolProcess(MetaProcess):
 
     def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
         setup = self.setup
-        if self._surrogate is not None:
+        if setup.arguments.continuous:
             tasks = np.asarray(setup.tasks)[self.task]
             self.values, asked = setup.data.answer(tasks, np.asarray(actions, np.float32))
             last = asked.astype(np.float32)
@@ -230,7 +207,7 @@ class PoolProcess(MetaProcess):
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
         """Return the configuration that the last step of an episode tried."""
         data = self.setup.data
-        if self._surrogate is not None:
+        if self.setup.arguments.continuous:
             return data.space.decode(np.asarray(action, np.float64))
         return data.configuration(self.setup.tasks[self.task[index]], int(self.places[index]))
 

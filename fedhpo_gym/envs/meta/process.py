@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.draws import EpisodeDraws
+from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
 from fedhpo_gym.envs.meta.setup import MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.space import Value
@@ -25,6 +26,8 @@ class MetaProcess(ABC):
     """N episodes of one setup; every step writes (N, size) observations into `frame`.
 
     Attributes:
+        setup: the tasks, and what is asked of them.
+        noisy: whether every episode has noise of its own.
         task: (N,) which task each episode has.
         entropy: (N,) of its labels; scores of `low` and `high` (N,) are a regret of 1 and of 0.
         values: (N, Q) of the last trials, and their `scores` (N,), as they are told.
@@ -32,8 +35,11 @@ class MetaProcess(ABC):
         share: (N,) how far the incumbent is on the way from `low` to `high`: 1 - normalised regret.
     """
 
+    setup: MetaSetup
+    noisy = False
+
     def __init__(self, setup: MetaSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
-        self._frame = frame
+        self.setup, self._frame = setup, frame
         number = len(frame)
         self._most = setup.trials
         self._rows = np.arange(number)
@@ -50,9 +56,10 @@ class MetaProcess(ABC):
         self._columns = {name: own.start for name, own in layout.columns.items()}
         self._time, self._loss = map(setup.data.objectives.index, ("time_s", LOSS))
 
-    @abstractmethod
     def draws(self) -> EpisodeDraws:
         """Return what chooses the tasks of episodes."""
+        start, count = partial(named_stream, "meta_tasks"), len(self.setup.instances)
+        return EpisodeDraws(len(self._frame), count, start, noisy=self.noisy)
 
     @abstractmethod
     def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:

@@ -124,6 +124,10 @@ class MetaSetup(ABC):
         pairs = zip(self.objectives, self.columns, strict=True)
         return np.stack([-one.errors(values[:, column]) for one, column in pairs], axis=1)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what opens it again: its arguments, not its data."""
+        return type(self.arguments).open, (self.arguments,)
+
     @abstractmethod
     def process(self, layout: Layout, frame: NDArray[np.float32]) -> MetaProcess:
         """Return the process of as many episodes as there are rows in a frame."""

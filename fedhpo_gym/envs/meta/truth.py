@@ -20,12 +20,11 @@ from fedhpo_gym.space import SearchSpace, Value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PoolTruth(Truth):
+class MetaTruth(Truth):
     """The values of all objectives, of every configuration of a task's pool.
 
     Of a surrogate they are of every configuration that any task of the space has, and of a
-    generated task of draws and of where its optimum at full fidelity was
-    searched.
+    generated task of those where its optimum was searched, and of draws that are no better.
     """
 
     _setup: MetaSetup  # type: ignore[assignment]
@@ -83,7 +82,7 @@ class PoolTruth(Truth):
         return np.asarray(((asked[:, None] - known) ** 2).sum(axis=2))
 
 
-def truth_of(setup: MetaSetup) -> PoolTruth:
+def truth_of(setup: MetaSetup) -> MetaTruth:
     """Return the truth of a task.
 
     Raises:
@@ -95,4 +94,4 @@ def truth_of(setup: MetaSetup) -> PoolTruth:
             f"{', '.join(map(str, setup.instances[:3]))}, ..."
         )
     actions, values = setup.lattice()
-    return PoolTruth(setup.objectives, setup.exact, values, len(values), setup, actions)
+    return MetaTruth(setup.objectives, setup.exact, values, len(values), setup, actions)
