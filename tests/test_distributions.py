@@ -20,7 +20,7 @@ from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.core import archive
 from fedhpo_gym.core.archive import EMBEDDED, second_folder
 from fedhpo_gym.core.errors import MissingDataError
-from fedhpo_gym.stored import catalogue, meta_data
+from fedhpo_gym.stored import catalogue
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
 
@@ -33,10 +33,10 @@ CORE_BYTES = 45_000_000
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the second distribution, as where it is not installed."""
     monkeypatch.setattr(archive, "second_folder", lambda: None)
-    for known in (catalogue._open, meta_data._open):
+    for known in (catalogue._open, catalogue._read):
         known.cache_clear()
     yield
-    for known in (catalogue._open, meta_data._open):
+    for known in (catalogue._open, catalogue._read):
         known.cache_clear()
 
 

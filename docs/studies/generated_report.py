@@ -27,6 +27,7 @@ SHOWN = (
     *("best score", "useless (score 0)"),
     *("regret of 25 random ones", "predicted by a Gaussian process (R2)"),
 )
+TRANSFER = ("zero-shot", "tst-r")
 KINDS = ("generated", "by truth", "noise-free", "pool", "surrogate")
 
 
@@ -330,7 +331,13 @@ def tuning_tables(tuning: Found) -> str:
         means = [(v if word == "regret" else ranks_of(v)).mean(axis=0) for v in own.values()]
         rows = [[agent, *(f"{m[i]:.{digits}f}" for m in means)] for i, agent in enumerate(agents)]
         tables.append(table([word, *(f"{kind} @{trial}" for kind, trial in own)], rows))
-    return "\n".join([*tables, order_tables(known, at)])
+    tables.append(order_tables(known, at))
+    alone = [i for i, name in enumerate(agents) if name not in TRANSFER]
+    if 2 < len(alone) < len(agents):
+        few = {kind: (surveys, own[:, alone]) for kind, (surveys, own) in known.items()}
+        words = f"Of the {len(alone)} agents that learn from no other task:\n"
+        tables += [words, order_tables(few, at).partition("\n\n")[0] + "\n"]
+    return "\n".join(tables)
 
 
 def report(found: Mapping[str, Found]) -> str:

@@ -113,7 +113,8 @@ def run(study: Study, out: Path, processes: int, policies: str | None) -> dict[s
     for path, (mode, space, task, agent) in cells.items():
         drawn: Runs = done[out / f"{mode}-{space}-{task}-random.json"]
         budget = float(np.mean([one["seconds"][-1] for one in drawn]))
-        found[mode].setdefault(agent, {}).setdefault(space, {})[task] = {
+        name = agent.partition(":")[0]
+        found[mode].setdefault(name, {}).setdefault(space, {})[task] = {
             f"seed{i}": [1.0 - over_time(**one, budget=budget), 1.0 - one["regret"][-1]]
             for i, one in enumerate(done[path])
         }
