@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations, combinations_with_replacement
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
@@ -325,7 +326,7 @@ def tuning_tables(tuning: Found) -> str:
     known = {kind: own[1:] for kind, own in found.items()}
     at = [trial for trial in AT if trial <= regret.shape[2]] or [regret.shape[2]]
     sizes = [f"{len(known[k][0])} {k} ({len(set(known[k][0]))})" for k in KINDS]
-    tables = [f"Tasks (and surveys): {', '.join(sizes)}.\n"]
+    tables = [fill(f"Tasks (and surveys): {', '.join(sizes)}.", 100) + "\n"]
     for word, digits in (("regret", 3), ("mean rank", 2)):
         own = {(k, t): known[k][1][:, :, t - 1] for k in KINDS for t in at}
         means = [(v if word == "regret" else ranks_of(v)).mean(axis=0) for v in own.values()]

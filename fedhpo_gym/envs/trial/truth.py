@@ -113,7 +113,10 @@ class Truth:
             raise InvalidArgumentError(
                 f"`index` must be a whole number from {-size} to {size - 1}, got {shown(index)}"
             )
-        columns = self._asked.columns(np.array([row % size]))
+        return self._query_of(row % size)
+
+    def _query_of(self, row: int) -> CheckedQuery:
+        columns = self._asked.columns(np.array([row]))
         return self._setup.query({name: column.tolist()[0] for name, column in columns.items()})
 
     @cached_property
