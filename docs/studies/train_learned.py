@@ -36,6 +36,7 @@ from fedhpo_gym.agents.learned_network import (
     save_network,
 )
 from fedhpo_gym.agents.transfer.networks import seeded, tensor
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.meta_data import open_meta_data
 from studies import study_parser
@@ -546,6 +547,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     how = QUICK if options.quick else Training()
     kinds_of = {name: type(value) for name, value in asdict(how).items()}
     given = dict(word.split("=") for word in options.set)
+    for what, names, known in (
+        ("setting", given, kinds_of),
+        ("kind of network", options.kinds.split(","), KINDS),
+        ("search space", options.spaces.split(","), SPACES),
+    ):
+        for name in names:
+            require_known(what, name, known)
     how = replace(how, **{name: kinds_of[name](word) for name, word in given.items()})
     pools = {"continuous": True, "instances": "train"} if "FedHPO-B-" in how.ids else {}
     torch.set_num_threads(1)

@@ -25,6 +25,8 @@ TRIALS: Final = 25
 LARGEST: Final = 1024
 """Largest size of a part of a network."""
 PRICE_WIDTH: Final = 32
+HIGHEST: Final = 1e6
+"""Largest weight."""
 
 Floats = NDArray[np.float32]
 Sizes = Mapping[str, int]
@@ -109,8 +111,8 @@ def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]
         sizes |= {"features": features, "dimensions": len(space)}
         wanted, origin, sha256 = shapes(sizes), content["origin"], content["sha256"]
     arrays = stored.read(sha256, command, wanted)
-    if not all(one.dtype == np.float32 and np.isfinite(one).all() for one in arrays.values()):
-        rule = "must hold finite float32 numbers"
+    if not all(one.dtype == np.float32 and (abs(one) <= HIGHEST).all() for one in arrays.values()):
+        rule = f"must hold float32 numbers of {HIGHEST:.0e} at most"
         raise DamagedDataError(f"{stored.path} {rule}; delete it and run `{command}`")
     return Network(agent, space, sizes, arrays, command, origin)
 
@@ -136,5 +138,10 @@ def network_for(
     raise InvalidArgumentError(
         f"`policy` must be the path of a network for {list(problem.search_space.names)}, got None, "
         f"and stored are those for the search spaces {spaces} of FedHPO-B; train one with "
-        "docs/studies/train_learned.py."
+        "docs/studies/train_learned.py"
+        + (
+            "."
+            if not len(problem.fidelities)
+            else f", or fix {list(problem.fidelities.names)}, which these networks do not choose."
+        )
     )

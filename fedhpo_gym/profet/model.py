@@ -22,6 +22,7 @@ STEM: Final = "profet"
 DRAWS: Final = 5
 """Draws of a task's features per configuration that the networks learn from."""
 MAX_LAYERS: Final = 1000
+SMALLEST: Final = 1e-30
 Count = Annotated[int, Range(1)]
 
 
@@ -153,7 +154,7 @@ class ProfetModel:
         )
 
     @checked_types
-    def task(self, number: Annotated[int, Range(0)]) -> ProfetTask:
+    def task(self, number: Annotated[int, Range(0, 2**32 - 1)]) -> ProfetTask:
         """Return generated task `number`: features near those of a task drawn, a sampled network.
 
         Networks are taken in turn, so that the first M tasks have one each.
@@ -216,5 +217,5 @@ class ProfetModel:
             one = self.arrays[name]
             if one.dtype.kind != "f" or not one.size or not np.isfinite(one).all():
                 raise ValueError(f"{name} must hold finite floats")
-            if name.startswith("scale") and one.min() <= 0.0:
-                raise ValueError(f"{name} must be above 0")
+            if name.startswith("scale") and one.min() < SMALLEST:
+                raise ValueError(f"{name} must be {SMALLEST} or more")

@@ -110,7 +110,8 @@ def _cut_off(errors: Numbers, observed: Numbers, scored: Numbers) -> Numbers:
 
 
 OF_THE_AGENT: Final = (
-    "fidelity", "per_client", "report_moves", "reward", "reward_transform", "render_mode",
+    "fidelity", "choose_fidelity", "per_client", "report_moves", "reward", "reward_transform",
+    "render_mode",
 )  # fmt: skip
 """Arguments of an environment that say how an agent sees a problem, not which problem it is."""
 

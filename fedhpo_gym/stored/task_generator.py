@@ -50,6 +50,7 @@ GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 SEARCH: Final = ((16, 48), (2, 12))
 """Rounds of the search that goes on from the best elite, and steps of each; the last is of the
 highest fidelity, of which elites are."""
+MOST_ROUNDS: Final = 10**6
 MOST: Final = 1024
 """Factors of noise, and elites of a network, at most."""
 FACTS: Final = 20.0
@@ -107,9 +108,10 @@ class TaskGenerator:
             self.objectives: tuple[str, ...] = tuple(content["measured"])
             self.name, sha256 = str(content["name"]), content["sha256"]
             rising = all(list(own) == sorted({*own}) for own in (self.rounds, self.rates))
-            whole = all(type(one) is int and one >= 1 for one in self.rounds)
+            whole = all(type(one) is int and 1 <= one <= MOST_ROUNDS for one in self.rounds)
             shares = all(type(one) is float and 0.0 < one <= 1.0 for one in self.rates)
             known = self.objectives[-len(COSTS) :] == COSTS and LOSS in self.objectives
+            known &= len(set(self.objectives)) == len(self.objectives)
             if not (self.rounds and self.rates and rising and whole and shares and known):
                 raise ValueError("rounds, client sample rates or what is measured are wrong")
             facts = len(content["features"])
@@ -194,9 +196,8 @@ class TaskGenerator:
         self._loss = self.objectives.index(LOSS)
         flat = self._elites.reshape(-1, len(self.space))
         known = self._first(self.space.rounded_features(flat))
-        known = known.reshape(*self._elites.shape[:2], -1)
+        self._known = known.reshape(*self._elites.shape[:2], -1)
         self._steps = [_steps((*size, len(self.space))) for size in SEARCH]
-        self._known = np.stack([one @ w for one, w in zip(known, self._weights[0], strict=True)])
 
     def cell(self, round_: int, rate: float) -> int:
         """Return the position of a fidelity."""
@@ -247,25 +248,30 @@ class TaskGenerator:
 
     def _search(self, tasks: GeneratedTasks, cell: int) -> None:
         """Write the best of the elites of each task's network, after some steps from it."""
-        columns = self._columns[cell, self._loss : -len(COSTS) : len(self.objectives) - len(COSTS)]
-        for network, rows in _groups(tasks.network):
-            sums = self._known[network] + tasks.offset[rows, None]
-            scores = self._onwards(sums, network, columns).min(axis=2)
-            tasks.best[rows] = _values(tasks.bounded[rows, self._loss], scores.min(axis=1))
-            tasks.best_action[rows] = self._elites[network, scores.argmin(axis=1)]
-        rounds = self._steps[cell == len(self._columns) - 1]
-        each = tasks.at(np.arange(len(tasks)).repeat(len(rounds[0])))
-        for steps in rounds:
+        scores = self._scores(tasks, self._known[tasks.network], cell)
+        best, rows = scores.argmin(axis=1), np.arange(len(tasks))
+        bounded = tasks.bounded[:, self._loss]
+        tasks.best[:] = _values(bounded, scores[rows, best])
+        tasks.best_action[:] = self._elites[tasks.network, best]
+        for steps in self._steps[cell == len(self._columns) - 1]:
             moved = np.clip(tasks.best_action[:, None] + steps, -1.0, 1.0).astype(np.float32)
-            flat = moved.reshape(-1, len(self.space))
-            features = self.space.rounded_features(flat)
-            losses = self.evaluate(each, features, np.full(len(flat), cell))[1]
-            losses = losses.reshape(len(tasks), -1)
-            best, rows = losses.argmin(axis=1), np.arange(len(tasks))
+            features = self.space.rounded_features(moved.reshape(-1, len(self.space)))
+            inputs = self._first(features).reshape(*moved.shape[:2], -1)
+            losses = _values(bounded, self._scores(tasks, inputs, cell))
+            best = losses.argmin(axis=1)
             better = losses[rows, best] < tasks.best
             tasks.best[better] = losses[rows, best][better]
             tasks.best_action[better] = moved[rows, best][better]
         tasks.best[:] = score_of(tasks.best, tasks.entropy)
+
+    def _scores(self, tasks: GeneratedTasks, inputs: Exact, cell: int) -> Exact:
+        """Return what networks answer of the loss of (n, k, F) inputs in n tasks, (n, k)."""
+        columns = self._columns[cell, self._loss : -len(COSTS) : len(self.objectives) - len(COSTS)]
+        scores = np.empty(inputs.shape[:2])
+        for network, rows in _groups(tasks.network):
+            sums = inputs[rows] @ self._weights[0][network] + tasks.offset[rows, None]
+            scores[rows] = self._onwards(sums, network, columns).min(axis=2)
+        return scores
 
     def evaluate(
         self,
@@ -306,8 +312,8 @@ class TaskGenerator:
         self, tasks: GeneratedTasks, actions: NDArray[np.float32], cell: int = -1
     ) -> Exact:
         """Return the scores of (n, d) actions in n tasks without noise; by default, at the end."""
-        cells = np.full(len(actions), cell % len(self._columns))
-        losses = self.evaluate(tasks, self.space.rounded_features(actions), cells)[1]
+        inputs = self._first(self.space.rounded_features(actions))[:, None]
+        losses = _values(tasks.bounded[:, self._loss], self._scores(tasks, inputs, cell)[:, 0])
         return score_of(losses, tasks.entropy)
 
     def _moved(self, curve: Exact, columns: NDArray[np.intp], noise: Exact) -> Exact:
@@ -382,10 +388,10 @@ def _groups(keys: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
 
 
 def _values(bounded: Exact, scores: Exact) -> Exact:
-    """Return the quantiles (n,) at scores of one objective, of (n, K) values as 1 / (1 + v)."""
+    """Return quantiles at (n, ...) scores of one objective, of (n, K) values as 1 / (1 + v)."""
     place = np.clip((scores - LOWEST) / STEP, 0.0, KNOTS - 1.0)
     left = np.minimum(place.astype(np.intp), KNOTS - 2)
-    rows = np.arange(len(scores))
+    rows = np.arange(len(scores)).reshape(-1, *[1] * (scores.ndim - 1))
     low, high = bounded[rows, left], bounded[rows, left + 1]
     found = low + (high - low) * (place - left)
     values = np.where(

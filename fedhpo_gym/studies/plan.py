@@ -118,12 +118,13 @@ def _by_task(env_id: str, request: Request) -> list[Request]:
     # Agents are judged on meta-test, and all of them act in coordinates. Of generated tasks a seed
     # is another.
     usual: dict[str, Any] = {"instances": "test", "actions": "coordinates"}
-    seeds = request.seeds
+    seeds, left = request.seeds, request.fidelity
     if kind == "generated":
         usual = {"instances": [*range(seeds)], "choose_fidelity": True}
         seeds = seeds if "instances" in request.arguments else 1
+        if request.arguments.get("choose_fidelity"):
+            left = {**dict.fromkeys(("round", "client_sample_rate"), FREE), **left}
     given = {**usual, **request.arguments}
-    left = request.fidelity
     if kind != "generated" and left:
         given["fidelity"], left = dict(left), {}
     with closing(make_environment(env_id, given)) as env:
@@ -208,6 +209,8 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
         kwargs["backend"] = getattr(backend, "name", backend)
     if fidelity:
         kwargs["fidelity"] = fidelity
+    if {*space.names} <= {*fidelity}:
+        kwargs.pop("choose_fidelity", None)  # nothing is left to choose
     if unmoved and len(problem.objectives) > 1:
         kept = [name for name in problem.objectives if name not in unmoved]
         if "objectives" in kwargs or len(kept) < 2:

@@ -87,7 +87,7 @@ def test_damage_is_found(model: ProfetModel, tmp_path: Path) -> None:
         ("seed", -1, "`seed` must be"),
         ("mean", np.zeros((3, 2)), r"deviation has shape \(4, 2\), not \(3, 2\)"),
         ("mean", np.zeros(4), "centre_0 has shape"),
-        ("scale_0", np.zeros(4), "scale_0 must be above 0"),
+        ("scale_0", np.zeros(4), "scale_0 must be 1e-30 or more"),
         ("centre_1", np.full(4, np.nan), "centre_1 must hold finite"),
         ("bias_0_1", np.zeros((3, 8), int), "bias_0_1 must hold finite floats"),
         ("bias_0_1", np.zeros((3, 9)), "weight_0_1 has shape"),

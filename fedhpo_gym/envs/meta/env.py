@@ -85,6 +85,7 @@ class MetaEnv(DrawnEnv):
         self._draws = self._process.draws()
         self._scores: list[float] = []
         self._incumbent: Info = {}
+        self._true_incumbent: Info = {}
         self._ready = False
 
     @property
@@ -223,8 +224,16 @@ class MetaEnv(DrawnEnv):
         if process.best_trial[0] == trial:
             found = {"trial": trial, "configuration": configuration, "score": score}
             self._incumbent = {**found, "val_loss": values["val_loss"]}
-        best = self._incumbent
+        best, true = self._incumbent, process.truth(0)
+        truth: dict[str, Any] = {}
+        if true is not None:
+            names = [one.name for one in self.objectives]
+            own = dict(zip(names, true[setup.columns].tolist(), strict=True))
+            if best["trial"] == trial:
+                self._true_incumbent = own
+            truth["truth"] = {"objectives": own, "incumbent": {**self._true_incumbent}}
         return {
+            **truth,
             "trial": trial,
             **({} if place == NOWHERE else {"place": place}),
             "configuration": dict(configuration),

@@ -50,7 +50,8 @@ class GeneratedArguments:
             those of the configuration.
         noise: what the random seed of a training changes: "frozen", always the same for a
             configuration of a task, as where numbers are stored; "fresh", another at every trial;
-            or "none". Rewards and regret are of the true score of what is told to be best.
+            or "none". Regret, and rewards that are one number, are of the true score of what is
+            told to be best; `info["truth"]` says what a trial and the incumbent truly are.
         objectives: names of the objectives of vector rewards, of those that are known.
         vector_reward: let the reward be the scores of all objectives.
     """
@@ -217,8 +218,16 @@ class GeneratedProcess(MetaProcess):
             noise = self._noise[self._rows, np.minimum(self.trials, setup.trials - 1)]
         elif setup.arguments.noise == "frozen":
             noise = data.frozen_noise(self._tasks.number, features)
+        self._asked = features
         self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
         return score_of(losses, self.entropy), features.astype(np.float32)
+
+    def truth(self, index: int) -> Numbers | None:
+        if self.setup.arguments.noise == "none":
+            return None
+        own = np.array([index])
+        tasks, features, cells = self._tasks.at(own), self._asked[own], self._cells[own]
+        return np.asarray(self.setup.data.evaluate(tasks, features, cells)[0][0])
 
     def _chosen(self, coordinates: NDArray[np.float32]) -> NDArray[np.intp]:
         """Return the (N,) fidelities that actions choose, and show them."""

@@ -77,6 +77,10 @@ class MetaProcess(ABC):
     def fidelity(self, index: int) -> dict[str, Value]:
         """Return the fidelity that the last step of an episode tried it at."""
 
+    def truth(self, index: int) -> Numbers | None:
+        """Return the (Q,) values of an episode's last trial without noise; None if it had none."""
+        return None
+
     def restart(self, where: Indices, tasks: Sequence[int], keys: Keys = None) -> None:
         """Begin episodes of some tasks, of which keys seed the noise."""
         chosen = np.asarray(tasks, np.int64)

@@ -153,14 +153,17 @@ def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise
     env.action_space.seed(0)
     env.reset(seed=3)
     exact.reset(seed=3)
-    total, told, true = 0.0, -1.0, 0.0
+    total, told, true, values = 0.0, -1.0, 0.0, {}
     high = env.setup.data.draw([env.describe()["instance"]]).best[0]
     for _ in range(30):
         action = env.action_space.sample()
         _, reward, _, _, info = env.step(action)
-        score = exact.step(action)[4]["score"]
+        known = exact.step(action)[4]
+        assert info["truth"]["objectives"] == known["objectives"]
+        assert "truth" not in known
         if info["score"] > told:
-            told, true = info["score"], score
+            told, true, values = info["score"], known["score"], known["objectives"]
+        assert info["truth"]["incumbent"] == values
         total += reward
         assert info["normalised_regret"] == pytest.approx(1.0 - min(true / high, 1.0), abs=1e-12)
         assert total == pytest.approx(1.0 - info["normalised_regret"], abs=1e-12)
