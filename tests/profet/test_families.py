@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from profet_families import SPACES, read_profet_json
 from profet_tasks import forrester_parameters, forrester_values
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.profet import forrester, read_profet_json
+from fedhpo_gym.profet import forrester
 from fedhpo_gym.profet.families import LINKS
-from fedhpo_gym.profet.foreign import SPACES
 
 
 def test_forrester_by_hand() -> None:
