@@ -108,7 +108,7 @@ def tuned_tasks(study: Study, space: str) -> dict[tuple[str, str | int], str]:
             if data.tau[i] >= MODEL_SUFFICES:
                 found["surrogate", data.names[i]] = data.surveys[i]
     found |= {("generated", i): str(i) for i in range(study.tuned)}
-    return found | {("noise-free", i): str(i) for i in range(study.tuned // 2)}
+    return found | {("noise-free", i): str(i) for i in range(max(study.tuned // 2, 1))}
 
 
 def run(study: Study, out: Path, processes: int, part: str | None = None) -> dict[str, Any]:

@@ -244,6 +244,7 @@ def _chosen_fidelity(agent: str, space: SearchSpace, asked: Mapping[str, Any]) -
     fixed = {name: value for name, value in fixed.items() if value != FREE}
     if own is not None and {*space.names} - {*fixed} != {own}:
         raise InvalidArgumentError(
-            f"`--fidelity` must leave nothing free but {own!r} for {agent!r}, got {fixed}"
+            f"`--fidelity` must leave nothing free but {own!r} for {agent!r}, got "
+            f"{sorted({*space.names} - {*fixed})}"
         )
     return fixed
