@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats import ranks
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.tasks.meta import META_SPLITS
 from studies import table
 
 Array = NDArray[np.float64]
 Found = Mapping[str, Any]
 
-HELD_OUT = ("validation", "test")
+HELD_OUT = META_SPLITS[1:]
 AT = (25, 50)
 DRAWS, RESAMPLES = 200, 2000
 """Draws of one task of each survey; and of tasks or surveys, with replacement."""
@@ -102,10 +103,10 @@ def statistics_table(tasks: Found) -> str:
     """Return medians of all splits and of generated tasks, and how they differ."""
     splits, rows = {split: columns_of(tasks[split]) for split in tasks}, []
     trained = compared(splits["train"], np.array(tasks["train"]["surveys"]), splits["generated"])
-    for name, (distance, p) in compared(*held_out(tasks), splits["generated"]).items():
+    for name, (away, p) in compared(*held_out(tasks), splits["generated"]).items():
         medians = [middle(splits[split][name]) for split in ("train", *HELD_OUT)]
         made = middle(splits["generated"][name], spread=True)
-        told = f"{trained[name][0]:.2f}", f"{distance:.2f}", f"{p:.2g}"
+        told = f"{trained[name][0]:.2f}", f"{away:.2f}", f"{p:.2g}"
         rows.append([name, *medians, made, *told])
     heads = ["median of", "train", *HELD_OUT, "generated [10 %, 90 %]"]
     heads += ["KS to train", "KS to held-out", "p (Holm)"]
@@ -402,7 +403,7 @@ def _draw_regrets(space: str, tuning: Found, axes: Any) -> None:
         axis.set(yscale="log", xlabel="trials", title=f"{space}: {kind}")
         axis.grid(alpha=0.3)
         last[kind] = ranks_of(regret[:, :, -1]).mean(axis=0)
-    axes[0].set_ylabel("mean normalised regret")
+    axes[0].set_ylabel("mean regret")
     for kind, marker in (("pool", "o"), ("surrogate", "^")):
         for i, name in enumerate(agents):
             label = name if kind == "pool" else None

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-from generated_report import draw, report
+from generated_report import HELD_OUT, draw, report
 from generated_tasks import describe, generated_tasks, real_tasks, shared_actions
 from pieces import claim, pieces
 from transfer_study import OPTIONS
@@ -32,7 +32,6 @@ from fedhpo_gym.tasks.meta import GENERATED_SPACES, META_SPLITS
 from studies import positive, rewrite, study_parser
 
 AGENTS = ("random", "de", "cma-es", "optuna-tpe", "bo-rf", "gp", "zero-shot", "tst-r")
-HELD_OUT = META_SPLITS[1:]
 PARTS = ("tasks", "tuning")
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "generated": {},

@@ -182,8 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.quick:
         study = replace(study, spaces=("LR",), trials=6, seeds=2, tasks=2)
         study = replace(study, agents=("random", "zero-shot", THRIFTY, "learned-transformer"))
-    if options.agents:
-        study = replace(study, agents=tuple(options.agents.split(",")))
+    if options.agents:  # these two say what a budget is, and what shares are of
+        asked = ("random", REFERENCE, *options.agents.split(","))
+        study = replace(study, agents=tuple(dict.fromkeys(asked)))
     if options.seeds:
         study = replace(study, seeds=options.seeds)
     claim(options.out, replace(study, agents=AGENTS))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import profet_likeness
 from pieces import claim, pieces
+from profet_families import digest
 from profet_likeness import READERS, Likeness
 from profet_tasks import HIGHEST, forrester_parameters, forrester_values
 from scipy.stats import ks_2samp
@@ -104,7 +105,7 @@ def forrester_functions(options: Namespace) -> str:
 
 def real_tasks(options: Namespace) -> str:
     """Return the tables of a family from files."""
-    study = Likeness(options.family)
+    study = Likeness(options.family, digest(READERS[options.family](options.data)))
     if options.quick:
         study = replace(study, draws=1, generated=5, feature_steps=20, burn_in=50, widths=(8, 8))
     claim(options.out, study)

@@ -53,6 +53,11 @@ def limited(opened: Any, what: object) -> bytes:
     return content
 
 
+def digest(family: Family) -> str:
+    """Return what tells the values of families apart."""
+    return hashlib.sha256(family.values.tobytes()).hexdigest()[:12]
+
+
 SVM_SITE: Final = "github.com/wistuba/TST, folder data/svm"
 SVM: Final = SearchSpace((
     Dimension("C", 2.0**-5, 2.0**6, "float", log=True),

@@ -9,23 +9,31 @@ of which each half has one, drawn for every task. The report is DIR/latent.md.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pieces import piece
-from profet_families import svm
+from pieces import claim, piece
+from profet_families import digest, svm
 
 from fedhpo_gym.building.meta_model import task_features
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.seeding import stream
-from studies import table
+from studies import positive, study_parser, table
 
 Array = NDArray[np.float64]
 DIMENSIONS, RESAMPLES = 5, 1000
 STEPS = 10_000
+
+
+@dataclass(frozen=True)
+class Study:
+    """Steps of the latent model, and of which values."""
+
+    steps: int
+    data: str
 
 
 def halves(x: Array, values: Array, seed: int) -> Array:
@@ -55,15 +63,20 @@ def row(name: str, found: NDArray[np.intp]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the report that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = study_parser(__doc__)
     parser.add_argument(
         "--svm", type=Path, required=True, help="folder or archive of the meta-data"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for all that is made")
-    parser.add_argument("--seeds", type=int, default=3, help="splits (three)")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the latent model (10,000)")
+    parser.add_argument("--seeds", type=positive, default=3, help="splits (three)")
+    parser.add_argument(
+        "--steps", type=positive, default=STEPS, help="of the latent model (10,000)"
+    )
     options = parser.parse_args(arguments)
     family = svm(options.svm)
+    study = Study(options.steps, digest(family))
+    if options.quick:
+        study = replace(study, steps=20)
+    claim(options.out, study)
     rows = []
     for seed in range(options.seeds):
         both = halves(family.x, family.values, seed)
@@ -74,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         mean = piece(
             options.out / f"svm-{seed}.json",
             lambda both=both, seed=seed: task_features(
-                both, DIMENSIONS, steps=options.steps, seed=seed
+                both, DIMENSIONS, steps=study.steps, seed=seed
             ).mean.tolist(),
         )
         principal = left[:, :DIMENSIONS] * sizes[:DIMENSIONS]

@@ -31,9 +31,10 @@ NETWORKS = 20
 
 @dataclass(frozen=True)
 class Likeness:
-    """A family of real tasks, and what models of it are fitted with."""
+    """A family of real tasks, which values it has, and what models of it are fitted with."""
 
     family: str
+    data: str
     draws: int = 2
     generated: int = 100
     feature_steps: int = 2000
@@ -56,7 +57,8 @@ def fitted(study: Likeness, given: Family, out: Path, number: int) -> ProfetMode
         ProfetModel.fit(
             given, samples=study.generated, feature_steps=study.feature_steps,
             burn_in=study.burn_in, keep_every=study.keep_every, widths=study.widths, seed=number,
-            made_by=f"python docs/studies/profet_acceptance.py --family {study.family}",
+            made_by=f"python docs/studies/profet_acceptance.py --family {study.family} --data PATH"
+            f" --out {out}",
         ).save(folder)  # fmt: skip
     return ProfetModel.load(folder)
 

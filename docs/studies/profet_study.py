@@ -87,7 +87,7 @@ def tuned(study: Study, method: str, task: Task, seed: int) -> list[float]:
 def fit(study: Study, out: Path) -> None:
     """Fit the meta-model of the few tasks, unless that was done."""
     folder = out / f"model-{study.family}"
-    if not folder.exists():
+    if not (folder / "profet.json").is_file():
         how = {} if study.steps is None else {"feature_steps": study.steps, "burn_in": study.steps}
         made_by = f"python docs/studies/profet_study.py --family {study.family} --out {out}"
         ProfetModel.fit(

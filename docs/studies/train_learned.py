@@ -546,7 +546,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     how = QUICK if options.quick else Training()
     kinds_of = {name: type(value) for name, value in asdict(how).items()}
-    given = dict(word.split("=") for word in options.set)
+    given = {name: value for name, _, value in (word.partition("=") for word in options.set)}
     for what, names, known in (
         ("setting", given, kinds_of),
         ("kind of network", options.kinds.split(","), KINDS),

@@ -17,7 +17,9 @@ from gymnasium.utils.env_checker import check_env
 import fedhpo_gym
 from fedhpo_gym.core.archive import EMBEDDED, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
+from fedhpo_gym.envs.meta import generated
 from fedhpo_gym.objectives.base import LARGEST
+from fedhpo_gym.records.files import read_record
 from fedhpo_gym.stored.meta_data import COSTS, open_meta_data
 from fedhpo_gym.stored.task_generator import (
     DIVERGED,
@@ -28,6 +30,10 @@ from fedhpo_gym.stored.task_generator import (
     TaskGenerator,
     open_generator,
 )
+from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.regret import regret_of
+from fedhpo_gym.studies.replay import replay
+from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.tasks.meta import GENERATED_IDS, GENERATED_SPACES
 from vector_parity import check_vector
 
@@ -58,8 +64,9 @@ def test_gymnasium_accepts_it(env_id: str) -> None:
     [{}, {"choose_fidelity": True, "noise": "fresh"}, {"fidelity": {"round": 1}, "noise": "none"}],
     ids=["default", "fidelity", "first round"],
 )
-def test_a_vector_is_bit_for_bit_its_environments(arguments: dict[str, Any]) -> None:
-    check_vector(ID, {"trials": 5, **arguments})
+@pytest.mark.parametrize("env_id", [*GENERATED_IDS, f"MO-{ID}"])
+def test_a_vector_is_bit_for_bit_its_environments(env_id: str, arguments: dict[str, Any]) -> None:
+    check_vector(env_id, {"trials": 5, **arguments})
 
 
 @pytest.mark.parametrize("space", GENERATED_SPACES)
@@ -151,10 +158,10 @@ def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise
     """Noise deceives: what is told to be best need not be."""
     env, exact = _make(noise=noise, trials=30), _make(noise="none", trials=30)
     env.action_space.seed(0)
-    env.reset(seed=3)
-    exact.reset(seed=3)
+    env.reset(seed=0)
+    exact.reset(seed=0)
     total, told, true, values = 0.0, -1.0, 0.0, {}
-    high = env.setup.data.draw([env.describe()["instance"]]).best[0]
+    high, deceived = env.setup.data.draw([env.describe()["instance"]]).best[0], False
     for _ in range(30):
         action = env.action_space.sample()
         _, reward, _, _, info = env.step(action)
@@ -167,6 +174,8 @@ def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise
         total += reward
         assert info["normalised_regret"] == pytest.approx(1.0 - min(true / high, 1.0), abs=1e-12)
         assert total == pytest.approx(1.0 - info["normalised_regret"], abs=1e-12)
+        deceived |= true < known["incumbent"]["score"]
+    assert deceived
 
 
 @pytest.mark.parametrize("fidelity", [-1, 1], ids=["full", "two rounds of few clients"])
@@ -233,8 +242,10 @@ def test_a_copy_made_in_mid_episode_goes_on_alike() -> None:
     env.reset(seed=1)
     action = np.zeros(15, np.float32)
     env.step(action)
-    for again in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
-        assert again.step(action)[4]["score"] == copy.deepcopy(env).step(action)[4]["score"]
+    copies = copy.deepcopy(env), pickle.loads(pickle.dumps(env))
+    expected = [env.step(action)[4] for _ in range(3)]
+    for again in copies:
+        assert [again.step(action)[4] for _ in range(3)] == expected
 
 
 @pytest.mark.parametrize("fidelity", [{}, {"round": 1}, {"client_sample_rate": 0.2}], ids=str)
@@ -255,6 +266,27 @@ def test_truth_and_episodes_of_one_task_have_the_same_regret(fidelity: dict[str,
         fedhpo_gym.truth(ID)
 
 
+def test_a_seed_of_a_study_is_a_task_and_its_truth_judges(tmp_path: Path) -> None:
+    asked = {"trials": 6, "noise": "frozen"}
+    plans = make_plans(Request([ID], ["random", "de"], 2, arguments=asked))
+    assert [plan.kwargs["instances"] for plan in plans] == [0, 1, 0, 1]
+    assert {plan.seed for plan in plans} == {0}
+    again = make_plans(Request([ID], ["random"], 3, arguments={**asked, "instances": 7}))
+    assert [(plan.kwargs["instances"], plan.seed) for plan in again] == [(7, 0), (7, 1), (7, 2)]
+    for plan in (*plans, *again):
+        assert do_run(plan, tmp_path, lambda _: None, pytest.fail)
+    records = [read_record(path) for path in tmp_path.rglob("*.jsonl")]
+    assert len({tuple(one.steps[0].configuration.items()) for one in records}) == len(records)
+    for record in records:
+        assert replay(record) is None
+        number = record.header.kwargs["instances"]
+        truth = fedhpo_gym.truth(ID, instances=number, **asked)
+        best = [record.steps[step.best_step - 1] for step in record.steps]
+        low = truth.values[truth.optimum, 0]
+        found = np.array([step.true_objectives["val_loss"] for step in best]) - low
+        np.testing.assert_allclose(regret_of(record).regret, found, rtol=0, atol=1e-12)
+
+
 def test_no_task_is_its_own_source() -> None:
     first = [one.name for one in _make().source_tasks]
     number = int(first[0].split()[-1])
@@ -263,13 +295,14 @@ def test_no_task_is_its_own_source() -> None:
     assert own[:24] == first[1:]
 
 
-def test_agents_learn_from_other_generated_tasks() -> None:
+def test_sources_are_always_the_same_and_of_full_fidelity() -> None:
     env = _make(choose_fidelity=True)
     assert all(one.actions.shape == (200, 17) for one in env.source_tasks)
     assert (env.source_tasks[0].actions[:, 15:] == 1.0).all()
     env = _make()
     first = env.source_tasks
     assert len(first) == 25
+    generated._source_tasks.cache_clear()
     env.reset(seed=5)
     for one, two in zip(first, env.source_tasks, strict=True):
         np.testing.assert_array_equal(one.scores, two.scores)

@@ -75,11 +75,11 @@ def test_a_copy_made_in_mid_episode_goes_on_alike() -> None:
     env = _make(instances="test", actions="coordinates")
     env.reset(seed=1)
     env.step(np.zeros(12))
-    for again in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
-        own = [copy.deepcopy(env).step(np.zeros(12))[4]["place"]]
-        assert [again.step(np.zeros(12))[4]["place"]] == own
+    copies = copy.deepcopy(env), pickle.loads(pickle.dumps(env))
+    own, (expected, _) = env.step(np.zeros(12))[4]["place"], env.reset(seed=2)
+    for again in copies:
+        assert again.step(np.zeros(12))[4]["place"] == own
         seen, _ = again.reset(seed=2)
-        expected, _ = copy.deepcopy(env).reset(seed=2)
         for name, value in expected.items():
             np.testing.assert_array_equal(seen[name], value, err_msg=name)
 
