@@ -135,13 +135,10 @@ def network_for(
         if known.space == problem.search_space:
             return known
     spaces = [card.stem.removeprefix(f"{agent}-") for card in cards]
+    free = problem.fidelities.names
+    fixing = f", or fix {list(free)}, which none of these chooses" if free else ""
     raise InvalidArgumentError(
         f"`policy` must be the path of a network for {list(problem.search_space.names)}, got None, "
         f"and stored are those for the search spaces {spaces} of FedHPO-B; train one with "
-        "docs/studies/train_learned.py"
-        + (
-            "."
-            if not len(problem.fidelities)
-            else f", or fix {list(problem.fidelities.names)}, which these networks do not choose."
-        )
+        f"docs/studies/train_learned.py{fixing}."
     )

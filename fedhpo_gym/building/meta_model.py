@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.core.seeding import stream
 
@@ -29,6 +29,7 @@ with needing("fitting a meta-model", "gpytorch", "bo", "torch", "gpytorch", "lin
     from torch import Tensor
 
 Array = NDArray[np.float64]
+Count = Annotated[int, Range(1)]
 
 INDUCING: Final = 50
 """Most inducing points of the latent variable model."""
@@ -143,13 +144,13 @@ def sampled_networks(
     rows: NDArray[np.floating],
     targets: NDArray[np.floating],
     *,
-    widths: Sequence[int],
-    samples: int,
+    widths: Sequence[Count],
+    samples: Count,
     activation: str = "tanh",
-    chains: int = 1,
-    burn_in: int = 50_000,
-    keep_every: int = 100,
-    batch: int = 5,
+    chains: Count = 1,
+    burn_in: Count = 50_000,
+    keep_every: Count = 100,
+    batch: Count = 5,
     least_noise: float = 1e-3,
     seed: int = 0,
 ) -> dict[str, NDArray[np.float32]]:
@@ -182,12 +183,9 @@ def sampled_networks(
     if not (np.isfinite(rows).all() and np.isfinite(targets).all()):
         raise InvalidArgumentError("`rows` and `targets` must be finite numbers")
     require_known("activation", activation, ACTIVATIONS)
-    least = min(samples, chains, burn_in, keep_every, batch, *widths)
-    if least < 1 or samples % chains:
+    if samples % chains:
         raise InvalidArgumentError(
-            "`samples`, `chains`, `burn_in`, `keep_every`, `batch` and `widths` must be 1 or more, "
-            f"and `samples` a multiple of `chains`, got {samples}, {chains}, {burn_in}, "
-            f"{keep_every}, {batch} and {list(widths)}"
+            f"`samples` must be a multiple of `chains`, {chains}, got {samples}"
         )
     inputs, outputs = (
         torch.from_numpy(np.ascontiguousarray(one, np.float32)) for one in (rows, targets)

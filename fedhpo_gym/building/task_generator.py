@@ -135,10 +135,8 @@ def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, NDArray[np
     del found["log_variance"]
     if max(np.abs(weights).max() for weights in found.values()) >= MAX_WEIGHT:
         raise InvalidArgumentError("`seed` must be another: a network has weights of 8 or more")
-    noisy = dict(found)
-    first = found.pop("weight_0")
     arrays = {n: on_grid(a, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32) for n, a in found.items()}
-    ends = on_grid(first, WEIGHT_BITS, MAX_WEIGHT).astype(np.float32)
+    ends = arrays["weight_0"]
     arrays |= {
         "weight_0": ends[:, :width],
         "place_weight": ends[:, width:],
@@ -147,7 +145,7 @@ def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, NDArray[np
         "bounded": np.concatenate([_tables(flat, 2), _tables(priced, 0)], axis=1).astype(
             np.float32
         ),
-        **_noise(noisy, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
+        **_noise(found, inputs.reshape(tasks * pool, -1), scores.reshape(tasks * pool, -1)),
         "entropy": data.label_entropy[train].astype(np.float32),
         "facts": data.arrays["features"][train].astype(np.float32),
         "elites": data.actions[train[:1], :ELITES].repeat(NETWORKS, axis=0),

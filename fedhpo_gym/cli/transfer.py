@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from fedhpo_gym.agents import AGENTS, agent_class, make_agent, run_episode
 from fedhpo_gym.cli.console import Arg, OwnTables, say, say_table
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import get_task
@@ -42,14 +42,17 @@ def meta_data(
 def generator(
     spaces: Annotated[Sequence[str], Arg("LR or Joint; or all", "SPACE")],
     *,
-    seed: Annotated[int, Arg("of the features of tasks and of the networks (0)", "N")] = 0,
+    seed: Annotated[int, Arg("of all draws (0)", "N")] = 0,
     out: OwnTables = None,
 ) -> int:
     """Fit generators on the meta-train tasks of search spaces, and write a card each."""
     from fedhpo_gym.building.task_generator import write_generator
 
     folder = writable_table_folder(out)
-    for space in GENERATED_SPACES if "all" in spaces else dict.fromkeys(spaces):
+    chosen = GENERATED_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
+    for space in chosen:
+        require_known("search space", space, GENERATED_SPACES)
+    for space in chosen:
         say(str(write_generator(space, folder, seed=seed)))
     if out is None:
         say(f"From now on, ids of generated tasks answer from {folder}; delete it to go back.")

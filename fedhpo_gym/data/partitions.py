@@ -32,7 +32,7 @@ PARTITIONS: Mapping[str, Partition] = MappingProxyType(
         "lda": make_federation,
         "user": _by_user(0.6, 0.2),
         "user-80-10-10": _by_user(0.8, 0.1),
-        # As above, the data say who is who: no alpha.
+        # The data say who is who: no alpha.
         "unseen": lambda data, seed, clients, _, preprocessing: make_unseen_federation(
             data, seed, clients, preprocessing
         ),

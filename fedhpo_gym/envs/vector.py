@@ -149,7 +149,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     @property
     def _options(self) -> tuple[str, ...]:
         """What the options of `reset` may hold, besides its mask."""
-        return ()
+        return ("instance",)
 
     @abstractmethod
     def _restart(self, where: Indices, seeds: Seeds) -> None:

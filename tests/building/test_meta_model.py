@@ -86,7 +86,7 @@ def test_a_seed_is_all_that_draws_depend_on() -> None:
     [
         ({"samples": 3}, "a multiple of `chains`"),
         ({"activation": "relu"}, "tanh"),
-        ({"widths": (0,)}, "1 or more"),
+        ({"widths": (0,)}, "must be at least 1"),
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, Any], words: str) -> None:

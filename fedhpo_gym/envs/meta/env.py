@@ -65,7 +65,6 @@ class MetaEnv(DrawnEnv):
     Attributes:
         setup: the tasks, and what is asked of them.
         step_kind: "trial".
-        fidelity_space: what a trial may choose of its fidelity: nothing.
         reward_space: bounds of the reward vector.
         budget_s: simulated seconds of an episode: as many as its trials take.
     """
@@ -283,10 +282,6 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the (N, P) places that were not tried."""
         return np.stack([self._process.untried(index) for index in range(self.num_envs)])
-
-    @property
-    def _options(self) -> tuple[str, ...]:
-        return ("instance",)
 
     def _describe(self, index: int) -> Info:
         return self.setup.describe(int(self._process.task[index]))

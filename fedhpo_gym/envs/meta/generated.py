@@ -121,9 +121,6 @@ class GeneratedSetup(MetaSetup):
     def describe(self, task: int) -> dict[str, Any]:
         return {"task": f"{self.data.name} {self.instances[task]}", **super().describe(task)}
 
-    def candidates(self, task: int) -> None:
-        """Any configuration may be taken."""
-
     def draw(self, tasks: Sequence[int]) -> GeneratedTasks:
         """Return some of the tasks, with their optima at the highest fidelity of trials."""
         return self.data.draw([self.instances[i] for i in tasks], self.cell)
@@ -131,14 +128,15 @@ class GeneratedSetup(MetaSetup):
     @property
     def cell(self) -> int:
         """Position of the highest fidelity that trials have."""
-        return self.data.cell(*self.fidelity.values())
+        return self.data.cell(*self.fixed.values())
 
     @cached_property
-    def _own(self) -> GeneratedTasks:
+    def first(self) -> GeneratedTasks:
+        """The first task."""
         return self.draw([0])
 
     def _answers(self, actions: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
-        tasks = self._own.at(np.zeros(len(actions), np.intp))
+        tasks = self.first.at(np.zeros(len(actions), np.intp))
         features = self.data.space.rounded_features(actions)
         return self.data.evaluate(tasks, features, np.full(len(actions), self.cell))
 
@@ -146,7 +144,7 @@ class GeneratedSetup(MetaSetup):
         return self._answers(actions)[0][:, self.columns]
 
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
-        size, own = (CANDIDATES, len(self.data.space)), self._own
+        size, own = (CANDIDATES, len(self.data.space)), self.first
         drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
         elites = self.data.arrays["elites"][own.network[0]]
         actions = np.concatenate([own.best_action, elites, drawn])
@@ -191,7 +189,7 @@ class GeneratedProcess(MetaProcess):
     def __init__(self, setup: GeneratedSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
         super().__init__(setup, layout, frame)
         number = len(frame)
-        self._tasks = setup.draw([0]).at(np.zeros(number, np.intp))
+        self._tasks = setup.first.at(np.zeros(number, np.intp))
         self._cells = np.full(number, setup.cell)
         self.noisy = setup.arguments.noise == "fresh"
         factors = setup.data.arrays["noise"].shape[1] if self.noisy else 0
@@ -234,8 +232,7 @@ class GeneratedProcess(MetaProcess):
         setup, known = self.setup, self.setup.known
         asked = setup.fidelity_space.decode_columns(coordinates)
         places = {
-            name: np.searchsorted(known[name], asked.get(name, setup.fidelity[name]))
-            for name in known
+            name: np.searchsorted(known[name], asked.get(name, setup.fixed[name])) for name in known
         }
         free = len(setup.fidelity_space)
         start = self._columns["fidelities"] + free * np.minimum(self.trials, setup.trials - 1)

@@ -18,7 +18,7 @@ from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, M
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import Value
-from fedhpo_gym.stored.meta_data import LOSS, MODEL_SUFFICES, MetaData, open_meta_data, score_of
+from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPLITS
 
 ACTIONS: Final = ("index", "coordinates")
@@ -82,21 +82,22 @@ class PoolSetup(MetaSetup):
                 f"`fidelity` must be left out with continuous=True, whose surrogate answers at the "
                 f"last round and all clients, got {shown(arguments.fidelity)}"
             )
-        round_, rate = (self.known[name].index(self.fidelity[name]) for name in FIDELITIES)
+        self.exact = not arguments.continuous
+        self.by_index = self.exact and arguments.actions == "index"
+        round_, rate = (self.known[name].index(self.fixed[name]) for name in FIDELITIES)
         solvable = np.ptp(data.scores[:, :, rate, round_], axis=1) > 0
         self.tasks = tuple(task for task in self._tasks(arguments.instances) if solvable[task])
         if not self.tasks:
             raise InvalidArgumentError(
                 f"`instances` must leave a task in which some configuration is better than label "
-                f"frequencies at {self.fidelity}, got {shown(arguments.instances)}; with "
+                f"frequencies at {self.fixed}, got {shown(arguments.instances)}; with "
                 f"continuous=True, only those whose surrogate has a tau of {MODEL_SUFFICES} or more"
             )
         self.instances = tuple(data.names[task] for task in self.tasks)
         self.values: Numbers = data.values[list(self.tasks), :, rate, round_]
         self.entropy = data.label_entropy[list(self.tasks)]
-        losses = self.values[..., data.objectives.index(LOSS)]
-        known_scores = score_of(losses, self.entropy[:, None])
-        self.lowest, self.highest = known_scores.min(axis=1), known_scores.max(axis=1)
+        scores = data.scores[list(self.tasks), :, rate, round_]
+        self.lowest, self.highest = scores.min(axis=1), scores.max(axis=1)
         if arguments.continuous:
             self.lowest, self.highest = np.array([data.model_range(i) for i in self.tasks]).T
         self.features = data.features[list(self.tasks)]
@@ -111,11 +112,6 @@ class PoolSetup(MetaSetup):
             found |= dict.fromkeys(own)
         suffices = not self.arguments.continuous
         return tuple(task for task in found if suffices or data.tau[task] >= MODEL_SUFFICES)
-
-    @property
-    def by_index(self) -> bool:  # type: ignore[override]
-        """Whether an action is a place in the pool."""
-        return self.arguments.actions == "index" and not self.arguments.continuous
 
     @cached_property
     def action_space(self) -> gym.spaces.Discrete | gym.spaces.Box:
@@ -139,10 +135,6 @@ class PoolSetup(MetaSetup):
 
     def candidates(self, task: int) -> NDArray[np.float32] | None:
         return None if self.arguments.continuous else self.actions[task]
-
-    @property
-    def exact(self) -> bool:  # type: ignore[override]
-        return not self.arguments.continuous
 
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
         if self.exact:
@@ -212,4 +204,4 @@ class PoolProcess(MetaProcess):
         return data.configuration(self.setup.tasks[self.task[index]], int(self.places[index]))
 
     def fidelity(self, index: int) -> dict[str, Value]:
-        return dict(self.setup.fidelity)
+        return dict(self.setup.fixed)

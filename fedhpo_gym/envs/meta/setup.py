@@ -37,7 +37,8 @@ class MetaSetup(ABC):
         arguments: what the environment was made with.
         data: where numbers come from.
         trials: trials of an episode.
-        fidelity: of all trials, but what they choose themselves.
+        known: rounds and client sample rates that may be asked for.
+        fixed: the fidelity of all trials, but what they choose themselves.
         objectives: the M objectives.
     """
 
@@ -61,8 +62,8 @@ class MetaSetup(ABC):
         for name in asked:
             require_known("fidelity", name, FIDELITIES)
         self.known = dict(zip(FIDELITIES, (data.rounds, data.rates), strict=True))
-        self.fidelity = {name: asked.get(name, self.known[name][-1]) for name in FIDELITIES}
-        for name, value in self.fidelity.items():
+        self.fixed = {name: asked.get(name, self.known[name][-1]) for name in FIDELITIES}
+        for name, value in self.fixed.items():
             if value not in self.known[name]:
                 raise InvalidArgumentError(
                     f"`fidelity['{name}']` must be one of {self.known[name]}, got {shown(value)}"
@@ -132,9 +133,9 @@ class MetaSetup(ABC):
     def process(self, layout: Layout, frame: NDArray[np.float32]) -> MetaProcess:
         """Return the process of as many episodes as there are rows in a frame."""
 
-    @abstractmethod
     def candidates(self, task: int) -> NDArray[np.float32] | None:
         """Return the (P, d) coordinates that may be chosen in a task; None for any."""
+        return None
 
     @abstractmethod
     def source_tasks(self, own: Sequence[int]) -> tuple[SourceTask, ...]:
@@ -142,6 +143,10 @@ class MetaSetup(ABC):
 
     exact = False
     """Whether nothing but the lattice may be taken."""
+
+    def violations(self, values: Numbers) -> Numbers:
+        """Return the (n,) violations of constraints, of which there are none."""
+        return np.zeros(len(values))
 
     @abstractmethod
     def lattice(self) -> tuple[NDArray[np.float32], Numbers]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,16 +30,8 @@ class MetaTruth(Truth):
     _asked: NDArray[np.float32]  # type: ignore[assignment]
 
     @property
-    def fidelity(self) -> dict[str, Value]:
-        return dict(self._setup.fidelity)
-
-    @property
     def search_space(self) -> SearchSpace:
         return self._setup.data.space
-
-    @cached_property
-    def violations(self) -> NDArray[np.float64]:
-        return np.zeros(len(self.values))
 
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         encoded = [self.search_space.encode(one) for one in configurations]
@@ -54,14 +45,8 @@ class MetaTruth(Truth):
                 )
         return self._values_of(actions)
 
-    def regret_at(
-        self, configurations: Sequence[Mapping[str, Value]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        losses = self.values_at(configurations)[:, 0]
-        return self.regret(losses), self.relative_regret(losses)
-
     def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
-        return self.regret(self._values_of(np.asarray(actions, np.float32))[:, 0])
+        return self._regret(self._values_of(np.asarray(actions, np.float32)))
 
     def _query_of(self, row: int) -> CheckedQuery:
         configuration = self._setup.configuration(self._asked, row)

@@ -301,10 +301,6 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
         self._check_stepped(index, self.process.episodes.steps)
         return self.process.info(index)
 
-    @property
-    def _options(self) -> tuple[str, ...]:
-        return ("instance",)
-
     def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
         options = [self._chosen(index) for index in where.tolist()]
         self.process.start(where, *self._draws.draw(where, seeds, options))

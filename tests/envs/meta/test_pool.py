@@ -145,7 +145,7 @@ def test_a_lower_fidelity_costs_less_and_scores_less() -> None:
         assert better["configuration"] == worse["configuration"]
         assert better["score"] >= worse["score"]
         assert better["cost"]["time_s"] > worse["cost"]["time_s"]
-    assert low.setup.fidelity == {"round": 3, "client_sample_rate": 0.2}
+    assert low.setup.fixed == {"round": 3, "client_sample_rate": 0.2}
 
 
 def test_a_vector_reward_is_the_scores_of_the_objectives() -> None:
