@@ -79,8 +79,8 @@ def _notes() -> Iterator[str]:
     )
     yield (
         f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, with a grid (pool) "
-        "of its own and no budget but trials, and from which agents learn; see docs/fedhpo_b.md. "
-        f"{', '.join(GENERATED_IDS)}: tasks like these, generated; see docs/generated.md."
+        "of its own and no budget but trials, and from which agents learn. "
+        f"{', '.join(GENERATED_IDS)}: tasks like these, generated; see docs/fedhpo_b.md."
     )
     yield (
         "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "

@@ -74,7 +74,7 @@ def read_tables(path: Path) -> tuple[NaturalTable, ...]:
 
 
 NATURAL = read_tables(Path(__file__).with_suffix(".csv"))
-"""The tables, in the order of their sources. No licence of any is stated: see docs/licences.md."""
+"""The tables, in the order of their sources. No licence of any is stated: see docs/datasets.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
