@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import warnings
 from importlib import metadata
@@ -15,6 +17,8 @@ from sphinx.errors import ExtensionError
 DOCS = Path(__file__).resolve().parent
 MADE = DOCS / "made"
 sys.path.insert(0, str(DOCS / "site"))
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, in guides
+logging.getLogger("traitlets").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
 
 project = "fedhpo_gym"
@@ -24,7 +28,13 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 
 # Pages link to each other as they lie in the repository, so that is where they are read.
-include_patterns = ["docs/**.md", "docs/made/api/*.rst", "*.md", "benchmarks/*.md", "benchmarks/results/*.md"]
+include_patterns = [
+    "docs/**.md",
+    "docs/made/api/*.rst",
+    "*.md",
+    "benchmarks/*.md",
+    "benchmarks/results/*.md",
+]
 exclude_patterns = [
     ".*", "build", "data", "examples", "fedhpo_gym", "node_modules", "requirements", "runs",
     "tests", "README.md", "docs/site", "docs/made/problems/pictures", "**/__pycache__",
@@ -40,8 +50,10 @@ nb_execution_show_tb = True
 
 default_role = "code"
 toc_object_entries = False
+autodoc_inherit_docstrings = False  # those of Gymnasium are no reStructuredText
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # written out, some defaults fill pages
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_use_rtype = False
 
