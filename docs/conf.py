@@ -63,6 +63,7 @@ html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 
 def make_pages(_app: Sphinx) -> None:
