@@ -26,7 +26,7 @@ from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
 from fedhpo_gym.data.inspection import inspect
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable
-from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.federated import Task, fidelities
 from fedhpo_gym.tasks.natural import (
     ROUNDS,
@@ -167,6 +167,49 @@ def _made(name: str, table: OwnTable, extra: TableFile) -> Task:
     made = (*natural_tasks(like), *joint_problems(shared_fields(like)))
     found = next(task for task in made if task.name == name)
     return extra.apply(found, table)
+
+
+TUNED: Final = (
+    *("learning_rate", "weight_decay", "batch_size", "step_size", "rate_decay", "momentum"),
+)
+"""Hyperparameters that any model has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTask(Task):
+    """A task whose model is the user's own; `size` counts the parameters of an architecture."""
+
+    size: Callable[..., int] = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        return super().name + ("Unseen" if _unseen(self) else "")
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """Return the size of the model of a configuration."""
+        return self.size(**{name: configuration[name] for name in self.architecture})
+
+    @classmethod
+    def like(
+        cls, task: Task, model: str, dimensions: Sequence[Dimension], size: Callable[..., int]
+    ) -> ModelTask:
+        """Return the problem of another task, with a model of one's own and what shapes it."""
+        own = {field.name: getattr(task, field.name) for field in fields(Task)}
+        shared = (one for one in task.client_space.dimensions if one.name in TUNED)
+        changed = {
+            "model": model,
+            "client_space": SearchSpace((*shared, *dimensions)),
+            "architecture": tuple(one.name for one in dimensions),
+            "num_parameters": size(**{one.name: one.high for one in dimensions}),
+            "model_settings": (),
+            "settings": (),
+            "precision": "float32",
+            "precisions": ("float32",),
+            "numbers": None,
+            "unstored": "raw",
+            "tags": task.tags | {"own"},
+        }
+        return cls(**{**own, **changed, "size": size})
 
 
 @dataclass(frozen=True)
