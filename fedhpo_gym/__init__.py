@@ -6,6 +6,7 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.checks import as_typed, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
-from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
+from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
+from fedhpo_gym.tasks.own import NewTask, read_task_file, task_files, write_task
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
@@ -66,6 +69,52 @@ def _register(name: str, entry_point: str, **options: Any) -> None:
     # Not `gym.register`: it compares a name with all there are, for thousands of names.
     if name not in gym.registry:
         gym.registry[name] = EnvSpec(name, entry_point, **options)
+
+
+@checked_types
+def register_task(task: Task) -> str:
+    """Add a problem of your own and return its id; all ids of the problem are registered.
+
+    Worker processes import the module that calls this, so it stands in a module of its own:
+    `fedhpo-gym compare mine:FedHPO-LR-Mine` then imports mine.py.
+
+    Args:
+        task: what is asked. Its data set is one of this package, or was registered before by
+            `fedhpo_gym.data.register_source`; so is its model, by `register_model`.
+
+    Raises:
+        InvalidArgumentError: this package has a problem of that name and version.
+    """
+    REGISTERED.add(task.key, lambda: task)
+    _register_problem(task.key, task.round_preprocessing)
+    return task.id
+
+
+@checked_types
+def new_task(data: Any, target: str | None = None, **options: Any) -> NewTask:
+    """Make a problem of data of your own, whose ids this and every later process knows.
+
+    It writes a task file, which a person can read and change, and a copy of the data. Its arguments
+    are those of `fedhpo_gym.tasks.own.write_task`, and so are its errors.
+    """
+    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["data"]))
+    register_task_file(made.path)
+    return made
+
+
+@checked_types
+def register_task_file(path: Path) -> tuple[str, ...]:
+    """Register the ids of a task file, and return those of its trial environments.
+
+    Raises:
+        InvalidArgumentError: an entry of the file is missing, unknown or out of its range.
+        OSError: there is no such file, or it cannot be read.
+    """
+    found = read_task_file(path)
+    for key, make in found.items():
+        REGISTERED.add(key, make)
+        _register_problem(key, "standardized")
+    return tuple(f"FedHPO-{key}" for key in found)
 
 
 @checked_types
@@ -167,5 +216,21 @@ for _id, _space in META_IDS.items():
     _register_twins(_id, POOL_ENTRY_POINT, POOL_VECTOR_ENTRY_POINT, {"space": _space})
 for _id, _space in GENERATED_IDS.items():
     _register_twins(_id, GENERATED_ENTRY_POINT, GENERATED_VECTOR_ENTRY_POINT, {"space": _space})
+load_entry_points()
+for _path in task_files():
+    try:
+        register_task_file(_path)
+    except (FedHPOError, OSError) as error:  # one file must not keep the package from working
+        warnings.warn(f"{error}; it is left out", stacklevel=2)
 
-__all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]
+__all__ = [
+    "__version__",
+    "load_runs",
+    "new_task",
+    "parallel",
+    "parallel_env",
+    "register_all",
+    "register_task",
+    "register_task_file",
+    "truth",
+]

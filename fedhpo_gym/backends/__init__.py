@@ -20,7 +20,7 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.stored.catalogue import find
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import Task, versions_of
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -125,7 +125,7 @@ def elsewhere(task: Task) -> list[str]:
     own = ("preprocessing", "precision")  # each version says what they are by default
     kept = (*(name for name in task.options if name not in own), "settings")
     chosen = {name: getattr(task, name) for name in kept}
-    known = [one for one in TASKS.values() if one.name == task.name and one.version != task.version]
+    known = [one for one in versions_of(task.name) if one.version != task.version]
     return [
         f"{one.id} (backend {name!r})"
         for one in known

@@ -27,7 +27,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLa
 from fedhpo_gym.core.files import max_bytes, new_file
 from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.core.processor import this_platform, version_of
-from fedhpo_gym.data import SOURCES, load_dataset
+from fedhpo_gym.data import get_source, load_dataset
 from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace, Value
@@ -259,7 +259,7 @@ def client_samples(task: Task) -> NDArray[np.int64]:
 
 def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> dict[str, Any]:
     """Return what the card of any design says of measures, data, licence, software, machines."""
-    source, data = SOURCES[task.dataset], load_dataset(task.dataset)
+    source, data = get_source(task.dataset), load_dataset(task.dataset)
     return {
         "splits": list(task.splits),
         "metrics": list(task.metric_names),

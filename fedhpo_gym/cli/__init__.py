@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "show:main",
             "say what an environment asks and how healthy it is; `all` sets them side by side",
         ),
+        "new": ("new:new", "make a problem of data of your own: a task file, and its ids"),
         "run": ("run:run", "run agents, and write one record per run"),
         "compare": (
             "run:compare",

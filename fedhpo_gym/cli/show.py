@@ -19,7 +19,7 @@ from fedhpo_gym.core.errors import (
     missing_dependency,
     unknown_name,
 )
-from fedhpo_gym.data import SOURCES
+from fedhpo_gym.data import get_source
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
@@ -167,7 +167,7 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     if name == "raw":
         if missing := lacking(task):
             return {"answers": False, "words": str(missing_dependency("training it", *missing))}
-        source = SOURCES[task.dataset]
+        source = get_source(task.dataset)
         fetched = not source.offline and "download" in source.repair
         words = f"; the data comes by `{source.repair}`" if fetched else ""
         trains = f"trains any configuration, on {source.name}, at {_trained(task)}{words}"

@@ -17,6 +17,7 @@ from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import FEDHPO_BENCH, OPTIONS, OWN_TABLE
+from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
@@ -192,6 +193,10 @@ class Task(Problem):
     @property
     def label_entropy(self) -> float:
         """Entropy of the labels in nats; of equally frequent ones, where it is not known."""
+        if self.dataset in REGISTERED:
+            counts = np.bincount(load_dataset(self.dataset).labels)
+            shares = counts[counts > 0] / counts.sum()
+            return float(-(shares * np.log(shares)).sum())
         return LABEL_ENTROPY.get(self.dataset, math.log(self.num_classes))
 
     @property

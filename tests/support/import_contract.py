@@ -97,7 +97,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "moocore": ("evaluation.multi_objective",),
     "ConfigSpace": ("space.configspace",),
     "matplotlib": ("*",),
-    "pyarrow": ("records.parquet",),
+    "pyarrow": ("records.parquet", "data.frames"),
     "distributed": ("core.processes",),
     "tensorboardX": ("studies.tracking",),
     "wandb": ("studies.tracking",),

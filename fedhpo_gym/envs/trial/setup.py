@@ -19,7 +19,7 @@ from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import ENERGY, Objective
+from fedhpo_gym.objectives import ENERGY, Objective, named_objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
@@ -74,11 +74,12 @@ class TrialSetup:
         **others: Any,
     ) -> TrialSetup:
         """Return the setup of objectives, the user's own among them."""
-        given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
+        asked = as_typed("objectives", objectives, Sequence[str | Objective])
+        given = tuple(map(named_objective, asked))
         own = tuple(one for one in given if isinstance(one, Objective))
         names = tuple(one.name if isinstance(one, Objective) else one for one in given)
         for one in own:
-            if one.name in task.objectives:
+            if task.objectives.get(one.name, one) is not one:
                 raise InvalidArgumentError(
                     f"an objective of your own must have a name of its own, got {one.name!r}, "
                     f"which {task.name} has"
