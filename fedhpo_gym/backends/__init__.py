@@ -18,6 +18,7 @@ from fedhpo_gym.core.errors import (
     require_known,
     suggest,
 )
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.stored.catalogue import find
 from fedhpo_gym.tasks import Task, versions_of
 
@@ -92,6 +93,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         raise InvalidArgumentError(
             f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
             f"courses train on, and stored numbers know no clock; got {name!r}"
+        )
+    if task.table != OWN_TABLE and name not in STORED:
+        raise InvalidArgumentError(
+            f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
+            f"are stored, got {name!r}; leave `table` out"
         )
     if task.tuned and name in STORED:
         return open_tuned(name, task, lambda one: make_backend(name, one, **options), STORED[name])
