@@ -22,7 +22,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.space import Dimension
+from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
 from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
@@ -50,11 +50,11 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
         _register_problem(task.key, task.round_preprocessing)
 
 
-def _register_problem(key: str, round_preprocessing: str) -> None:
+def _register_problem(key: str, round_preprocessing: str, *, rounds: bool = True) -> None:
     _register_twins(f"FedHPO-{key}", ENTRY_POINT, VECTOR_ENTRY_POINT, {"task": key})
-    if not key.startswith(TRIALS_ONLY):
-        rounds = {"task": key, "preprocessing": round_preprocessing}
-        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, rounds)
+    if rounds and not key.startswith(TRIALS_ONLY):
+        own = {"task": key, "preprocessing": round_preprocessing}
+        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, own)
 
 
 def _register_twins(name: str, entry_point: str, vector: str, kwargs: dict[str, Any]) -> None:
@@ -90,8 +90,36 @@ def register_task(task: Task) -> str:
         InvalidArgumentError: this package has a problem of that name and version.
     """
     REGISTERED.add(task.key, lambda: task)
-    _register_problem(task.key, task.round_preprocessing)
+    _register_problem(task.key, task.round_preprocessing, rounds=task.has_data)
     return task.id
+
+
+@checked_types
+def register_function(name: str, function: Callable[..., Any], space: Any, **options: Any) -> str:
+    """Make a problem of a function f(configuration, fidelity) -> metrics, and return its id.
+
+    What it calls is not asked: a simulation of Flower, a cluster, a formula. Trials cost what the
+    system model says of rounds, clients and parameters, not what the function takes.
+
+    Args:
+        name: of the problem, `<Method>-<Problem>`, such as "Flower-Digits".
+        function: takes a configuration and a fidelity, mappings from names, and perhaps a `seed`.
+            It returns a mapping from the names in `told` to a number, or one per client. Where its
+            "val_loss" is not finite, the trial has diverged. It stands in a module of its own.
+        space: what is tuned: a `SearchSpace` or a ConfigSpace, conditions included.
+        options: as of `fedhpo_gym.backends.function.FunctionTask.of`: `rounds` (needed), `rates`,
+            `told`, `clients`, `by_client`, `num_parameters`, `budget_s`, `seeds`, `version`, ...
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range, or the name is taken.
+    """
+    from fedhpo_gym.backends.function import FunctionTask
+
+    if not isinstance(space, SearchSpace):
+        from fedhpo_gym.space.configspace import from_configspace
+
+        space = from_configspace(space)
+    return register_task(FunctionTask.of(name, function, space, **options))
 
 
 @checked_types
@@ -289,6 +317,7 @@ __all__ = [
     "parallel",
     "parallel_env",
     "register_all",
+    "register_function",
     "register_model",
     "register_task",
     "register_task_file",

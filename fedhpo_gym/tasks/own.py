@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -169,6 +170,23 @@ def _made(name: str, table: OwnTable, extra: TableFile) -> Task:
     return extra.apply(found, table)
 
 
+BINS: Final = (5, 4, 3, 2)
+
+
+def with_grid(space: SearchSpace) -> SearchSpace:
+    """Return a space whose intervals have a grid, where its author gave none."""
+    return SearchSpace(tuple(map(_with_bins, space.dimensions)))
+
+
+def _with_bins(dimension: Dimension) -> Dimension:
+    if dimension.kind == "category" or dimension.values or dimension.bins:
+        return dimension
+    for bins in BINS[:-1]:
+        with suppress(InvalidArgumentError):  # whole numbers of a short interval repeat
+            return replace(dimension, bins=bins)
+    return replace(dimension, bins=BINS[-1])
+
+
 TUNED: Final = (
     *("learning_rate", "weight_decay", "batch_size", "step_size", "rate_decay", "momentum"),
 )
@@ -198,7 +216,7 @@ class ModelTask(Task):
         shared = (one for one in task.client_space.dimensions if one.name in TUNED)
         changed = {
             "model": model,
-            "client_space": SearchSpace((*shared, *dimensions)),
+            "client_space": with_grid(SearchSpace((*shared, *dimensions))),
             "architecture": tuple(one.name for one in dimensions),
             "num_parameters": size(**{one.name: one.high for one in dimensions}),
             "model_settings": (),

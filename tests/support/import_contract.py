@@ -42,7 +42,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "analysis": frozenset({"records"}),
     # Its model is fitted by what builds the meta-models of federations.
     "profet": frozenset({"building"}),
-    "root": frozenset({"data", "envs", "fl", "tasks", "wrappers", "studies"}),
+    "root": frozenset({"backends", "data", "envs", "fl", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
     ),
