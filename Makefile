@@ -1,4 +1,4 @@
-# make demo | demo-training | test | check | format | bench | venv | lock | clean
+# make demo | demo-training | test | check | format | docs | bench | venv | lock | clean
 # PYTHON chooses the interpreter (3.11 or newer) that environments are made from. TORCH chooses the
 # build of torch in .venv: cpu, cuda, or auto, which is cuda only where an NVIDIA device is seen.
 
@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv demo demo-training test check format bench lock clean
+.PHONY: help venv demo demo-training test check format docs bench lock clean
 
 help:
 	@echo "make demo    compare three optimizers on nine stored problems: who wins, how sure (no torch)"
@@ -42,6 +42,7 @@ help:
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"
+	@echo "make docs    make the site in build/site: its guides are run, a warning is an error"
 	@echo "make bench   run the commands in benchmarks/, but for mutation.py; the reports go to runs/bench"
 	@echo "make venv    make .venv with everything (test and others do it by themselves)"
 	@echo "             TORCH=cpu, cuda or auto chooses the build of torch in it"
@@ -92,10 +93,14 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(STAMP)
+	$(BIN)/python -m sphinx --quiet --jobs $(WORKERS) --nitpicky --fail-on-warning -c docs -d build/doctrees . build/site
+	@echo "Open build/site/index.html in a browser."
+
 bench: $(STAMP)
 	@set -e; for script in $$(grep -l 'measuring\.Parser' benchmarks/*/*.py | grep -v mutation); do echo "== $$script"; \
 	  $(BIN)/python "$$script" --out "$(BENCH)/$$(basename "$$script" .py).md"; done
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) build dist docs/made *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,19 +6,26 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.checks import as_typed, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
-from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
+from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
@@ -43,11 +50,11 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
         _register_problem(task.key, task.round_preprocessing)
 
 
-def _register_problem(key: str, round_preprocessing: str) -> None:
+def _register_problem(key: str, round_preprocessing: str, *, rounds: bool = True) -> None:
     _register_twins(f"FedHPO-{key}", ENTRY_POINT, VECTOR_ENTRY_POINT, {"task": key})
-    if not key.startswith(TRIALS_ONLY):
-        rounds = {"task": key, "preprocessing": round_preprocessing}
-        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, rounds)
+    if rounds and not key.startswith(TRIALS_ONLY):
+        own = {"task": key, "preprocessing": round_preprocessing}
+        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, own)
 
 
 def _register_twins(name: str, entry_point: str, vector: str, kwargs: dict[str, Any]) -> None:
@@ -66,6 +73,135 @@ def _register(name: str, entry_point: str, **options: Any) -> None:
     # Not `gym.register`: it compares a name with all there are, for thousands of names.
     if name not in gym.registry:
         gym.registry[name] = EnvSpec(name, entry_point, **options)
+
+
+@checked_types
+def register_task(task: Task) -> str:
+    """Add a problem of your own and return its id; all ids of the problem are registered.
+
+    Worker processes import the module that calls this, so it stands in a module of its own:
+    `fedhpo-gym compare mine:FedHPO-LR-Mine` then imports mine.py.
+
+    Args:
+        task: what is asked. Its data set is one of this package, or was registered before by
+            `fedhpo_gym.data.register_source`; so is its model, by `register_model`.
+
+    Raises:
+        InvalidArgumentError: this package has a problem of that name and version.
+    """
+    REGISTERED.add(task.key, lambda: task)
+    _register_problem(task.key, task.round_preprocessing, rounds=task.has_data)
+    return task.id
+
+
+@checked_types
+def register_function(name: str, function: Callable[..., Any], space: Any, **options: Any) -> str:
+    """Make a problem of a function f(configuration, fidelity) -> metrics, and return its id.
+
+    What it calls is not asked: a simulation of Flower, a cluster, a formula. Trials cost what the
+    system model says of rounds, clients and parameters, not what the function takes.
+
+    Args:
+        name: of the problem, `<Method>-<Problem>`, such as "Flower-Digits".
+        function: takes a configuration and a fidelity, mappings from names, and perhaps a `seed`.
+            It returns a mapping from the names in `told` to a number, or one per client. Where its
+            "val_loss" is not finite, the trial has diverged. It stands in a module of its own.
+        space: what is tuned: a `SearchSpace` or a ConfigSpace, conditions included.
+        options: as of `fedhpo_gym.backends.function.FunctionTask.of`: `rounds` (needed), `rates`,
+            `told`, `clients`, `by_client`, `num_parameters`, `budget_s`, `seeds`, `version`, ...
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range, or the name is taken.
+    """
+    from fedhpo_gym.backends.function import FunctionTask
+
+    if not isinstance(space, SearchSpace):
+        from fedhpo_gym.space.configspace import from_configspace
+
+        space = from_configspace(space)
+    return register_task(FunctionTask.of(name, function, space, **options))
+
+
+@checked_types
+def register_model(
+    name: str,
+    build: Callable[..., Any],
+    tasks: Sequence[str] = (),
+    dimensions: Sequence[Dimension] = (),
+) -> tuple[str, ...]:
+    """Let federations train a `torch.nn.Module` of your own, and return the ids of its problems.
+
+    Args:
+        name: what ids call it, such as "Net".
+        build: called with the shape of one sample, the number of classes and, by name, a value of
+            each of the dimensions; returns a module that gives (rows, classes) logits. It stands in
+            a module of its own, which worker processes import.
+        tasks: whose data, clients and budgets are used, such as "LR-CreditG".
+        dimensions: hyperparameters that shape the module, numbers each.
+
+    Raises:
+        InvalidArgumentError: this package has a model of that name.
+        UnknownNameError: there is no such task.
+        MissingDependencyError: torch is not installed.
+    """
+    with needing(f"model {name}", "torch", "torch", "torch"):
+        from fedhpo_gym.fl.models import REGISTERED as OWN_MODELS
+        from fedhpo_gym.fl.models.module import count_parameters, module_model
+    kind = module_model(name, build, [one.name for one in dimensions])
+    OWN_MODELS.add(name, lambda: kind)
+    found = []
+    for like in map(get_task, tasks):
+        # Of images the data say the shape; of tables the task does.
+        key = f"{name}-{like.name.partition('-')[2]}-v{like.version}"
+        REGISTERED.add(
+            key, partial(_own_model_task, like, name, build, dimensions, count_parameters)
+        )
+        _register_problem(key, like.round_preprocessing)
+        found.append(f"FedHPO-{key}")
+    return tuple(found)
+
+
+def _own_model_task(
+    like: Task,
+    name: str,
+    build: Callable[..., Any],
+    dimensions: Sequence[Dimension],
+    count: Callable[..., int],
+) -> Task:
+    from fedhpo_gym.fl.models.module import as_inputs
+
+    shape: Sequence[int] = (like.num_features,)
+    if not like.tags & {"tabular-data", "natural"}:
+        shape = as_inputs(load_dataset(like.dataset).features[np.arange(1)]).shape[1:]
+    size = partial(count, build, tuple(shape), like.num_classes)
+    return ModelTask.like(like, name, dimensions, size)
+
+
+@checked_types
+def new_task(data: Any, target: str | None = None, **options: Any) -> NewTask:
+    """Make a problem of data of your own, whose ids this and every later process knows.
+
+    It writes a task file, which a person can read and change, and a copy of the data. Its arguments
+    are those of `fedhpo_gym.tasks.own.write_task`, and so are its errors.
+    """
+    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["data"]))
+    register_task_file(made.path)
+    return made
+
+
+@checked_types
+def register_task_file(path: Path) -> tuple[str, ...]:
+    """Register the ids of a task file, and return those of its trial environments.
+
+    Raises:
+        InvalidArgumentError: an entry of the file is missing, unknown or out of its range.
+        OSError: there is no such file, or it cannot be read.
+    """
+    found = read_task_file(path)
+    for key, make in found.items():
+        REGISTERED.add(key, make)
+        _register_problem(key, "standardized")
+    return tuple(f"FedHPO-{key}" for key in found)
 
 
 @checked_types
@@ -167,5 +303,23 @@ for _id, _space in META_IDS.items():
     _register_twins(_id, POOL_ENTRY_POINT, POOL_VECTOR_ENTRY_POINT, {"space": _space})
 for _id, _space in GENERATED_IDS.items():
     _register_twins(_id, GENERATED_ENTRY_POINT, GENERATED_VECTOR_ENTRY_POINT, {"space": _space})
+load_entry_points()
+for _path in task_files():
+    try:
+        register_task_file(_path)
+    except (FedHPOError, OSError) as error:  # one file must not keep the package from working
+        warnings.warn(f"{error}; it is left out", stacklevel=2)
 
-__all__ = ["__version__", "parallel", "parallel_env", "register_all", "truth"]
+__all__ = [
+    "__version__",
+    "load_runs",
+    "new_task",
+    "parallel",
+    "parallel_env",
+    "register_all",
+    "register_function",
+    "register_model",
+    "register_task",
+    "register_task_file",
+    "truth",
+]

@@ -2,7 +2,8 @@
 
 To add one, write its class and add one line to `AGENTS`; the file is imported when the agent is
 first made, so that its libraries stay optional. What an agent needs and can do, its class says.
-One of your own needs no line: wherever a caller names an agent, `module:Class` is a name, too.
+One of your own needs no line: wherever a caller names an agent, `module:Class` is a name, too, and
+so is what `register_agent` was told.
 
 Population-based training (`fedhpo_gym.studies.population`) is no agent: it needs several courses.
 """
@@ -13,7 +14,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
@@ -22,6 +22,7 @@ import gymnasium as gym
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_crew, run_episode
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.plugins import Registry, import_named
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -78,9 +79,10 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 
 @checked_types
 def agent_class(name: str) -> type[Agent]:
-    """Import the class of an agent: a key of `AGENTS`, or `module:Class` of one's own.
+    """Import the class of an agent: a key of `AGENTS`, or one's own.
 
-    The module is run: pass only names that a caller chose, never one out of a file.
+    One's own is a name that was registered, or `module:Class`. The module is run: pass only names
+    that a caller chose, never one out of a file.
 
     Raises:
         UnknownNameError: no such agent.
@@ -91,36 +93,44 @@ def agent_class(name: str) -> type[Agent]:
         module, _, attribute = AGENTS[name].partition(":")
         found: type[Agent] = getattr(importlib.import_module(module), attribute)
         return found
+    if name in REGISTERED:
+        return REGISTERED[name]
     if ":" not in name:
-        raise unknown_name("agent", name, AGENTS)
+        raise unknown_name("agent", name, [*AGENTS, *REGISTERED])
     return _own_class(name)
 
 
 def _own_class(name: str) -> type[Agent]:
     """Import `module:Class` and check that it is an agent."""
-    module, _, attribute = name.partition(":")
-    rule = f"`agent` must name a class of agents as module:Class, got {shown(name)}"
-    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
-        raise InvalidArgumentError(f"{rule}; write it as `mine:Greedy` for `Greedy` of mine.py")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # the last place: no file here hides a library
-    try:
-        kind = getattr(importlib.import_module(module), attribute, None)
-    except (Exception, SystemExit) as error:
-        words = f"importing it raised {type(error).__name__}: {error}".splitlines()[0]
-        advice = f"`python -c 'import {module}'` shows where"
-        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            words = f"there is no module {error.name!r} in the working folder or on the Python path"
-            advice = "go to its folder, or add that to PYTHONPATH"
-        raise InvalidArgumentError(f"{rule}; {words}: {advice}") from error
+    return _checked_class(name, import_named("agent", "a class of agents", name))
+
+
+def _checked_class(name: str, kind: Any) -> type[Agent]:
     if not (isinstance(kind, type) and issubclass(kind, Agent)) or inspect.isabstract(kind):
         raise InvalidArgumentError(
-            f"{rule}; {attribute} of {sys.modules[module]} is {shown(kind)}: it must be a subclass "
-            "of fedhpo_gym.agents.Agent that has `ask`"
+            f"`agent` must be a subclass of fedhpo_gym.agents.Agent that has `ask`, got {name}, "
+            f"which is {shown(kind)}"
         )
     for one, hint in get_type_hints(Agent).items():
         as_typed(f"{name}.{one}", getattr(kind, one), get_args(hint)[0])
     return kind
+
+
+REGISTERED: Registry[type[Agent]] = Registry("agent", lambda: AGENTS)
+"""Classes of agents that users have added, by name."""
+
+
+@checked_types
+def register_agent(name: str, kind: type[Agent]) -> None:
+    """Add a class of agents of your own by a name that commands and studies take.
+
+    Worker processes import the module that calls this; so it stands in a module, not in a prompt.
+
+    Raises:
+        InvalidArgumentError: this package has an agent of that name, or it is no agent.
+    """
+    _checked_class(name, kind)
+    REGISTERED.add(name, lambda: kind)
 
 
 @checked_types
@@ -149,7 +159,7 @@ def make_agent(
     """Make an agent by name for an environment, which is not reset.
 
     Args:
-        name: key of `AGENTS`, or `module:Class` of one's own.
+        name: key of `AGENTS`, one that was registered, or `module:Class` of one's own.
         env: what the agent will act in.
         seed: non-negative integer; equal seeds give equal agents.
         shared_start: configurations that are tried first, the same for all agents of a seed.
@@ -170,6 +180,7 @@ def make_agent(
 
 __all__ = [
     "AGENTS",
+    "REGISTERED",
     "Agent",
     "SearchProblem",
     "Step",
@@ -177,6 +188,7 @@ __all__ = [
     "agent_name",
     "make_agent",
     "read_problem",
+    "register_agent",
     "run_crew",
     "run_episode",
 ]

@@ -18,8 +18,9 @@ from fedhpo_gym.core.errors import (
     require_known,
     suggest,
 )
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.stored.catalogue import find
-from fedhpo_gym.tasks import TASKS, Task
+from fedhpo_gym.tasks import Task, versions_of
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
@@ -27,6 +28,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
         "raw": "fedhpo_gym.backends.raw:Raw",
         "federatedscope": "fedhpo_gym.backends.federatedscope.backend:FederatedScope",
+        "function": "fedhpo_gym.backends.function:FunctionBackend",
     }
 )
 """Backends by name; a module is imported when its backend is first asked for."""
@@ -93,6 +95,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
             f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
             f"courses train on, and stored numbers know no clock; got {name!r}"
         )
+    if task.table != OWN_TABLE and name not in STORED:
+        raise InvalidArgumentError(
+            f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
+            f"are stored, got {name!r}; leave `table` out"
+        )
     if task.tuned and name in STORED:
         return open_tuned(name, task, lambda one: make_backend(name, one, **options), STORED[name])
     module, _, attribute = BACKENDS[name].partition(":")
@@ -119,7 +126,7 @@ def elsewhere(task: Task) -> list[str]:
     own = ("preprocessing", "precision")  # each version says what they are by default
     kept = (*(name for name in task.options if name not in own), "settings")
     chosen = {name: getattr(task, name) for name in kept}
-    known = [one for one in TASKS.values() if one.name == task.name and one.version != task.version]
+    known = [one for one in versions_of(task.name) if one.version != task.version]
     return [
         f"{one.id} (backend {name!r})"
         for one in known

@@ -28,7 +28,7 @@ from fedhpo_gym.core.errors import MissingDataError, require_known
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
-from fedhpo_gym.data.catalogue import SOURCES
+from fedhpo_gym.data.catalogue import get_source
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import NO_PRIVACY, Spending, values_of
@@ -293,7 +293,7 @@ def _surrogate(
 
 
 def _described(meta: MetaTask) -> dict[str, Any]:
-    task, source = meta.task, SOURCES[meta.task.dataset]
+    task, source = meta.task, get_source(meta.task.dataset)
     return {
         "name": meta.name,
         "split": meta.split,

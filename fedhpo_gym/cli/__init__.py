@@ -45,6 +45,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "show:main",
             "say what an environment asks and how healthy it is; `all` sets them side by side",
         ),
+        "new": ("new:new", "make a problem of data of your own: a task file, and its ids"),
         "run": ("run:run", "run agents, and write one record per run"),
         "compare": (
             "run:compare",
@@ -62,6 +63,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "export": ("report:export", "write run records as studies of Optuna"),
         "replay": ("run:replay", "run records again and demand equal numbers"),
         "build": ("data:build", "compute the table of a problem, or a sample of it"),
+        "import": (
+            "imports:main",
+            'read tables that FedHPO-Bench published; `table="fedhpo-bench"` then answers',
+        ),
         "download": ("data:download", "fetch training data into the cache"),
         "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),
         "surrogate": (

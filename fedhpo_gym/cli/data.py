@@ -118,7 +118,7 @@ def download(
     ],
 ) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
-    from fedhpo_gym.data import SOURCES, load_dataset
+    from fedhpo_gym.data import SOURCES, get_source, load_dataset
     from fedhpo_gym.data.bert import NAME as WEIGHTS
     from fedhpo_gym.data.bert import fetch_weights
 
@@ -134,7 +134,7 @@ def download(
             failed += 1
             continue
         rows, *shape = dataset.features.shape
-        columns, source = "x".join(map(str, shape)), SOURCES[name]
+        columns, source = "x".join(map(str, shape)), get_source(name)
         closed = "" if source.open_licence else f"; no open licence ({source.licence})"
         say(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes{closed}")
     return 1 if failed else 0

@@ -6,10 +6,11 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from importlib.util import find_spec
 
 from fedhpo_gym.agents import AGENTS, agent_class
+from fedhpo_gym.agents import REGISTERED as OWN_AGENTS
 from fedhpo_gym.agents.base import Agent
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.backends import BACKENDS, COURSES
+from fedhpo_gym.backends import BACKENDS, COURSES, STORED
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli.console import Word, say, say_prose, say_table
 from fedhpo_gym.core.errors import (
@@ -19,7 +20,7 @@ from fedhpo_gym.core.errors import (
     unknown_name,
 )
 from fedhpo_gym.core.identity import UNSAID, Identity
-from fedhpo_gym.data import SOURCES
+from fedhpo_gym.data import get_source
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
@@ -29,7 +30,7 @@ from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogate
 from fedhpo_gym.stored.task_generator import has_generator, open_generator
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
-from fedhpo_gym.tasks import TASKS, TRAINED, Task, get_task, task_of
+from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, Task, get_task, task_of, versions_of
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS, generated_space, meta_space
 
 VARIANT_HEADS = ("id", "backends", "arguments")
@@ -41,7 +42,9 @@ def list_ids(word: Word = None) -> int:
     surrogates = list_surrogates()
     tables = [name for name in list_tables() if is_here(name)]
     pools = [name for name, space in META_IDS.items() if space in known_spaces()]
-    shown = (*(task.id for task in TASKS.values()), *pools, *filter(has_generator, GENERATED_IDS))
+    own = (f"FedHPO-{key}" for key in REGISTERED)
+    stored = (*pools, *filter(has_generator, GENERATED_IDS))
+    shown = (*(task.id for task in TASKS.values()), *own, *stored)
     rows = [_row(name, tables, surrogates) for name in shown]
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
@@ -53,10 +56,10 @@ def list_ids(word: Word = None) -> int:
         say_table(HEADS, named)
         return 0
     say_table(HEADS, rows)
-    stored, faults = stored_variants(tables, surrogates)
-    if stored:
+    variants, faults = stored_variants(tables, surrogates)
+    if variants:
         say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
-        say_table(VARIANT_HEADS, stored)
+        say_table(VARIANT_HEADS, variants)
     for note in [f"Not listed: {fault}." for fault in faults] + [*_notes()]:
         say("")
         say_prose(note)
@@ -76,8 +79,8 @@ def _notes() -> Iterator[str]:
     )
     yield (
         f"{', '.join(META_IDS)}: many tasks each, of which an episode is one, with a grid (pool) "
-        "of its own and no budget but trials, and from which agents learn; see docs/fedhpo_b.md. "
-        f"{', '.join(GENERATED_IDS)}: tasks like these, generated; see docs/generated.md."
+        "of its own and no budget but trials, and from which agents learn. "
+        f"{', '.join(GENERATED_IDS)}: tasks like these, generated; see docs/fedhpo_b.md."
     )
     yield (
         "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "
@@ -121,11 +124,27 @@ def backends_of(env_id: str) -> Collection[str]:
     return COURSES if "DAC-" in env_id else BACKENDS
 
 
+FUNCTION = "function"
+"""Backend of problems that a user's function answers."""
+
+
+def concerned(task: Task, env_id: str) -> list[str]:
+    """Return the backends that an id takes and that could answer its task."""
+    known = [*STORED, task.unstored]
+    return [
+        name
+        for name in backends_of(env_id)
+        if (name != FUNCTION if task.has_data else name in known)
+    ]
+
+
 def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
     """Return the backends that can answer a task on this machine."""
     found = ["tabular"] if task.table_name in tables else []
     if any(identity.name in surrogates for identity in task.surrogate_identities):
         found.append("surrogate")
+    if not task.has_data:
+        return [*found, *{task.unstored} - {*STORED}]
     if not lacking(task):
         found.append("raw")
         if not why_not(task):
@@ -134,7 +153,7 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
 
 
 def _what_helps(task: Task, taken: Container[str]) -> str:
-    missing = lacking(task)
+    missing = lacking(task) if task.has_data else None
     away = "tabular" in taken and find(task.table_name, ".table.json") is not None
     return "pip install ./data" if away or not missing else f"pip install '.[{missing[1]}]'"
 
@@ -142,7 +161,7 @@ def _what_helps(task: Task, taken: Container[str]) -> str:
 def lacking(task: Task) -> tuple[str, str] | None:
     """Return a package that is not installed and its extra, if training a task needs one."""
     trainer = ("numba", "compiled") if COMPILED.issuperset(task.models) else ("torch", "raw")
-    needed = (trainer, SOURCES[task.dataset].library)
+    needed = (trainer, get_source(task.dataset).library)
     return next((pair for pair in needed if pair and not find_spec(pair[0])), None)
 
 
@@ -176,7 +195,7 @@ def stored_variants(
 def newest_id(identity: Identity) -> str:
     """Return the newest id that answers from stored numbers; its variant takes their arguments."""
     shared = (identity.task, identity.version)
-    known = [t for t in TASKS.values() if (t.name, t.numbers_version) == shared]
+    known = [t for t in versions_of(identity.task) if (t.name, t.numbers_version) == shared]
     return max(known or [get_task(identity.id)], key=lambda task: task.version).id
 
 
@@ -188,9 +207,7 @@ def answering(stored: StoredNumbers) -> list[Task]:
     identity = stored.identity
     changes = {**UNSAID, **dict(identity.options)}
     versions = (
-        task.variant(**changes).fix(dict(identity.settings))
-        for task in TASKS.values()
-        if task.name == identity.task
+        task.variant(**changes).fix(dict(identity.settings)) for task in versions_of(identity.task)
     )
     if not isinstance(stored, Surrogate):
         return [task for task in versions if task.identity == identity]
@@ -219,7 +236,8 @@ MANY = {"scalar": "one", "vector": "many", "any": "one or many"}
 def list_agents(word: Word = None) -> int:
     """Print a line per agent whose line holds a word, or of `module:Class`; 0."""
     rows, missing = [], dict[str, list[str]]()
-    for name in (word,) if word and (":" in word or word in AGENTS) else AGENTS:
+    known = {**AGENTS, **OWN_AGENTS}
+    for name in (word,) if word and (":" in word or word in known) else known:
         try:
             row = _agent_row(name, agent_class(name))
         except MissingDependencyError as error:
@@ -229,7 +247,7 @@ def list_agents(word: Word = None) -> int:
         if (word or "") in " ".join(row):
             rows.append(row)
     if word and not (rows or missing):
-        raise unknown_name("agent", word, AGENTS)
+        raise unknown_name("agent", word, known)
     say_table(AGENT_HEADS, rows)
     for words, names in missing.items():
         say(f"\nNot listed: {', '.join(names)}: {words}")

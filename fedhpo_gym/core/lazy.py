@@ -30,6 +30,9 @@ class Lazy(MutableMapping[str, V]):
         del self._makers[key]
         self._made.pop(key, None)
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._makers
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
 

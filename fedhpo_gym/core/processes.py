@@ -31,6 +31,7 @@ from fedhpo_gym.core.errors import (
     needing,
     require_known,
 )
+from fedhpo_gym.core.plugins import import_plugins, plugin_modules
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -200,6 +201,7 @@ class WorkerPool(Generic[J]):
         # Not an argument of the process: starting one that is killed meanwhile would wait for ever
         # where it does not fit into a pipe.
         with suppress(OSError):  # it has ended: reading from it tells
+            here.send(plugin_modules())
             here.send(self._work)
         return worker
 
@@ -238,6 +240,7 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
+        import_plugins(connection.recv())
         work: Work[Any] = connection.recv()
         connection.send(("started", None))
         while True:

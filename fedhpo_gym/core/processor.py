@@ -3,7 +3,7 @@
 Unless told otherwise, oneMKL chooses by shape, by processor and by where numbers lie in memory
 among kernels that round differently. Its setting `MKL_CBWR` fixes the choice; it is read once, when
 the first matrices are multiplied, so importing this package sets it, and worker processes inherit
-it. docs/processors.md says what is promised where.
+it. docs/reliability.md says what is promised where.
 """
 
 from __future__ import annotations

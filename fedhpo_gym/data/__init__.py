@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from fedhpo_gym.core import lazy_names
 
 if TYPE_CHECKING:
-    from fedhpo_gym.data.catalogue import SOURCES, load_dataset
+    from fedhpo_gym.data.catalogue import SOURCES, get_source, load_dataset, register_source
     from fedhpo_gym.data.records import Dataset, Source, SparseRows, make_dataset
     from fedhpo_gym.data.tables import TableSource
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "catalogue": "SOURCES, load_dataset",
+        "catalogue": "SOURCES, get_source, load_dataset, register_source",
         "records": "Dataset, Source, SparseRows, make_dataset",
         "tables": "TableSource",
     },
@@ -24,6 +24,8 @@ __all__ = [
     "Source",
     "SparseRows",
     "TableSource",
+    "get_source",
     "load_dataset",
     "make_dataset",
+    "register_source",
 ]

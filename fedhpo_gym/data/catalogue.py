@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.plugins import Registry
 from fedhpo_gym.data.graph_sets import GRAPH_DC, MOLECULES, TU_SETS
 from fedhpo_gym.data.graphs import NODE_GRAPHS
 from fedhpo_gym.data.images import CIFAR10, FEMNIST
@@ -39,6 +40,28 @@ _SOURCES: tuple[Source, ...] = (
 )
 SOURCES: Mapping[str, Source] = MappingProxyType({source.name: source for source in _SOURCES})
 
+REGISTERED: Registry[Source] = Registry("data set", lambda: SOURCES)
+"""Sources of data that users have added, by name."""
+
+
+@checked_types
+def get_source(name: str) -> Source:
+    """Return where a data set comes from, by its name."""
+    known = REGISTERED if name in REGISTERED else SOURCES
+    require_known("data set", name, [*SOURCES, *REGISTERED])
+    return known[name]
+
+
+@checked_types
+def register_source(source: Source) -> None:
+    """Add a data set of your own, which tasks then name.
+
+    Raises:
+        InvalidArgumentError: this package has a data set of that name.
+    """
+    REGISTERED.add(source.name, lambda: source)
+    load_dataset.cache_clear()
+
 
 @checked_types
 @lru_cache(maxsize=16)
@@ -55,8 +78,7 @@ def load_dataset(name: str) -> Dataset:
         MissingDataError: the data is neither in the data folder nor downloadable.
         MissingDependencyError: an extra (for example `data`) is not installed.
     """
-    require_known("data set", name, SOURCES)
-    source = SOURCES[name]
+    source = get_source(name)
     dataset = source.read()
     source.check(dataset)
     return dataset

@@ -74,7 +74,7 @@ def read_tables(path: Path) -> tuple[NaturalTable, ...]:
 
 
 NATURAL = read_tables(Path(__file__).with_suffix(".csv"))
-"""The tables, in the order of their sources. No licence of any is stated: see docs/licences.md."""
+"""The tables, in the order of their sources. No licence of any is stated: see docs/datasets.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,19 +152,34 @@ def columns_of(column: Any) -> Iterator[NDArray[np.float64]]:
     """Yield the columns of numbers, (n,) float64 each, that a column of a data frame becomes."""
     if column.nunique() < 2:
         return
-    if column.dtype.kind not in "iufb":
-        cells = column.fillna("").to_numpy(dtype=np.str_)
-        _, which, counts = np.unique(cells, return_inverse=True, return_counts=True)
-        for position in np.flatnonzero(counts >= RARE):
-            yield (which == position).astype(np.float64)
-        if (rare := counts < RARE).any():
-            yield rare[which].astype(np.float64)
-        return
+    if column.dtype.kind in "iufb":
+        yield from columns_of_numbers(column, log=grows(column))
+    else:
+        yield from columns_of_words(column, RARE)
+
+
+def grows(column: Any) -> bool:
+    """Return whether numbers are so skewed that their logarithms are taken."""
+    skewed = column.nunique() > 2 and column.min() >= 0 and column.skew() > SKEWED
+    return bool(skewed)
+
+
+def columns_of_words(column: Any, rare: int) -> Iterator[NDArray[np.float64]]:
+    """Yield 0 and 1 for each word that `rare` rows have, and for all rarer ones together."""
+    cells = column.fillna("").to_numpy(dtype=np.str_)
+    _, which, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    for position in np.flatnonzero(counts >= rare):
+        yield (which == position).astype(np.float64)
+    if (few := counts < rare).any():
+        yield few[which].astype(np.float64)
+
+
+def columns_of_numbers(column: Any, *, log: bool) -> Iterator[NDArray[np.float64]]:
+    """Yield numbers, NaN where they are missing, and then 0 and 1 for where."""
     numbers = column.to_numpy(dtype=np.float64)
     missing = np.isnan(numbers)
-    grows = column.nunique() > 2 and column.min() >= 0 and column.skew() > SKEWED
     # Six digits, so that every machine reads the same numbers, whatever its logarithm.
-    yield np.where(missing, np.nan, np.round(np.log1p(numbers), 6) if grows else numbers)
+    yield np.where(missing, np.nan, np.round(np.log1p(numbers), 6) if log else numbers)
     if missing.any():
         yield missing.astype(np.float64)
 

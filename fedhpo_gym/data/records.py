@@ -136,7 +136,7 @@ class Source(ABC):
         licence: terms of the data as its publisher states them.
         citation: whom to cite.
         open_licence: whether these terms let everybody use, change and pass on the data; False
-            where there are none. docs/licences.md says what follows for numbers derived from it.
+            where there are none. docs/datasets.md says what follows for numbers derived from it.
         num_rows: number of samples, or None where it depends on the user's own preprocessing.
     """
 

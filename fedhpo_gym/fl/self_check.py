@@ -124,7 +124,7 @@ def advice() -> str:
     return (
         f"Start again with the environment variable {SETTING}={STRICT}, or {SETTING}=COMPATIBLE, "
         f"which is slower, and unset what limits oneMKL, oneDNN or ATen (kernels of oneMKL: "
-        f"{state}; {this_platform().get('settings', 'nothing is set')}); docs/processors.md says "
+        f"{state}; {this_platform().get('settings', 'nothing is set')}); docs/reliability.md says "
         "what is promised where."
     )
 

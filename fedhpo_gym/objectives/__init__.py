@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.plugins import Registry, import_named
 from fedhpo_gym.evaluation.records import CLASSIFICATION, MAX_LOSS, SPLITS, MetricSpec
 from fedhpo_gym.objectives.base import Objective, values_of
 from fedhpo_gym.objectives.performance import (
@@ -64,15 +65,40 @@ OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
 a problem."""
 
 
+REGISTERED: Registry[Objective] = Registry("objective", lambda: OBJECTIVES)
+"""Objectives that users have added, by name; every problem has them."""
+
+
+@checked_types
+def register_objective(objective: Objective) -> None:
+    """Add an objective of your own, which all environments then take by its name.
+
+    Raises:
+        InvalidArgumentError: this package has an objective of that name.
+    """
+    REGISTERED.add(objective.name, lambda: objective)
+
+
 @checked_types
 def get_objective(name: str) -> Objective:
-    """Return the objective of this name.
+    """Return the objective of this name, or the one that `module:name` names.
 
     Raises:
         UnknownNameError: There is none; the message lists the nearest names.
+        InvalidArgumentError: `module:name` cannot be imported, or is no objective.
     """
-    require_known("objective", name, OBJECTIVES)
-    return OBJECTIVES[name]
+    if ":" in name:
+        found = import_named("objectives", "an Objective", name)
+        return cast("Objective", as_typed(f"objectives: {name}", found, Objective))
+    known = {**OBJECTIVES, **REGISTERED}
+    require_known("objective", name, known)
+    return known[name]
+
+
+@checked_types
+def named_objective(given: str | Objective) -> str | Objective:
+    """Return what `module:name` names, and anything else as it is."""
+    return get_objective(given) if isinstance(given, str) and ":" in given else given
 
 
 __all__ = [
@@ -85,6 +111,7 @@ __all__ = [
     "NO_PRIVACY",
     "OBJECTIVES",
     "PRIVACY_NAMES",
+    "REGISTERED",
     "SEARCH_ORDERS",
     "Costs",
     "Objective",
@@ -96,10 +123,12 @@ __all__ = [
     "fairness_vector",
     "get_objective",
     "ledger_of",
+    "named_objective",
     "objectives_of",
     "performances",
     "planned_noise",
     "poisson_curve",
+    "register_objective",
     "renyi_curve",
     "selected_renyi",
     "selection_epsilon",

@@ -21,7 +21,8 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 from fedhpo_gym import wrappers as ours
 from fedhpo_gym.core.checks import as_arguments, as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.core.plugins import import_module
+from fedhpo_gym.objectives import Objective, named_objective
 
 _LISTS = ("objectives", "rewards")
 """Arguments that may hold objectives: of trial environments, and of round environments."""
@@ -48,7 +49,8 @@ def with_own(kwargs: Mapping[str, Any], own: Mapping[str, Objective]) -> dict[st
     return {**kwargs, **found}
 
 
-def _described(objective: str | Objective) -> str | dict[str, Any]:
+def _described(given: str | Objective) -> str | dict[str, Any]:
+    objective = named_objective(given)
     if isinstance(objective, str):
         return objective
     return {
@@ -60,6 +62,10 @@ def _described(objective: str | Objective) -> str | dict[str, Any]:
 
 
 def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
+    if isinstance(entry, str) and ":" in entry:
+        raise InvalidArgumentError(
+            f"`objectives` of a record must name no module, which would be run, got {shown(entry)}"
+        )
     if not isinstance(entry, Mapping) or OWN not in entry:
         return entry
     name = entry[OWN]
@@ -89,7 +95,8 @@ TRUST: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("task", "version", "vector_reward", "render_mode", "backend", "algorithm"),
-                *("alpha", "preprocessing", "precision", "settings", "tune", "seed", "device"),
+                *("alpha", "preprocessing", "precision", "table", "settings", "tune", "seed"),
+                *("device",),
                 *("time_limit_s", "objectives", "constraints", "fidelity", "grid", "freeze_thaw"),
                 *("reward_transform", "budget_s", "budget_rounds", "budget_trials", "max_trials"),
                 *("instances", "reward", "reward_discount", "reward_per_cost", "noise"),
@@ -250,7 +257,13 @@ def known_ids() -> tuple[str, ...]:
 
 
 def resolve_id(name: str, others: Iterable[str] = ()) -> str:
-    """Return the full, newest id of a name; `others` are names that would do as well."""
+    """Return the full, newest id of a name; `others` are names that would do as well.
+
+    In `module:name`, as Gymnasium has it, the module is imported first: it registers the id.
+    """
+    module, colon, name = name.rpartition(":")
+    if colon:
+        import_module(f"`{module}:{name}` must name a module that registers the id", module)
     if name in gym.registry:
         return name
     versions = [known for known in known_ids() if _VERSION.sub("", known) == name]

@@ -21,6 +21,7 @@ from zlib import crc32
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.errors import DamagedDataError, WorkerLostError, WorkerTimeoutError
+from fedhpo_gym.core.plugins import import_plugins, plugin_modules
 from fedhpo_gym.core.processes import each_on_cluster
 from fedhpo_gym.core.processor import this_platform
 from fedhpo_gym.core.seeding import stream
@@ -131,12 +132,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class CellWork:
-    """What a worker does with a cell; modules of one's own agents are looked for in `places`."""
+    """What a worker does with a cell.
+
+    Attributes:
+        places: folders where modules of the user are looked for.
+        plugins: modules that have registered something in the process that began.
+    """
 
     folder: Path
     columnar: bool = True
     track: tuple[str, ...] = field(default=())
     places: tuple[str, ...] = field(default=())
+    plugins: tuple[str, ...] = field(default_factory=plugin_modules)
 
     def __call__(self, plan: Plan, advance: Callable[[], None]) -> Outcome:
         """Do a run unless its record is there; what it raises is an outcome, too."""
@@ -234,6 +241,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     asked = content["work"]
     sys.path += [place for place in asked["places"] if place not in sys.path]
+    import_plugins(asked["plugins"])
     work = CellWork(Path(asked["folder"]), asked["columnar"], tuple(asked["track"]))
     outcome = work(Plan(**content["plan"]), lambda: None)
     sys.stdout.write(json.dumps(asdict(outcome)) + "\n")

@@ -110,7 +110,7 @@ class _DrawCache:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceModel(System):
-    """A clock that knows every client's device; docs/devices.md says what its fields mean.
+    """A clock that knows every client's device; docs/cost_model.md says what its fields mean.
 
     A round that happened is paid as it was; a planned one costs what living through it costs in
     expectation. In simulated rounds all clients take part equally often, and cohorts are the same

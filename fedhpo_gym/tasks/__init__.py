@@ -11,6 +11,7 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.core.lazy import Lazy
+from fedhpo_gym.core.plugins import Registry
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
@@ -92,6 +93,13 @@ TRAINED: Mapping[str, Task] = Lazy(
 travel with the package, and what is said of `TASKS` is not said of them. They are many, and made
 when they are asked for: importing stays quick."""
 
+REGISTERED: Registry[Task] = Registry("task", lambda: {*TASKS, *TRAINED})
+"""Problems that users have added, by `<name>-v<version>`."""
+
+
+def _catalogues() -> tuple[Mapping[str, Task], ...]:
+    return TASKS, TRAINED, REGISTERED
+
 
 @checked_types
 def get_task(name: str) -> Task:
@@ -103,17 +111,24 @@ def get_task(name: str) -> Task:
     short = name.removeprefix("MO-").removeprefix("FedHPO-")
     if not short.removeprefix("DAC-").startswith(TRIALS_ONLY):
         short = short.removeprefix("DAC-")
-    for catalogue in (TASKS, TRAINED):
+    for catalogue in _catalogues():
         if short in catalogue:
             return catalogue[short]
-    keys = [*TASKS, *TRAINED]
+    keys = [key for catalogue in _catalogues() for key in catalogue]
     versions = [key for key in keys if key.rpartition("-v")[0] == short]
     if not versions:
         prefix = name.removesuffix(short)
         known = {prefix + (key if "-v" in short else key.rpartition("-v")[0]) for key in keys}
         raise unknown_name("task", name, known)
-    newest = max(versions, key=lambda key: int(key.rpartition("-v")[2]))
-    return TASKS[newest] if newest in TASKS else TRAINED[newest]
+    return get_task(max(versions, key=lambda key: int(key.rpartition("-v")[2])))
+
+
+@checked_types
+def versions_of(name: str) -> tuple[Task, ...]:
+    """Return all versions of a problem by its name, without prefixes, as they stand."""
+    return tuple(
+        own[key] for own in _catalogues() for key in own if key.rpartition("-v")[0] == name
+    )
 
 
 @checked_types
@@ -124,6 +139,7 @@ def task_of(identity: Identity) -> Task:
 
 
 __all__ = [
+    "REGISTERED",
     "REWARDS",
     "TASKS",
     "TRAINED",
@@ -138,6 +154,7 @@ __all__ = [
     "make_instances",
     "round_system",
     "task_of",
+    "versions_of",
     "with_version_one",
     "work_of",
 ]

@@ -13,7 +13,7 @@ from fedhpo_gym.core.checks import as_integer, as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.evaluation.records import CLASSIFICATION, SPLITS, MetricSpec
-from fedhpo_gym.objectives import Objective, objectives_of
+from fedhpo_gym.objectives import REGISTERED, Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.systems import CROSS_SILO, System
 
@@ -151,8 +151,9 @@ class Problem(ABC):
 
     @property
     def objectives(self) -> Mapping[str, Objective]:
-        """What can be optimised or constrained, by name."""
-        return _objectives(self.metrics, self.splits, self.budget_s)
+        """What can be optimised or constrained, by name; what users have registered comes last."""
+        own = _objectives(self.metrics, self.splits, self.budget_s)
+        return {**own, **REGISTERED} if REGISTERED else own
 
     def asked_fidelity_space(self) -> SearchSpace:
         """Return the fidelities that its trials may ask for, whatever answers them."""

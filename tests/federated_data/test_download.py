@@ -86,13 +86,14 @@ def test_equal_arrays_give_equal_files(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------------- the table of licences
 
-PAGE = Path(__file__).parents[2] / "docs" / "licences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "datasets.md"
 KINDS = {"tables": "table", "samples": "sample", "surrogates": "surrogate"}
 
 
 def rows() -> dict[str, list[str]]:
     """Return the cells of each line of the table, by data set."""
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    table = PAGE.read_text(encoding="utf-8").partition("\n## Licences\n")[2]
+    lines = [line for line in table.splitlines() if line[:1] == "|"]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     return {name: others for name, *others in cells}
 

@@ -42,7 +42,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "analysis": frozenset({"records"}),
     # Its model is fitted by what builds the meta-models of federations.
     "profet": frozenset({"building"}),
-    "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
+    "root": frozenset({"backends", "data", "envs", "fl", "tasks", "wrappers", "studies"}),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
     ),
@@ -103,7 +103,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "moocore": ("evaluation.multi_objective",),
     "ConfigSpace": ("space.configspace", "harnesses.*"),
     "matplotlib": ("*",),
-    "pyarrow": ("records.parquet", "harnesses.croissant"),
+    "pyarrow": ("records.parquet", "data.frames", "harnesses.croissant"),
     "distributed": ("core.processes",),
     "tensorboardX": ("studies.tracking",),
     "wandb": ("studies.tracking",),

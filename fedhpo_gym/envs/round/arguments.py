@@ -19,7 +19,7 @@ from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.settings import RATE, Controls, RoundSettings, measured_objectives
 from fedhpo_gym.envs.vector import checked_keys, checked_number
 from fedhpo_gym.evaluation.noise import Noise, check_noise
-from fedhpo_gym.objectives import Objective
+from fedhpo_gym.objectives import Objective, named_objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
@@ -106,6 +106,7 @@ class RoundArguments:
     def __post_init__(self) -> None:
         """Check every field, by deriving all that needs no training data."""
         check_fields(self)
+        object.__setattr__(self, "rewards", tuple(map(named_objective, self.rewards)))
         check_options(self.backend, self.backend_options)
         if self.per_client and self.variant.asynchronous:
             raise InvalidArgumentError(

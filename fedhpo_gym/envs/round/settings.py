@@ -124,7 +124,7 @@ def measured_objectives(task: Task, rewards: Sequence[str | Objective]) -> tuple
     found = []
     for one in rewards:
         if isinstance(one, Objective):
-            if one.name in known or one.name in REWARDS:
+            if known.get(one.name, one) is not one or one.name in REWARDS:
                 raise InvalidArgumentError(
                     "an objective of your own must have a name of its own, got "
                     f"{one.name!r}, which round environments have"

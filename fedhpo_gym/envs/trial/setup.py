@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.objectives import ENERGY, Objective
+from fedhpo_gym.objectives import ENERGY, Objective, named_objective
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 
@@ -73,11 +74,12 @@ class TrialSetup:
         **others: Any,
     ) -> TrialSetup:
         """Return the setup of objectives, the user's own among them."""
-        given = tuple(as_typed("objectives", objectives, Sequence[str | Objective]))
+        asked = as_typed("objectives", objectives, Sequence[str | Objective])
+        given = tuple(map(named_objective, asked))
         own = tuple(one for one in given if isinstance(one, Objective))
         names = tuple(one.name if isinstance(one, Objective) else one for one in given)
         for one in own:
-            if one.name in task.objectives:
+            if task.objectives.get(one.name, one) is not one:
                 raise InvalidArgumentError(
                     f"an objective of your own must have a name of its own, got {one.name!r}, "
                     f"which {task.name} has"
@@ -100,6 +102,11 @@ class TrialSetup:
         read_constraints(self.objectives, self.constraints)
         if ENERGY in self.objective_names:
             self.task.system.require_energy(asynchronous=self.task.asynchronous)
+        if (reason := self.backend.lacks.get("clients")) and (self.noise or self.instances):
+            raise InvalidArgumentError(
+                "`noise` and `instances` must be None where stored numbers know no clients: "
+                f"{reason}"
+            )
         if self.noise is not None:
             check_noise(self.noise, self.objectives, self.backend.name)
 
@@ -163,7 +170,7 @@ class TrialSetup:
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
-        if not self.grid:
+        if not self.grid or self.task.table != OWN_TABLE:  # another's table is its own grid
             return own
         # The grid is the task's; of a tuned setting, it is what has numbers.
         tuned = {dimension.name for dimension in self.task.tuned}
@@ -173,7 +180,8 @@ class TrialSetup:
     @cached_property
     def _fidelities(self) -> SearchSpace:
         answered = self.backend.fidelity_space
-        return self.task.stored_fidelity_space().within(answered) if self.grid else answered
+        own = self.grid and self.task.table == OWN_TABLE
+        return self.task.stored_fidelity_space().within(answered) if own else answered
 
     @cached_property
     def search_space(self) -> SearchSpace:

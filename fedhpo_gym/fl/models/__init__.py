@@ -9,6 +9,7 @@ from importlib import import_module
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import needing, require_known
 from fedhpo_gym.core.lazy import Lazy
+from fedhpo_gym.core.plugins import Registry
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.fl.models.model import Model
 
@@ -38,11 +39,16 @@ COMPILED = frozenset({"LR", "LeafLR", "MLP", "PlainMLP"})
 """Names of those that numba compiles; all others need torch. They are quick to train."""
 
 
+REGISTERED: Registry[type[Model]] = Registry("model", lambda: MODELS)
+"""Models that users have added, by name."""
+
+
 @checked_types
 def get_model(name: str) -> type[Model]:
     """Return a model by name."""
-    require_known("model", name, [*MODELS])
-    return MODELS[name]
+    known = REGISTERED if name in REGISTERED else MODELS
+    require_known("model", name, [*MODELS, *REGISTERED])
+    return known[name]
 
 
-__all__ = ["COMPILED", "MODELS", "LogisticRegression", "Model", "get_model"]
+__all__ = ["COMPILED", "MODELS", "REGISTERED", "LogisticRegression", "Model", "get_model"]

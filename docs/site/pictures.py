@@ -1,0 +1,100 @@
+"""Draws what a problem is like: its landscape, and its learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedhpo_gym.cli.problems import number
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.stored.health import labels_on
+from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns, asked_space, losses_at
+
+DRAWS, MOST_CELLS = 256, 8
+"""Random configurations that a surrogate is asked; values of an axis, which else become ranges."""
+MANY_CLIENTS, FEW_DRAWS, FEW_CELLS = 200, 64, 4
+"""What is asked of federations whose every answer takes milliseconds."""
+SHARES = {"best": 0.0, "best tenth": 0.1, "median": 0.5}
+"""Curves that are drawn, and which quantile of the configurations each is."""
+
+mpl.rcParams.update({"font.size": 8, "svg.hashsalt": "fedhpo_gym", "svg.fonttype": "none"})
+
+
+def draw(path: Path, stored: StoredNumbers, importance: Mapping[str, Any] | None) -> None:
+    """Draw stored numbers at the highest client sample rate, of the mean over seeds."""
+    space = asked_space(stored) if hasattr(stored, "inputs") else stored.space
+    many = stored.num_samples.shape[1] > MANY_CLIENTS
+    draws, most = (FEW_DRAWS, FEW_CELLS) if many else (DRAWS, MOST_CELLS)
+    columns = asked_columns(space, draws, "site")
+    round_, rate = (stored.fidelity_space[name] for name in ("round", "client_sample_rate"))
+    rounds = _some(round_.values or np.geomspace(round_.low, round_.high, most), most)
+    losses = np.stack(
+        [losses_at(stored, columns, Fidelity(int(r), float(rate.high))).mean(-1) for r in rounds]
+    )
+    figure = Figure((7.2, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    names = sorted(columns, key=lambda name: -(importance or {}).get(name, {"total": 0})["total"])
+    _landscape(left, columns, losses[-1], names, most)
+    _curves(right, rounds, losses, labels_on(stored))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _landscape(
+    axes: Any, columns: Mapping[str, Any], losses: Any, names: list[str], most: int
+) -> None:
+    first, second = (names * 2)[:2]
+    (x, across), (y, up) = _cells(columns[first], most), _cells(columns[second], most)
+    medians = np.full((len(up), len(across)), np.nan)
+    for row, column in np.ndindex(medians.shape):
+        here = losses[(y == row) & (x == column)]
+        if len(here):
+            medians[row, column] = np.median(here)
+    seen = medians[np.isfinite(medians)]
+    best, worst = seen.min(), np.quantile(seen, 0.9)
+    scale = "log" if best > 0 and worst > best else "linear"
+    shown = np.where(np.isnan(medians), np.nan, np.clip(medians, best, worst))
+    image = axes.imshow(shown, origin="lower", aspect="auto", cmap="viridis", norm=scale)
+    axes.set_xticks(range(len(across)), across, rotation=45)
+    axes.set_yticks(range(len(up)), up)
+    axes.set(xlabel=first, ylabel=second, title="median loss over the other hyperparameters")
+    bar = axes.figure.colorbar(image, ax=axes, extend="max")
+    bar.set_ticks([best, worst] if worst > best else [best])
+    bar.ax.set_yticklabels([number(value) for value in ([best, worst] if worst > best else [best])])
+    bar.ax.minorticks_off()
+
+
+def _curves(axes: Any, rounds: Any, losses: Any, labels: Mapping[str, float] | None) -> None:
+    for name, share in SHARES.items():
+        curve = np.quantile(losses, share, axis=1, method="lower")
+        axes.plot(rounds, np.where(np.isfinite(curve), curve, np.nan), marker=".", label=name)
+    if labels is not None:
+        axes.axhline(labels["val_loss"], color="grey", linestyle=":", label="label frequencies")
+    axes.set(xscale="log", yscale="log", xlabel="round", title="validation loss of configurations")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.legend(frameon=False)
+
+
+def _cells(values: Any, most: int) -> tuple[Any, list[str]]:
+    """Return the cell of each value, and what the cells are called."""
+    values = np.asarray(values)
+    distinct, cell = np.unique(values, return_inverse=True)
+    if len(distinct) <= most or distinct.dtype.kind in "UO":
+        return cell, [number(value) for value in distinct.tolist()]
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, most + 1)))
+    places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    return places, [number((low + high) / 2) for low, high in pairwise(edges)]
+
+
+def _some(values: Any, most: int) -> Any:
+    """Return a few whole numbers of some in ascending order, the first and the last among them."""
+    places = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return np.unique(np.round(np.asarray(values)[places])).astype(int)

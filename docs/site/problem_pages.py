@@ -1,0 +1,373 @@
+"""Writes one page per problem, and one per table of natural clients, of what the package knows."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+from observations import entries
+
+from fedhpo_gym.cli import problems
+from fedhpo_gym.cli.listing import answering, arguments_of
+from fedhpo_gym.cli.show import description
+from fedhpo_gym.data import SOURCES
+from fedhpo_gym.data.natural import NATURAL
+from fedhpo_gym.envs.trial.arguments import TrialArguments
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.stored.health import (
+    health_cards,
+    health_on,
+    labels_on,
+    open_card,
+    survival_on,
+    usual,
+)
+from fedhpo_gym.stored.lattice import StoredNumbers
+from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
+
+DOCS = Path(__file__).resolve().parents[1]
+HEADS = ("name", "from", "to", "scale", "grid", "unit", "set by", "usual", "active where")
+BACKENDS = {
+    "tabular": "`tabular`: a stored table",
+    "surrogate": "`surrogate`: a fitted model",
+    "raw": "`raw`: training",
+}
+
+
+def write_pages(folder: Path) -> list[str]:
+    """Write all pages below a folder and return their names; files that stay are not touched."""
+    variants = _variants()
+    _draw_all(folder / "pictures", variants)
+    pages = {}
+    for key, task in TASKS.items():
+        pages[key] = "\n\n".join(_problem_page(task, variants.get(key, [])))
+    for table in NATURAL:
+        own = [task for task in TRAINED.values() if task.dataset == table.name]
+        pages[table.name] = "\n\n".join(_natural_page(table.name, own))
+    pages["index"] = "\n\n".join(_index(variants))
+    for name, text in pages.items():
+        write(folder / f"{name}.md", text + "\n")
+    return [*pages]
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file unless it says this already: Sphinx reads again what is newer."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+@functools.cache
+def _opened(card: Path) -> StoredNumbers:
+    return open_card(card)
+
+
+def _variants() -> dict[str, list[Path]]:
+    """Return the cards that answer each problem, tables first and the default variant first."""
+    found: dict[str, list[Path]] = {}
+    for card in health_cards():
+        for task in answering(_opened(card)):
+            found.setdefault(task.key, []).append(card)
+    for key, cards in found.items():
+        cards.sort(key=lambda card: (_arguments(card, TASKS[key]) != [], "table" not in card.name))
+    return found
+
+
+def _arguments(card: Path, task: Task) -> list[str]:
+    """Return what `gymnasium.make` must be told besides the id."""
+    words = [*arguments_of(_opened(card).identity)]
+    return [word for word in words if word != f"algorithm={task.algorithm!r}"]
+
+
+# ------------------------------------------------------------------------------------- one problem
+
+
+def _problem_page(task: Task, cards: Sequence[Path]) -> Iterator[str]:
+    found = description(task, "raw", task.id)
+    yield f"# {task.key}"
+    yield _ids(task)
+    yield f"{found['about']} {found['process']}"
+    backend = "" if cards else ', backend="raw"'
+    yield (
+        "```python\nimport gymnasium as gym\nimport fedhpo_gym\n\n"
+        f'env = gym.make("{task.id}"{backend})\n```'
+    )
+    yield "## What is tuned"
+    yield _space_table(task.space, usual(task.space))
+    yield (
+        "*Usual* is what is used where nobody tunes: plain federated averaging, as near to it as "
+        "the space comes."
+    )
+    yield from _fidelities(task)
+    yield from _objectives(task, cards)
+    yield from entries(task)
+    yield "## What answers"
+    yield from _answers(task, found["backends"], cards)
+    for card in cards:
+        yield from _numbers(card, task)
+    yield from _data(task)
+
+
+def _ids(task: Task) -> str:
+    ids = [task.id, f"MO-{task.id}"]
+    if not task.name.startswith(TRIALS_ONLY):
+        ids += [task.round_id, f"MO-{task.round_id}"]
+    return "Ids: " + ", ".join(f"`{one}`" for one in ids) + "."
+
+
+def _space_table(space: SearchSpace, middle: Mapping[str, Any]) -> str:
+    rows = []
+    for one in space.dimensions:
+        is_word = one.kind == "category"
+        points = len(one.values or ()) or one.bins or "any"
+        rows.append(
+            (
+                f"`{one.name}`",
+                "–" if is_word else problems.number(one.low),
+                "–" if is_word else problems.number(one.high),
+                "words" if is_word else "logarithmic" if one.log else "linear",
+                ", ".join(map(str, one.values or ())) if is_word else points,
+                one.unit or "1",
+                one.scope,
+                problems.number(middle[one.name]) if one.name in middle else "–",
+                _condition(one),
+            )
+        )
+    return table(HEADS, rows)
+
+
+def _condition(dimension: Dimension) -> str:
+    if dimension.active is None:
+        return "always"
+    name, values = dimension.active
+    return f"`{name}` is {' or '.join(map(problems.number, values))}"
+
+
+def _fidelities(task: Task) -> Iterator[str]:
+    yield "## Fidelities"
+    asked = task.asked_fidelity_space()
+    rounds = ", ".join(map(problems.number, asked["round"].grid))
+    rate = asked["client_sample_rate"]
+    yield (
+        f"`round`: {rounds}; the highest, {task.max_round}, is full fidelity. "
+        f"`client_sample_rate`: {problems.number(rate.low)} to {problems.number(rate.high)}. "
+        f"An episode has {problems.number(task.budget_s)} simulated seconds."
+    )
+
+
+def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
+    yield "## Objectives"
+    held = problems.verdicts_of(_opened(cards[0])) if cards else None
+    refused = [name for name, one in (held or {}).items() if one["verdict"] == "refused"]
+    for prefix in ("", "MO-"):
+        names = TrialArguments(
+            task=task.key, backend="raw", vector_reward=bool(prefix)
+        ).chosen_objectives
+        if refused and not _arguments(cards[0], task):  # the surrogate may put one in its place
+            env = gym.make(f"{prefix}{task.id}", disable_env_checker=True)
+            names = env.unwrapped.setup.objective_names
+        rows = [_objective_row(task, name) for name in names]
+        yield f"`{prefix}{task.id}` has by default:"
+        yield table(("objective", "unit", "better", "from", "to"), rows)
+    rest = ", ".join(f"`{name}`" for name in task.objectives)
+    yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
+    if refused:
+        names = ", ".join(f"`{name}`" for name in refused)
+        yield f"The stored surrogate refuses {names}, whose errors are too large."
+
+
+def _objective_row(task: Task, name: str) -> tuple[object, ...]:
+    one = task.objectives[name]
+    better = "lower" if one.minimize else "higher"
+    return (f"`{name}`", one.unit, better, *map(problems.number, one.bounds))
+
+
+def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> Iterator[str]:
+    rows = []
+    for name, words in BACKENDS.items():
+        mine = [card for card in cards if _kind(card) == name]
+        said = ["default" if not _arguments(c, task) else _call(c, task) for c in mine]
+        if name == "raw":
+            said = ["any configuration, where the data are"] if backends.get(name) else []
+        rows.append((words, ", ".join(said) or "nothing stored"))
+    yield table(("backend", "variants that it answers"), rows)
+    if not cards:
+        yield "No numbers of this problem are stored, so nobody knows its optimum."
+
+
+def _kind(card: Path) -> str:
+    return "tabular" if card.name.endswith(".table.json") else "surrogate"
+
+
+def _call(card: Path, task: Task) -> str:
+    return "`" + ", ".join(_arguments(card, task)) + "`"
+
+
+def _numbers(card: Path, task: Task) -> Iterator[str]:
+    stored = _opened(card)
+    health = health_on(stored, "fedhpo-gym health ID --write")
+    arguments = _arguments(card, task)
+    kind = "table" if _kind(card) == "tabular" else "surrogate"
+    yield f"### The {kind}{' of ' + _call(card, task) if arguments else ''}"
+    difficulty = _difficulty().get((problems.name_of(stored), _variant(stored, kind)))
+    words = [*problems.health_words(health, labels_on(stored))]
+    if difficulty:
+        words.append(
+            f"25 random configurations leave {difficulty['left 25']} of what is between the best "
+            f"and a guess, 50 leave {difficulty['left 50']}; {difficulty['near']} of all come "
+            f"within a twentieth. By [these figures](../../difficulty.md) it is "
+            f"{'a contest' if difficulty['contest'] == 'yes' else 'no contest'}."
+        )
+    if survival := survival_on(stored):
+        words.append(problems.survival_words(survival))
+    if claim := problems.claim_words(stored):
+        words.append(f"Its claimed best, trained: {claim}.")
+    if held := problems.verdicts_of(stored):
+        words.append(f"Validation loss on held-out courses: {held['val_loss']['figures']}.")
+    yield "\n".join(f"- {word}" for word in words)
+    if not arguments:
+        yield f"![Landscape and learning curves of {task.key}](pictures/{card.stem}.svg)"
+        yield (
+            "*Left: the two hyperparameters that decide most, all others averaged by the median. "
+            "Right: the best, the best tenth and the median configuration over rounds. Both with "
+            "all clients, of the mean over seeds; diverged courses are left blank.*"
+        )
+    command = stored.card.get("build_command", stored.card.get("fit_command"))
+    yield f"Made by `{command}`; fingerprint `{stored.digest[:16]}`."
+
+
+def _variant(stored: StoredNumbers, kind: str) -> str:
+    return f"{problems.variant_of(stored)}, {kind}"
+
+
+@functools.cache
+def _difficulty() -> dict[tuple[str, str], dict[str, str]]:
+    """Return the rows of the pages that say how hard problems are, by id and variant."""
+    found = {}
+    for page in ("difficulty", "natural"):
+        text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+        cells = [
+            re.split(r" \| ", line.strip("| ")) for line in text.splitlines() if line[:2] == "| "
+        ]
+        for heads in (row for row in cells if row[:2] == ["id", "variant"]):
+            rows = [row for row in cells if len(row) == len(heads) and row != heads]
+            found |= {(row[0], row[1]): dict(zip(heads, row, strict=True)) for row in rows}
+    return found
+
+
+def _data(task: Task) -> Iterator[str]:
+    source = SOURCES[task.dataset]
+    yield "## Data"
+    open_words = "open" if source.open_licence else "not an open licence"
+    yield (
+        f"{source.name}: {source.origin}. Terms: {source.licence} ({open_words}; "
+        f"[all licences](../../datasets.md#licences)). {source.citation}."
+    )
+    if not source.offline:
+        yield f"Training needs the data: `{source.repair}`."
+
+
+# ------------------------------------------------------------------------------ natural federations
+
+
+def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
+    of = next(one for one in NATURAL if one.name == name)
+    yield f"# {name}"
+    yield (
+        f"A client is a {of.who}; predicted is: {of.what}. {of.rows:,} rows, {of.clients} clients, "
+        f"{of.classes} classes, {of.width} columns, from the R data set {of.source} "
+        "([how tables are made](../../natural.md)). Courses are trained: the extras `natural` and "
+        "`compiled` are all that it needs."
+    )
+    yield (
+        "```python\nimport gymnasium as gym\nimport fedhpo_gym\n\n"
+        f'env = gym.make("{tasks[0].id}")\n```'
+    )
+    seen: dict[str, str] = {}
+    for task in tasks:
+        yield f"## {task.key}"
+        yield _ids(task)
+        space = _space_table(task.space, usual(task.space))
+        if space in seen:
+            yield f"The search space is that of {seen[space]}."
+        else:
+            seen[space] = task.key
+            yield space
+        rate = task.asked_fidelity_space()["client_sample_rate"]
+        yield (
+            f"Up to {task.max_round} rounds, client sample rates from {problems.number(rate.low)} "
+            f"to {problems.number(rate.high)}, {problems.number(task.budget_s)} simulated seconds."
+        )
+        for (key, variant), row in _difficulty().items():
+            if key == task.key:
+                yield (
+                    f"How hard ({variant}): 25 random configurations leave {row['left 25']} of "
+                    f"what is between the best and a guess; contest: {row['contest']}."
+                )
+    yield from entries(tasks[0])
+    yield from _data(tasks[0])
+
+
+# -------------------------------------------------------------------------------------- all of them
+
+
+def _index(variants: Mapping[str, Sequence[Path]]) -> Iterator[str]:
+    yield "# One page per problem"
+    yield (
+        "Each page is made from the catalogue, the cards of stored numbers and the spaces of the "
+        "environment whenever this site is built."
+    )
+    rows = []
+    for key, task in TASKS.items():
+        kinds = dict.fromkeys(map(_kind, variants.get(key, ())))
+        stored = ", ".join(kinds) or "–"
+        clients, tuned = f"{task.num_clients:,}", len(task.space)
+        rows.append((f"[{key}]({key}.md)", task.model, task.dataset, clients, tuned, stored))
+    yield table(("problem", "model", "data", "clients", "tuned", "stored"), rows)
+    yield "## Natural federations"
+    rows = [
+        (f"[{one.name}]({one.name}.md)", one.who, one.what, one.clients, f"{one.rows:,}")
+        for one in NATURAL
+    ]
+    yield table(("table", "a client is a", "predicted", "clients", "rows"), rows)
+    names = "\n".join([*TASKS, *(one.name for one in NATURAL)])
+    yield f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{names}\n```"
+
+
+def _draw_all(folder: Path, variants: Mapping[str, Sequence[Path]]) -> None:
+    """Draw what is missing, in two processes; a file holds the digest of what it is of."""
+    source = (Path(__file__).parent / "pictures.py").read_bytes()
+    jobs = {}
+    for key, cards in variants.items():
+        for card in cards:
+            if not _arguments(card, TASKS[key]):
+                path = folder / f"{card.stem}.svg"
+                digest = hashlib.sha256(source + _opened(card).digest.encode()).hexdigest()
+                mark = path.with_suffix(".digest")
+                if not (path.exists() and mark.exists() and mark.read_text() == digest):
+                    jobs[path] = (card, digest)
+    if jobs:
+        with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+            list(pool.map(_draw, jobs, *zip(*jobs.values(), strict=True)))
+
+
+def _draw(path: Path, card: Path, digest: str) -> None:
+    from pictures import draw
+
+    stored = open_card(card)
+    health = health_on(stored, "fedhpo-gym health ID --write")
+    draw(path, stored, health["importance"])
+    path.with_suffix(".digest").write_text(digest)

@@ -1,0 +1,70 @@
+"""`fedhpo-gym new`: a problem of data of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import fedhpo_gym
+from fedhpo_gym.cli.console import Arg, say, say_prose
+from fedhpo_gym.tasks import TRIALS_ONLY
+from fedhpo_gym.tasks.own import own_folder
+
+
+def new(
+    data: Annotated[Path, Arg("CSV, Parquet, LEAF's json, or a folder of Hugging Face's datasets")],
+    *,
+    target: Annotated[str | None, Arg("column that is predicted (label)", "COLUMN")] = None,
+    client: Annotated[
+        str | None, Arg("column that says who holds a row (client, if there is one)", "COLUMN")
+    ] = None,
+    clients: Annotated[int | None, Arg("deal the rows to so many clients instead", "N")] = None,
+    alpha: Annotated[float, Arg("concentration of the labels where rows are dealt (0.5)")] = 0.5,
+    name: Annotated[str | None, Arg("what ids call it (the file's name)")] = None,
+    leave_out: Annotated[
+        Sequence[str], Arg("columns that nobody may learn from", "COLUMN", several=True)
+    ] = (),
+    split: Annotated[str, Arg("of a client's rows: 60/20/20 or 80/10/10 (60/20/20)")] = "60/20/20",
+    out: Annotated[Path | None, Arg("folder of the task file (the user's own)", "DIR")] = None,
+    overwrite: Annotated[bool, Arg("replace a task file of that name")] = False,
+) -> int:
+    """Write a task file, and say what was done and what can be run."""
+    made = fedhpo_gym.new_task(
+        data,
+        target,
+        client=client,
+        clients=clients,
+        alpha=alpha,
+        name=name,
+        leave_out=leave_out,
+        split=split,
+        folder=out,
+        overwrite=overwrite,
+    )
+    for note in made.notes:
+        say_prose(note)
+    say_prose(
+        f"{made.path} says all this: encodings, clients, split, ranges. Change it, raise its "
+        "`version`, and the next import has the new ids."
+    )
+    if out is not None and out.resolve() != own_folder().resolve():
+        say_prose(f"Commands find it where FEDHPO_GYM_TASKS={out.resolve()} is set.")
+    say("\nIds, each also as MO-...:")
+    for env_id in made.ids:
+        rounds = env_id.removeprefix("FedHPO-").startswith(TRIALS_ONLY)
+        say(f"  {env_id}" + ("" if rounds else f"  {env_id.replace('FedHPO-', 'FedHPO-DAC-')}"))
+    first = made.ids[0].rpartition("-v")[0]
+    say("\nWhat to run next:")
+    for line, words in (
+        (
+            f"fedhpo-gym compare {first} --agents random,bo-gp --seeds 3",
+            "train trials, and compare",
+        ),
+        (f"fedhpo-gym transfer {first}", "tune it with what other federations taught"),
+        (f"fedhpo-gym build {first} --sample 600", "train a sample; it says first what it costs"),
+        (f"fedhpo-gym surrogate {first}", "fit a surrogate to it, which answers in microseconds"),
+        (f"fedhpo-gym difficulty {first}", "then say what random search leaves to be gained"),
+    ):
+        say(f"  {line}\n      {words}")
+    return 0

@@ -1,0 +1,116 @@
+"""What users add by name to the sealed catalogues, and `module:name` where a name is taken.
+
+Installed packages add theirs by an entry point of the group `fedhpo_gym`, whose module registers
+them when it is imported. Files and records never name a module: only who calls does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.lazy import Lazy
+
+V = TypeVar("V")
+
+GROUP: Final = "fedhpo_gym"
+"""Group of entry points, each a module to import."""
+
+_modules: dict[str, None] = {}
+
+
+class Registry(Lazy[V]):
+    """What users add to one sealed catalogue, by name; who adds a name again replaces it."""
+
+    def __init__(self, kind: str, sealed: Callable[[], Collection[str]]) -> None:
+        """Hold things of a kind, whose names are none of the sealed ones."""
+        super().__init__({})
+        self._kind = kind
+        self._sealed = sealed
+
+    def add(self, name: str, make: Callable[[], V]) -> None:
+        """Add what is made when it is first asked for."""
+        if not name.isprintable() or not name or {*name} & {*" :/"}:
+            raise InvalidArgumentError(
+                f"the name of a {self._kind} must have letters, digits, '-', '_' or '.' only, got "
+                f"{shown(name)}"
+            )
+        if name in self._sealed():
+            raise InvalidArgumentError(
+                f"the name of a {self._kind} of your own must be none of this package, got "
+                f"{name!r}; choose another"
+            )
+        self._makers[name] = make
+        self._made.pop(name, None)
+        _note_module()
+
+
+def _note_module() -> None:
+    """Remember the module outside the package that registers something: workers import it."""
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] == GROUP and frame.f_back:
+        frame = frame.f_back
+    name = frame.f_globals.get("__name__", "")
+    if name in sys.modules and name.partition(".")[0] not in ("__main__", "__mp_main__", GROUP):
+        _modules[name] = None
+
+
+def plugin_modules() -> tuple[str, ...]:
+    """Return the modules that have registered something here."""
+    return tuple(_modules)
+
+
+def import_plugins(modules: Iterable[str]) -> None:
+    """Import modules that have registered something in the process that started this one."""
+    for name in modules:
+        _try(partial(importlib.import_module, name), f"the module {name}")
+
+
+def load_entry_points() -> None:
+    """Import what installed packages add; one that fails is named in a warning and left out."""
+    for found in entry_points(group=GROUP):
+        _try(found.load, f"{found.value} of the entry point {found.name!r}")
+
+
+def _try(load: Callable[[], object], what: str) -> None:
+    try:
+        load()
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with it is not with us
+        words = f"{what} cannot be imported and is left out: {error!r}"
+        warnings.warn(words, stacklevel=3)
+
+
+def import_named(argument: str, what: str, name: str) -> Any:
+    """Import what `module:name` names; the module is run, so only a caller may choose it."""
+    module, _, attribute = name.partition(":")
+    rule = f"`{argument}` must name {what} as module:name, got {shown(name)}"
+    if not all(part.isidentifier() for part in (*module.split("."), attribute)):
+        raise InvalidArgumentError(f"{rule}; write it as `mine:Greedy` for `Greedy` of mine.py")
+    import_module(rule, module)
+    found = getattr(sys.modules[module], attribute, None)
+    if found is None:
+        raise InvalidArgumentError(f"{rule}; {sys.modules[module]} has no {attribute}")
+    return found
+
+
+def import_module(rule: str, module: str) -> None:
+    """Import a module that a caller named, also from the working folder."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # the last place: no file here hides a library
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        words = f"importing it raised {type(error).__name__}: {error}".splitlines()[0]
+        advice = f"`python -c 'import {module}'` shows where"
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            words = f"there is no module {error.name!r} in the working folder or on the Python path"
+            advice = "go to its folder, or add that to PYTHONPATH"
+        raise InvalidArgumentError(f"{rule}; {words}: {advice}") from error

@@ -1,0 +1,162 @@
+"""Tables from elsewhere as data frames: CSV, Parquet, LEAF's json, data sets of Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.files import load_json
+from fedhpo_gym.data import cache, leaf
+
+CLIENT, LABEL = "client", "label"
+"""Columns of LEAF's json and of arrays."""
+ADVICE: Final = "give a CSV or Parquet file, LEAF's json, or a folder that `save_to_disk` wrote"
+
+
+def read_frame(data: Any) -> Any:
+    """Return a data frame of a path, a data frame, or arrays (features, labels, clients).
+
+    Raises:
+        MissingDataError: there is no such file.
+        InvalidArgumentError: it is nothing of the kind, or its cells are no numbers and words.
+        MissingDependencyError: pandas, or for some files pyarrow, is not installed.
+    """
+    with needing("reading a table", "pandas", "data", "pandas"):
+        import pandas
+    if isinstance(data, pandas.DataFrame):
+        frame = data.reset_index(drop=True)
+    elif isinstance(data, tuple):
+        frame = _of_arrays(*data)
+    else:
+        frame = _read(as_typed("data", data, Path))
+    frame.columns = [str(name) for name in frame.columns]
+    if len({*frame.columns}) < len(frame.columns):
+        raise InvalidArgumentError("`data` must have columns of different names")
+    return _flat(frame)
+
+
+def _read(path: Path) -> Any:
+    import pandas
+
+    if not path.exists():
+        raise MissingDataError(f"`data` must be a file or a folder, {path} is none; {ADVICE}")
+    with cache.reading(path, ADVICE):
+        if path.is_dir() and (path / "dataset_dict.json").exists():
+            names = _json(path / "dataset_dict.json")["splits"]
+            return pandas.concat([_arrow(path / _bare(name)) for name in names], ignore_index=True)
+        if path.is_dir() and (path / "state.json").exists():
+            return _arrow(path)
+        if path.is_dir() or path.suffix == ".json":
+            files = [path] if path.is_file() else leaf.find_files(path)
+            return _of_leaf(leaf.read_files(files))
+        if path.suffix in (".parquet", ".pq"):
+            with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
+                return pandas.read_parquet(path)
+        frame = pandas.read_csv(path, dtype=str, skipinitialspace=True)
+        return frame.apply(_numbers)
+
+
+def _numbers(column: Any) -> Any:
+    """Return cells as the numbers they are, to the last digit; codes such as 01 stay words."""
+    try:
+        numbers = column.astype(np.float64)
+    except ValueError:
+        return column
+    written = column.dropna().str
+    if written.match(r"[+-]?0\d").any():
+        return column
+    whole = column.notna().all() and written.fullmatch(r"[+-]?\d{1,15}").all()
+    return numbers.astype(np.int64) if whole else numbers
+
+
+def _arrow(folder: Path) -> Any:
+    """Return what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
+    import pandas
+
+    with needing("reading a data set on disk", "pyarrow", "columnar", "pyarrow"):
+        import pyarrow
+    state = _json(folder / "state.json")
+    parts = []
+    for name in [_bare(one["filename"]) for one in state["_data_files"]]:
+        with (folder / name).open("rb") as handle:
+            parts.append(pyarrow.ipc.open_stream(handle).read_pandas())
+    return pandas.concat(parts, ignore_index=True)
+
+
+def _json(path: Path) -> Any:
+    return load_json(path.read_bytes(), path)
+
+
+def _bare(name: str) -> str:
+    """Return the name of a file or folder that a file names, which must be beside it."""
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise InvalidArgumentError(f"a file must name others beside it only, got {name!r:.80}")
+    return name
+
+
+def _of_leaf(data: leaf.LeafData) -> Any:
+    features: list[Any] = []
+    labels: list[Any] = []
+    clients: list[str] = []
+    for user, samples in data.users.items():
+        features += samples.x
+        labels += samples.y
+        clients += [user] * len(samples.y)
+    try:
+        array = np.array(features, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 2:
+        raise InvalidArgumentError(
+            "`data` in LEAF's json must have a list of numbers as the x of every sample, all of "
+            "one length; texts and images need a model of their own"
+        )
+    return _of_arrays(array, labels, clients)
+
+
+def _of_arrays(features: Any, labels: Any, clients: Any = None) -> Any:
+    import pandas
+
+    array = np.asarray(features)
+    if array.ndim != 2 or array.dtype.kind not in "iufb" or len(array) != len(labels):
+        raise InvalidArgumentError(
+            "`data` must be (n, d) numbers, then n labels and perhaps n clients, got features of "
+            f"{array.dtype} and shape {array.shape}, and {len(labels)} labels"
+        )
+    columns: Mapping[str, Any] = {f"x{i}": array[:, i] for i in range(array.shape[1])}
+    own = {} if clients is None else {CLIENT: list(clients)}
+    return pandas.DataFrame({**columns, LABEL: list(labels), **own})
+
+
+def _flat(frame: Any) -> Any:
+    """Return a frame whose columns of equally long lists of numbers are columns of numbers."""
+    import pandas
+
+    parts = []
+    for name in frame:
+        column = frame[name]
+        first = next((cell for cell in column if cell is not None), None)
+        if isinstance(first, Sequence | np.ndarray) and not isinstance(first, str | bytes):
+            rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
+            if len({len(row) for row in rows}) > 1:
+                raise InvalidArgumentError(f"`data` must have lists of one length in {name!r}")
+            wide = np.stack(rows)
+            names = [f"{name}{i}" for i in range(wide.shape[1])]
+            parts.append(pandas.DataFrame(wide, columns=names))
+        elif isinstance(first, Mapping | bytes):
+            raise InvalidArgumentError(
+                f"`data` must have numbers, words and lists of numbers as cells, got "
+                f"{type(first).__name__} in {name!r}; images and the like need a model of their own"
+            )
+        elif column.dtype.kind == "b":
+            parts.append(column.astype(np.int64))
+        elif column.dtype.kind not in "iuf":
+            parts.append(column.astype("object").map(lambda x: x if pandas.isna(x) else str(x)))
+        else:
+            parts.append(column)
+    return pandas.concat(parts, axis=1)

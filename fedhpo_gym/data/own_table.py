@@ -1,0 +1,197 @@
+"""A table of one's own: what each column is, who holds a row, and what is predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import Range, check_fields, shown
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, needing, require_known
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.federation import MIN_SIZE
+from fedhpo_gym.data.natural import columns_of_numbers, columns_of_words
+from fedhpo_gym.data.records import Dataset, Source, make_dataset
+
+ENCODINGS: Final[Mapping[str, str]] = {
+    "number": "as it is; where any is missing, a column of 0 and 1 says of which rows",
+    "log": "log(1 + x), for numbers that are never below 0",
+    "words": "a column of 0 and 1 for every value that `rare` rows have, and one for all others",
+    "none": "left out",
+}
+"""What a column can become."""
+SPLITS: Final[Mapping[str, str]] = {"60/20/20": "user", "80/10/10": "user-80-10-10"}
+"""How the rows of a client are split -> the partition that does so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnTable:
+    """The description of a table, as a task file has it.
+
+    Attributes:
+        name: what ids call the data set: a capital letter, then letters and digits.
+        data: name of the CSV file, which lies beside the task file.
+        sha256: checksum of the CSV file.
+        target: column that is predicted; its values are classes, in the order of their words.
+        columns: one of `ENCODINGS` for each of the other columns but that of the clients.
+        client: column that says who holds a row; None to deal the rows to `clients`.
+        clients: how many clients rows are dealt to, by latent Dirichlet allocation.
+        alpha: concentration of that, as of `make_federation`.
+        split: of a client's rows, one of `SPLITS`; rows that are dealt are split 80/10/10.
+        fewest: clients of fewer rows are left out.
+        rare: rows that a word must have for a column of its own.
+        version: raised when anything here changes: ids hold it.
+        licence: terms of the data.
+        citation: whom to cite.
+    """
+
+    name: str
+    data: str
+    sha256: str
+    target: str
+    columns: Mapping[str, str]
+    client: str | None = None
+    clients: Annotated[int, Range(2)] | None = None
+    alpha: Annotated[float, Range(0.0, ends="()")] = 0.5
+    split: str = "60/20/20"
+    fewest: Annotated[int, Range(1)] = 1
+    rare: Annotated[int, Range(1)] = 20
+    version: Annotated[int, Range(1)] = 1
+    licence: str = "of the user"
+    citation: str = "data of the user"
+
+    def __post_init__(self) -> None:
+        """Check every entry, and that the file is beside the task file."""
+        check_fields(self)
+        if not (self.name.isascii() and self.name.isalnum() and self.name[:1].isupper()):
+            raise InvalidArgumentError(
+                "`name` must be a capital letter, then letters and digits, such as 'Passed', got "
+                f"{shown(self.name)}"
+            )
+        if Path(self.data).name != self.data or self.data in ("", ".", ".."):
+            raise InvalidArgumentError(
+                "`data` must be the name of a file beside the task file, without folders, got "
+                f"{shown(self.data)}"
+            )
+        for name, encoding in self.columns.items():
+            require_known(f"encoding of the column {name!r}", encoding, ENCODINGS)
+        require_known("split", self.split, SPLITS)
+        if (self.client is None) == (self.clients is None):
+            raise InvalidArgumentError(
+                "either `client` must name a column or `clients` say how many there are, got "
+                f"{shown((self.client, self.clients))}"
+            )
+
+    @property
+    def partition(self) -> str:
+        """How clients come about, as a problem names it."""
+        return "lda" if self.client is None else SPLITS[self.split]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSource(Source):
+    """A table of one's own; its samples are encoded once, and again when a file changes."""
+
+    num_classes: int = field(default=0, init=False)  # the data say it
+    library: ClassVar[tuple[str, str]] = ("pandas", "data")
+    table: OwnTable
+    path: Path  # of the task file
+
+    @property
+    def origin(self) -> str:
+        return f"{self.table.data}, described by {self.path.name}"
+
+    @property
+    def offline(self) -> bool:
+        return True
+
+    @property
+    def repair(self) -> str:
+        return "fedhpo-gym new"
+
+    @property
+    def again(self) -> str:
+        return f"correct {self.path}, or make it again by `fedhpo-gym new`"
+
+    def read(self) -> Dataset:
+        """Return (n, columns) float64 features, NaN where a number is missing."""
+        data = self.path.with_name(self.table.data)
+        if not data.is_file():
+            raise DamagedDataError(f"{data} is missing: {self.path} describes it; {self.again}")
+        if (found := cache.checksum(data)) != self.table.sha256:
+            raise DamagedDataError(
+                f"{data} has sha256 {found}, and {self.path} was made for another; {self.again}"
+            )
+        name = f"own-{self.table.name}"
+        arrays = cache.derived(name, [data, self.path], lambda: self._encoded(data), self.repair)
+        known = arrays["users"] if len(arrays["users"]) else None
+        classes = int(arrays["labels"].max()) + 1
+        return make_dataset(self.name, arrays["features"], arrays["labels"], classes, known)
+
+    def check(self, dataset: Dataset) -> None:
+        """Nothing is documented of it but what the description decides."""
+
+    def _encoded(self, data: Path) -> dict[str, NDArray[Any]]:
+        with needing(f"data set {self.name}", "pandas", "data", "pandas"):
+            import pandas
+        table = self.table
+        named = [table.target, *filter(None, [table.client])]
+        frame = pandas.read_csv(data, dtype=str)  # numbers are read one by one, to the last digit
+        if missing := {*named, *table.columns} - {*frame}:
+            raise InvalidArgumentError(
+                f"`columns` must be among those of {data.name}, got {sorted(missing)}"
+            )
+        frame = self._kept(frame)
+        features = [column for name in table.columns for column in self._columns(frame, name)]
+        if not features:
+            raise InvalidArgumentError("`columns` must leave one column in, got none that varies")
+        codes = [pandas.factorize(frame[name], sort=True)[0].astype(np.int64) for name in named]
+        return {
+            "features": np.stack(features, axis=1),
+            "labels": codes[0],
+            "users": codes[1] if table.client else np.empty(0, np.int64),
+        }
+
+    def _kept(self, frame: Any) -> Any:
+        table = self.table
+        frame = frame.dropna(subset=[table.target, *filter(None, [table.client])])
+        if table.client:
+            frame = frame[
+                frame.groupby(table.client)[table.target].transform("size") >= table.fewest
+            ]
+        if frame[table.target].nunique() < 2:
+            raise InvalidArgumentError(
+                f"`target` must have two values at least, got {frame[table.target].unique()}"
+            )
+        if table.clients and len(frame) * 0.1 <= table.clients * MIN_SIZE:
+            raise InvalidArgumentError(
+                f"`clients` must be fewer than {len(frame) * 0.1 / MIN_SIZE:g}, so that each gets "
+                f"{MIN_SIZE} of {len(frame)} rows in each split, got {table.clients}"
+            )
+        return frame
+
+    def _columns(self, frame: Any, name: str) -> Iterator[NDArray[np.float64]]:
+        column, encoding = frame[name], self.table.columns[name]
+        if encoding == "none" or column.nunique(dropna=False) < 2:
+            return
+        if encoding == "words":
+            yield from columns_of_words(column, self.table.rare)
+            return
+        try:
+            column = column.astype(np.float64)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"`columns` must encode {name!r} as 'words' or 'none', whose cells are no numbers, "
+                f"got {encoding!r}"
+            ) from error
+        if np.isinf(column).any():
+            raise InvalidArgumentError(f"`columns` must have finite numbers in {name!r}, got inf")
+        if encoding == "log" and column.min() < 0:
+            raise InvalidArgumentError(
+                f"`columns` must encode {name!r} as 'number', since {column.min():g} is below 0"
+            )
+        yield from columns_of_numbers(column, log=encoding == "log")

@@ -1,0 +1,390 @@
+"""Problems of one's own, as task files (TOML) say them: read when the package is imported.
+
+A task file describes data beside it; it names no other folder and no code. Its ids are those of a
+natural federation.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.data import cache
+from fedhpo_gym.data.catalogue import load_dataset, register_source
+from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
+from fedhpo_gym.data.inspection import inspect
+from fedhpo_gym.data.natural import NaturalTable
+from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks.federated import Task, fidelities
+from fedhpo_gym.tasks.natural import (
+    ROUNDS,
+    joint_names,
+    joint_problems,
+    natural_names,
+    natural_tasks,
+    shared_fields,
+)
+
+ENV_VAR: Final = "FEDHPO_GYM_TASKS"
+SUFFIX: Final = ".toml"
+FEWEST_UNSEEN: Final = 5
+"""Clients of which three can train while others are left out."""
+MANY, AT_ONCE = 1_000, 200
+"""Clients from which on a round asks few of them: at most the second number."""
+
+Maker = Callable[[], Task]
+
+
+def own_folder() -> Path:
+    """Return the folder of task files: `FEDHPO_GYM_TASKS`, else that of the user's data."""
+    if folder := os.environ.get(ENV_VAR):
+        return Path(folder).expanduser()
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "fedhpo_gym" / "tasks"
+
+
+def task_files() -> Iterator[Path]:
+    """Yield the task files of the user, in the order of their names."""
+    folder = own_folder()
+    yield from sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ()
+
+
+@checked_types
+def read_task_file(path: Path) -> Mapping[str, Maker]:
+    """Return what makes each problem of a task file, by `<name>-v<version>`; data are not read.
+
+    Raises:
+        InvalidArgumentError: an entry is missing, unknown or out of its range.
+        OSError: there is no such file, or it cannot be read.
+    """
+    try:
+        with path.open("rb") as handle:
+            return _makers(path, handle.read(MOST_BYTES).decode("utf-8"))
+    except (ValueError, UnknownNameError) as error:
+        raise InvalidArgumentError(f"the task file {path} cannot be used: {error}") from error
+
+
+def _makers(path: Path, text: str) -> Mapping[str, Maker]:
+    content = tomllib.loads(text)
+    kind = as_typed("kind", content.pop("kind", "table"), str)
+    require_known("kind of task file", kind, KINDS)
+    return KINDS[kind](path, content)
+
+
+MOST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """What a task file says of a table, besides the table itself."""
+
+    rounds: Sequence[int] = ROUNDS
+    client_sample_rates: Sequence[float] = (0.1, 1.0)
+    space: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def apply(self, task: Task, table: OwnTable) -> Task:
+        """Return a problem with what is changed of it."""
+        own = {"partition": table.partition, "alpha": table.alpha} if not _unseen(task) else {}
+        low, high = self.client_sample_rates
+        rate = replace(task.fidelity_space["client_sample_rate"], low=low, high=high)
+        rounds = tuple(self.rounds) if task.model in RANGED else task.stored_rounds
+        return task.variant(
+            **own,
+            version=table.version,
+            citation=table.citation,
+            client_space=self._space(task),
+            fidelity_space=fidelities(rounds, rate),
+            stored_rounds=rounds,
+        )
+
+    def _space(self, task: Task) -> SearchSpace:
+        changes, known = self.space.get(task.model, {}), task.client_space
+        for name in changes:
+            require_known("hyperparameter", name, known.names)
+        allowed = ("low", "high", "log", "bins")
+        for name, own in changes.items():
+            for one in own:
+                require_known(f"entry of {name}", one, allowed)
+        return SearchSpace(tuple(replace(d, **changes.get(d.name, {})) for d in known.dimensions))
+
+
+RANGED: Final = ("LR", "MLP")
+"""Models whose ranges and rounds a task file may change."""
+
+
+def _unseen(task: Task) -> bool:
+    return task.partition == "unseen"
+
+
+def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
+    """Register the data set of a task file, and return what makes its problems."""
+    named = [one.name for one in fields(TableFile) if one.name in content]
+    others = {name: content.pop(name) for name in named}
+    table = OwnTable(**as_arguments("a task file", OwnTable, content))
+    extra = TableFile(**as_arguments("a task file", TableFile, others))
+    for model in extra.space:
+        require_known("model of `space`", model, RANGED)
+    name, licence, citation = table.name, table.licence, table.citation
+    register_source(
+        OwnSource(name=name, licence=licence, citation=citation, table=table, path=path)
+    )
+    like = NaturalTable(name, "", "", "", "", (), "", "", 0, 0, 0, 0, 0.0, "")
+    ids = (*natural_names(like), *joint_names(like))
+    there = [one for one in ids if table.client or not one.endswith("Unseen")]
+    return {f"{one}-v{table.version}": partial(_made, one, table, extra) for one in there}
+
+
+KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] = {
+    "table": _of_table
+}
+"""What a task file can describe."""
+
+
+def _made(name: str, table: OwnTable, extra: TableFile) -> Task:
+    """Read the data, and return the problem of a name."""
+    data = load_dataset(table.name)
+    clients = table.clients or (0 if data.users is None else len(np.unique(data.users)))
+    if name.endswith("Unseen") and clients < FEWEST_UNSEEN:
+        raise InvalidArgumentError(
+            f"`client` must tell {FEWEST_UNSEEN} clients apart where some are never trained on, "
+            f"got {clients}; use the id without Unseen"
+        )
+    rows, width = data.features.shape
+    counts = rows, clients, data.num_classes, width
+    like = NaturalTable(table.name, "", "", "", "", (), "", "", *counts, 0.0, "")
+    made = (*natural_tasks(like), *joint_problems(shared_fields(like)))
+    found = next(task for task in made if task.name == name)
+    return extra.apply(found, table)
+
+
+BINS: Final = (5, 4, 3, 2)
+
+
+def with_grid(space: SearchSpace) -> SearchSpace:
+    """Return a space whose intervals have a grid, where its author gave none."""
+    return SearchSpace(tuple(map(_with_bins, space.dimensions)))
+
+
+def _with_bins(dimension: Dimension) -> Dimension:
+    if dimension.kind == "category" or dimension.values or dimension.bins:
+        return dimension
+    for bins in BINS[:-1]:
+        with suppress(InvalidArgumentError):  # whole numbers of a short interval repeat
+            return replace(dimension, bins=bins)
+    return replace(dimension, bins=BINS[-1])
+
+
+TUNED: Final = (
+    *("learning_rate", "weight_decay", "batch_size", "step_size", "rate_decay", "momentum"),
+)
+"""Hyperparameters that any model has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTask(Task):
+    """A task whose model is the user's own; `size` counts the parameters of an architecture."""
+
+    size: Callable[..., int] = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        return super().name + ("Unseen" if _unseen(self) else "")
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """Return the size of the model of a configuration."""
+        return self.size(**{name: configuration[name] for name in self.architecture})
+
+    @classmethod
+    def like(
+        cls, task: Task, model: str, dimensions: Sequence[Dimension], size: Callable[..., int]
+    ) -> ModelTask:
+        """Return the problem of another task, with a model of one's own and what shapes it."""
+        own = {field.name: getattr(task, field.name) for field in fields(Task)}
+        shared = (one for one in task.client_space.dimensions if one.name in TUNED)
+        changed = {
+            "model": model,
+            "client_space": with_grid(SearchSpace((*shared, *dimensions))),
+            "architecture": tuple(one.name for one in dimensions),
+            "num_parameters": size(**{one.name: one.high for one in dimensions}),
+            "model_settings": (),
+            "settings": (),
+            "precision": "float32",
+            "precisions": ("float32",),
+            "numbers": None,
+            "unstored": "raw",
+            "tags": task.tags | {"own"},
+        }
+        return cls(**{**own, **changed, "size": size})
+
+
+@dataclass(frozen=True)
+class NewTask:
+    """What `new_task` made.
+
+    Attributes:
+        path: of the task file.
+        ids: of its trial environments; those of rounds have `DAC-` before the model.
+        notes: what was done with the data, a sentence each.
+    """
+
+    path: Path
+    ids: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@checked_types
+def write_task(
+    data: Any,
+    target: str | None = None,
+    *,
+    client: str | None = None,
+    clients: int | None = None,
+    name: str | None = None,
+    alpha: float = 0.5,
+    split: str = "60/20/20",
+    leave_out: Sequence[str] = (),
+    folder: Path | None = None,
+    overwrite: bool = False,
+) -> NewTask:
+    """Write a task file and a copy of the data beside it, and say what was done.
+
+    Args:
+        data: a path of a CSV or Parquet file, of LEAF's json or of a folder that Hugging Face's
+            `save_to_disk` wrote; a pandas DataFrame; or arrays (features, labels, clients).
+        target: column that is predicted; "label" by default.
+        client: column that says who holds a row; "client" where there is one.
+        clients: how many clients rows are dealt to, where no column says it.
+        name: what ids call it, such as "Passed"; by default the file's name.
+        alpha: concentration of the labels where rows are dealt.
+        split: of the rows of a client: "60/20/20" or "80/10/10".
+        leave_out: columns that nobody may learn from.
+        folder: of the task file; by default the user's, where every later import finds it.
+        overwrite: replace a task file of that name.
+
+    Raises:
+        InvalidArgumentError: a column is not there, the target is no class, or the name is taken.
+        MissingDataError: there is no such file.
+        MissingDependencyError: pandas is not installed.
+    """
+    frame, target = read_frame(data), target or LABEL
+    if client is None and clients is None and CLIENT in frame:
+        client = CLIENT
+    if name is None:
+        stem = Path(data).stem if isinstance(data, str | Path) else "Own"
+        name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
+    found = inspect(frame, target, client, leave_out)
+    into = own_folder() if folder is None else folder
+    require_writable(into, f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
+    into.mkdir(parents=True, exist_ok=True)
+    path, copy = into / f"{name}{SUFFIX}", into / f"{name}.csv"
+    if path.exists() and not overwrite:
+        raise InvalidArgumentError(
+            f"`name` must be new, {path} is there; give another, or overwrite it"
+        )
+    text = frame.to_csv(index=False, lineterminator="\n")
+    table = OwnTable(
+        name=name,
+        data=copy.name,
+        sha256=cache.sha256_of(text.encode("utf-8")),
+        target=target,
+        columns=found.columns,
+        client=client,
+        clients=None if client else clients,
+        alpha=alpha,
+        split=split,
+        rare=found.rare,
+    )
+    count = clients or (frame[client].nunique() if client else 0)
+    extra = TableFile(client_sample_rates=_rates(count))
+    said = _text(table, extra)
+    keys = _makers(path, said)  # what is wrong is said before anything is written
+    write_text(copy, text)
+    write_text(path, said)
+    rates = " to ".join(f"{rate:g}" for rate in extra.client_sample_rates)
+    notes = [*found.notes, f"A round asks a share of {rates} of the clients."]
+    return NewTask(path, tuple(f"FedHPO-{key}" for key in keys), tuple(notes))
+
+
+def _words(stem: str) -> list[str]:
+    return "".join(
+        letter if letter.isalnum() and letter.isascii() else " " for letter in stem
+    ).split()
+
+
+def _rates(clients: int) -> tuple[float, float]:
+    """Return the shares of clients that a round may ask."""
+    high = 1.0 if clients <= MANY else float(f"{AT_ONCE / clients:.1g}")
+    return high / 10, high
+
+
+def _text(table: OwnTable, extra: TableFile) -> str:
+    """Return a task file: TOML that a person can read and change."""
+    who = [f"client = {_toml(table.client)}  # column that says who holds a row"]
+    if table.client is None:
+        who = [
+            f"clients = {table.clients}  # rows are dealt to so many",
+            f"alpha = {table.alpha:g}",
+        ]
+    meanings = [f"#   {_toml(name)}: {words}" for name, words in ENCODINGS.items()]
+    columns = [f"{_toml(name)} = {_toml(encoding)}" for name, encoding in table.columns.items()]
+    like = NaturalTable(table.name, "", "", "", "", (), "", "", 10, 10, 2, 2, 0.0, "")
+    spaces = {task.model: task.client_space for task in natural_tasks(like)}
+    ranges = [
+        line
+        for model, space in spaces.items()
+        for line in ("", f"[space.{model}]", *map(_range, space.dimensions))
+    ]
+    lines = (
+        "# A tuning problem on data of your own, as `fedhpo-gym new` wrote it. Change what you",
+        "# like, then raise `version`: ids hold it, and what is stored for one stays true.",
+        'kind = "table"',
+        f"name = {_toml(table.name)}  # ids: FedHPO-LR-{table.name}-v{table.version} and so on",
+        f"version = {table.version}",
+        f"data = {_toml(table.data)}  # beside this file",
+        f"sha256 = {_toml(table.sha256)}",
+        f"target = {_toml(table.target)}  # its values are classes",
+        *who,
+        f"split = {_toml(table.split)}  # of a client's rows: {' or '.join(SPLITS)}",
+        f"fewest = {table.fewest}  # clients of fewer rows are left out",
+        f"rare = {table.rare}  # rows that a word must have for a column of its own",
+        f"licence = {_toml(table.licence)}",
+        f"citation = {_toml(table.citation)}",
+        f"rounds = {[*extra.rounds]}  # after which models are evaluated; not of joint ids",
+        f"client_sample_rates = {[*extra.client_sample_rates]}  # the lowest and the highest",
+        "",
+        "# What becomes of each column:",
+        *meanings,
+        "[columns]",
+        *columns,
+        "",
+        "# What is tuned: the lowest and the highest value, and whether the scale is logarithmic.",
+        *ranges[1:],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _range(d: Dimension) -> str:
+    return f"{d.name} = {{ low = {d.low!r}, high = {d.high!r}, log = {str(d.log).lower()} }}"
+
+
+def _toml(text: str | None) -> str:
+    """Return a text as TOML writes it."""
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
+    plain = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in escaped)
+    return f'"{plain}"'
+
+
+__all__ = ["NewTask", "own_folder", "read_task_file", "task_files", "write_task"]

@@ -1,0 +1,325 @@
+"""A table of one's own becomes ids: what is done with it is said, and a task file decides it."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym
+from fedhpo_gym.cli import ERROR, main
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+)
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.frames import read_frame
+from fedhpo_gym.data.own_table import OwnTable
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.own import ENV_VAR, read_task_file
+
+pandas = pytest.importorskip("pandas")
+pytest.importorskip("sklearn")
+
+SHORT: dict[str, Any] = {"fidelity": {"round": 1, "client_sample_rate": 1.0}, "seed": 1}
+
+
+def made(rows: int = 400, clients: int = 20) -> Any:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "school": [f"S{i}" for i in rng.integers(clients, size=rows)],
+            "age": rng.integers(10, 19, size=rows).astype(float),
+            "wage": np.exp(rng.normal(8, 2, size=rows)),
+            "sex": rng.choice(["F", "M"], size=rows),
+            "student": [f"id{i}" for i in range(rows)],
+            "one": 1,
+        }
+    )
+    frame["grade"] = frame["age"] + rng.normal(size=rows)
+    frame["passed"] = np.where(frame["grade"] > 14, "yes", "no")
+    frame.loc[:9, "age"] = np.nan
+    return frame
+
+
+def test_an_own_task_is_trained_by_its_id_here_and_in_another_process(
+    own_folder: Path, run_python: Callable[..., str]
+) -> None:
+    task = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
+    assert "FedHPO-Joint-Passed-v1" in task.ids
+    code = """
+import gymnasium as gym, fedhpo_gym
+env = gym.make("FedHPO-LR-Passed", fidelity={"round": 1, "client_sample_rate": 1.0}, seed=1)
+env.reset(seed=0); env.action_space.seed(0)
+print(env.step(env.action_space.sample())[-1]["objectives"]["val_loss"])
+"""
+    env = gym.make("FedHPO-LR-Passed-v1", **SHORT)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    here = env.step(env.action_space.sample())[-1]["objectives"]["val_loss"]
+    there = run_python(code, {ENV_VAR: str(own_folder)})
+    assert float(there.splitlines()[-1]) == here
+    course = gym.make("FedHPO-DAC-LR-Passed-v1", horizon=5)
+    course.reset(seed=0)
+    assert math.isfinite(course.step(course.action_space.sample())[1])
+
+
+def test_what_is_done_with_each_column_is_said_and_stands_in_the_file() -> None:
+    task = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
+    told = "\n".join(task.notes)
+    assert "Target 'passed' has 2 classes" in told
+    assert "20 clients by 'school'" in told
+    assert "Column 'age': 10 numbers are missing" in told
+    assert "Column 'student' is left out: it has 400 values in 400 rows" in told
+    assert "Column 'one' is left out: it has one value" in told
+    assert "WARNING: column 'grade' alone tells 'passed'" in told
+    content = tomllib.loads(task.path.read_text(encoding="utf-8"))
+    assert content["columns"] == {
+        "age": "number",
+        "wage": "log",
+        "sex": "words",
+        "student": "none",
+        "one": "none",
+        "grade": "number",
+    }
+    data = load_dataset("Passed")
+    # age and whether it is missing, wage, two words, grade.
+    assert data.features.shape == (400, 6)
+    np.testing.assert_allclose(data.features[:, 2], np.log1p(made()["wage"]), atol=1e-6)
+    assert np.isnan(data.features[:10, 0]).all()
+    assert (data.features[:, 1] == np.isnan(data.features[:, 0])).all()
+    np.testing.assert_array_equal(data.labels, (made()["passed"] == "yes").astype(int))
+    found = get_task("LR-Passed-v1")
+    shares = np.bincount(data.labels) / 400
+    assert found.label_entropy == pytest.approx(-(shares * np.log(shares)).sum())
+    assert (found.num_features, found.num_clients, found.num_parameters) == (6, 20, 14)
+
+
+def test_a_changed_file_changes_ids_with_its_version() -> None:
+    path = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed").path
+    text = path.read_text(encoding="utf-8")
+    for old, new in (
+        ('"grade" = "number"', '"grade" = "none"'),
+        ("version = 1", "version = 2"),
+        ("learning_rate = { low = 0.01, high = 30.0", "learning_rate = { low = 0.1, high = 1.0"),
+        ("client_sample_rates = [0.1", "client_sample_rates = [0.5"),
+        ('split = "60/20/20"', 'split = "80/10/10"'),
+    ):
+        assert text.count(old) >= 1
+        text = text.replace(old, new, 1)
+    path.write_text(text, encoding="utf-8")
+    assert fedhpo_gym.register_task_file(path)[0] == "FedHPO-LR-Passed-v2"
+    task = get_task("LR-Passed")
+    assert task.version == 2
+    assert task.num_features == 5
+    assert (task.space["learning_rate"].low, task.space["learning_rate"].high) == (0.1, 1.0)
+    assert task.fidelity_space["client_sample_rate"].low == 0.5
+    assert task.partition == "user-80-10-10"
+    assert get_task("LR-PassedUnseen").partition == "unseen"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('data = "Passed.csv"', 'data = "../Passed.csv"', "`data` must be the name of a file"),
+        ('data = "Passed.csv"', 'data = "/etc/passwd"', "`data` must be the name of a file"),
+        ('name = "Passed"', 'name = "pas/sed"', "`name` must be a capital letter"),
+        ('name = "Passed"', 'name = "Tuna"', "must be none of this package, got 'Tuna'"),
+        ('kind = "table"', 'kind = "program"', "Unknown kind of task file 'program'"),
+        ('"sex" = "words"', '"sex" = "hash"', "Unknown encoding of the column 'sex' 'hash'"),
+        ("[space.MLP]", "[space.CNN]", "Unknown model of `space` 'CNN'"),
+        ("version = 1", "version = 0", "`version` must be at least 1"),
+        ("fewest = 1", "clients = 5\nfewest = 1", "either `client` must name a column or"),
+        ("rare = 8", "rares = 8", "takes no argument 'rares'. Did you mean 'rare'?"),
+        ("version = 1", "version 1", "Expected '='"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name_and_import_goes_on(
+    old: str, new: str, words: str, run_python: Callable[..., str]
+) -> None:
+    path = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed").path
+    text = path.read_text(encoding="utf-8").replace(f"{old}  #", f"{new}  #")
+    path.write_text(text.replace(f"\n{old}\n", f"\n{new}\n"), encoding="utf-8")
+    with pytest.raises(InvalidArgumentError) as refused:
+        read_task_file(path)
+    assert words in str(refused.value)
+    assert str(path) in str(refused.value)
+    if "passwd" in new:
+        code = """
+import warnings
+with warnings.catch_warnings(record=True) as told:
+    import fedhpo_gym
+print(told[0].message)
+"""
+        assert words in run_python(code, {ENV_VAR: str(path.parent)})
+
+
+def test_changed_data_are_refused_and_the_error_says_what_to_do() -> None:
+    path = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed").path
+    copy = path.with_suffix(".csv")
+    copy.write_text(copy.read_text(encoding="utf-8").replace("yes", "no", 1), encoding="utf-8")
+    load_dataset.cache_clear()
+    with pytest.raises(DamagedDataError, match="was made for another; correct"):
+        get_task("LR-Passed")
+    copy.unlink()
+    with pytest.raises(DamagedDataError, match="is missing"):
+        load_dataset("Passed")
+
+
+@pytest.mark.parametrize(("rows", "clients"), [(60, 3), (3_000, 2_500)])
+def test_few_or_thousands_of_clients_and_clients_of_one_row_train(rows: int, clients: int) -> None:
+    frame = made(rows, clients)
+    task = fedhpo_gym.new_task(frame, "passed", client="school", name="Many")
+    few = int((frame["school"].value_counts() < 3).sum())
+    assert any("fewer than 3 rows" in note for note in task.notes) == (few > 0)
+    rate = get_task("LR-Many").fidelity_space["client_sample_rate"]
+    assert rate.high * get_task("LR-Many").num_clients <= 220
+    env = gym.make(
+        "FedHPO-LR-Many-v1", fidelity={"round": 1, "client_sample_rate": rate.high}, seed=1
+    )
+    env.reset(seed=0)
+    assert math.isfinite(env.step(env.action_space.sample())[1])
+    if clients < 5:
+        with pytest.raises(InvalidArgumentError, match="must tell 5 clients apart"):
+            get_task("LR-ManyUnseen")
+
+
+def test_rows_without_clients_are_dealt() -> None:
+    frame = made(900).drop(columns="school")
+    task = fedhpo_gym.new_task(frame, "passed", clients=4, alpha=0.7, name="Dealt")
+    assert not any("Unseen" in one for one in task.ids)
+    found = get_task("LR-Dealt")
+    assert (found.partition, found.num_clients, found.alpha) == ("lda", 4, 0.7)
+    env = gym.make("FedHPO-LR-Dealt-v1", **SHORT)
+    env.reset(seed=0)
+    assert math.isfinite(env.step(env.action_space.sample())[1])
+    fedhpo_gym.new_task(frame, "passed", clients=9, name="Other")
+    with pytest.raises(DamagedDataError, match="`clients` must be fewer than 9"):
+        get_task("LR-Other")
+
+
+def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
+    """CSV, Parquet, a DataFrame, arrays, LEAF's json and a data set of Hugging Face on disk."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).round(3), rng.integers(2, size=60)
+    who = np.repeat(["a", "b", "c"], 20)
+    frame = read_frame((x, y, who))
+    frame.to_csv(tmp_path / "own.csv", index=False)
+    users = {
+        name: {"x": x[who == name].tolist(), "y": y[who == name].tolist()}
+        for name in ("a", "b", "c")
+    }
+    content = {"users": [*users], "num_samples": [20, 20, 20], "user_data": users}
+    (tmp_path / "all_data.json").write_text(json.dumps(content), encoding="utf-8")
+    forms = [tmp_path / "own.csv", frame, (x, y, who), tmp_path / "all_data.json"]
+    pyarrow = pytest.importorskip("pyarrow")
+    frame.to_parquet(tmp_path / "own.parquet")
+    table = pyarrow.table(
+        {"x": x.tolist(), "label": pyarrow.array(y), "client": pyarrow.array(who.tolist())}
+    )
+    split = tmp_path / "saved" / "train"
+    split.mkdir(parents=True)
+    with pyarrow.ipc.new_stream(split / "data.arrow", table.schema) as stream:
+        stream.write_table(table)
+    (split / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    forms += [tmp_path / "own.parquet", tmp_path / "saved"]
+    digests = {
+        fedhpo_gym.new_task(form, name="Own", overwrite=True).path.with_suffix(".csv").read_text()
+        for form in forms
+    }
+    assert len(digests) == 1
+    (split / "state.json").write_text('{"_data_files": [{"filename": "../data.arrow"}]}')
+    with pytest.raises(DamagedDataError, match="must name others beside it only"):
+        read_frame(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (
+            {},
+            {"target": "pased"},
+            "must be a column of the data, got 'pased'. Did you mean 'passed'",
+        ),
+        ({}, {"target": "wage"}, "must have 2 to 100 classes, at most 20 where they are numbers"),
+        ({"passed": "yes"}, {}, "must have 2 to 100 classes"),
+        ({"school": "S1"}, {}, "must say of two clients at least, got 1 in 'school'"),
+        ({}, {"leave_out": ["grad"]}, "Unknown column 'grad'"),
+        ({}, {"name": "a b"}, "`name` must be a capital letter"),
+        ({}, {"split": "50/50"}, "Unknown split '50/50'"),
+        ({}, {"client": None}, "either `client` must name a column or `clients` say"),
+        ({}, {"colour": 1}, "new_task takes no argument 'colour'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_written(
+    change: dict[str, Any], options: dict[str, Any], words: str, own_folder: Path
+) -> None:
+    frame = made().assign(**change)
+    arguments = {"target": "passed", "client": "school", "name": "Passed", **options}
+    with pytest.raises(FedHPOError) as refused:
+        fedhpo_gym.new_task(frame, **arguments)
+    assert words in str(refused.value)
+    assert not [*own_folder.glob("*")]
+
+
+def test_a_name_is_given_once_and_missing_files_are_named(tmp_path: Path) -> None:
+    fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
+    with pytest.raises(InvalidArgumentError, match="`name` must be new"):
+        fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
+    with pytest.raises(MissingDataError, match="give a CSV or Parquet file"):
+        fedhpo_gym.new_task(tmp_path / "no.csv", "passed")
+
+
+def test_cells_of_a_csv_are_read_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a, b,c,d\n01,0.1,3,true\n1,2.675e-3,4,\n", encoding="utf-8")
+    frame = read_frame(tmp_path / "a.csv")
+    assert frame["a"].tolist() == ["01", "1"]
+    assert frame["b"].tolist() == [0.1, 2.675e-3]
+    assert frame["c"].tolist() == [3, 4]
+    assert frame["d"].tolist()[0] == "true"
+
+
+def test_any_words_survive_the_file() -> None:
+    """Names of columns are the user's: quotes, backslashes, control characters and all."""
+    odd = 'a "b" \\ c\n\u2028é'
+    frame = made().rename(columns={"school": odd + "1", "age": odd, "passed": odd + "2"})
+    task = fedhpo_gym.new_task(frame, odd + "2", client=odd + "1", name="Odd")
+    content = tomllib.loads(task.path.read_text(encoding="utf-8"))
+    assert (content["client"], content["target"]) == (odd + "1", odd + "2")
+    assert content["columns"][odd] == "number"
+    assert load_dataset("Odd").features.shape[0] == 400
+
+
+def test_the_command_says_what_to_run_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made().to_csv(tmp_path / "school-data.csv", index=False)
+    words = ["new", "school-data.csv", "--client", "school", "--target", "passed"]
+    assert main([*words, "--leave-out", "grade"]) == 0
+    said = capsys.readouterr().out
+    assert "Column 'grade' is left out: as asked." in said
+    assert "FedHPO-LR-SchoolData-v1  FedHPO-DAC-LR-SchoolData-v1" in said
+    for command in ("compare", "transfer", "build", "surrogate", "difficulty"):
+        assert f"fedhpo-gym {command} FedHPO-LR-SchoolData" in said
+    assert main(words) == ERROR
+    for line in (["list", "SchoolData"], ["show", "FedHPO-LR-SchoolData"]):
+        assert main(line) == 0
+    out = ["--seeds", "1", "--fidelity", "round=1", "--set", "budget_trials=2", "--out", "runs"]
+    with warnings.catch_warnings():
+        assert main(["run", "FedHPO-LR-SchoolData", "--agent", "random", *out]) == 0
+
+
+def test_a_description_is_checked_in_python_too() -> None:
+    with pytest.raises(InvalidArgumentError, match="`columns` must be a mapping"):
+        OwnTable(name="A", data="a.csv", sha256="", target="t", columns=3, clients=3)  # type: ignore[arg-type]
