@@ -67,12 +67,16 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
         encoding_formats=["application/x-parquet"],
         sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
     )
+    of = mlc.DataType
+    kinds = {"i": of.INTEGER, "f": of.FLOAT, "b": of.BOOL, "U": of.TEXT}
     fields = [
         mlc.Field(
             id=f"{ROWS}/{name}",
             name=name,
-            description=_description(name, table),
-            data_types=_TYPES[values.dtype.kind](mlc.DataType),
+            description="hyperparameter"
+            if name in table.space
+            else FIXED.get(name, "mean over the clients"),
+            data_types=kinds[values.dtype.kind],
             source=mlc.Source(file_object=whole.id, extract=mlc.Extract(column=name)),
         )
         for name, values in columns.items()
@@ -94,14 +98,6 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
     return file
 
 
-_TYPES: Final[Any] = {
-    "i": lambda kind: kind.INTEGER,
-    "f": lambda kind: kind.FLOAT,
-    "b": lambda kind: kind.BOOL,
-    "U": lambda kind: kind.TEXT,
-}
-
-
 def _columns(table: Table, times: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
     """Return what the rows hold: the last axis, the seeds, runs fastest."""
     diverged_at = table.codes("diverged_at")
@@ -121,10 +117,3 @@ def _columns(table: Table, times: NDArray[np.float64]) -> dict[str, NDArray[Any]
         for metric in table.metrics:
             columns[f"{split}_{metric}"] = table.objective(split, metric)
     return {name: values.reshape(-1) for name, values in columns.items()}
-
-
-def _description(name: str, table: Table) -> str:
-    if name in table.space.names:
-        unit = table.space[name].unit
-        return f"hyperparameter{f', {unit}' if unit else ''}"
-    return FIXED.get(name, "mean over the clients")

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.agents import make_agent
-from fedhpo_gym.agents.base import Step
+from fedhpo_gym.agents import Agent, make_agent, read_problem, run_episode
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import needing
 
@@ -48,13 +47,18 @@ def write_dataset(
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     played = []
     for number in range(episodes):
-        own = make_agent(agent, env, seed=seed + number) if isinstance(agent, str) else None
-        observations, steps = _episode(env, seed + number, own, agent)
+        own = seed + number
+        if isinstance(agent, str):
+            player = make_agent(agent, env, seed=own)
+        else:
+            player = _Policy(env, own, agent)
+        first = env.reset(seed=own)[0]  # the loop below sees it, too, and tells only what follows
+        steps = list(run_episode(env, player, own))
         played.append(
             EpisodeBuffer(
                 id=number,
-                seed=seed + number,
-                observations=_stacked(observations),
+                seed=own,
+                observations=_stacked([first, *(one.observation for one in steps)]),
                 actions=np.array([one.action for one in steps]),
                 rewards=[one.reward for one in steps],
                 terminations=[one.terminated for one in steps],
@@ -71,19 +75,15 @@ def write_dataset(
     )
 
 
-def _episode(
-    env: gym.Env[Any, Any], seed: int, agent: Any, policy: Any
-) -> tuple[list[Any], list[Step]]:
-    """Return T + 1 observations and T steps."""
-    seen, steps = [env.reset(seed=seed)[0]], list[Step]()
-    while not (steps and steps[-1].over):
-        action = policy(seen[-1]) if agent is None else agent.ask(seen[-1])
-        observation, reward, terminated, truncated, info = env.step(action)
-        steps.append(Step(action, reward, terminated, truncated, info, observation=observation))
-        if agent is not None:
-            agent.tell(steps[-1])
-        seen.append(observation)
-    return seen, steps
+class _Policy(Agent):
+    """A function from observations to actions."""
+
+    def __init__(self, env: gym.Env[Any, Any], seed: int, act: Callable[[Any], Any]) -> None:
+        super().__init__(read_problem(env, seed))
+        self._act = act
+
+    def ask(self, observation: Any) -> Any:
+        return self._act(observation)
 
 
 def _stacked(observations: list[Any]) -> Any:

@@ -137,8 +137,8 @@ class Problem:
         return dict(self._environment(None).get_wrapper_attr("describe")())
 
     def with_objectives(self, names: Sequence[str]) -> Problem:
-        """Return the same problem with other objectives."""
-        arguments = {**self._arguments, "objectives": list(names)}
+        """Return the same problem with other objectives, which no limits bind."""
+        arguments = {**self._arguments, "objectives": list(names), "constraints": None}
         return Problem(self.id, clip=self._clip, options=self._options, **arguments)
 
     def _environment(self, seed: int | None) -> gym.Env[Any, Any]:

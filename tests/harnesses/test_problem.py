@@ -13,18 +13,19 @@ from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.harnesses.problem import Problem
 from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM
 
-IDS: dict[str, dict[str, Any]] = {
-    CREDIT: {},
-    f"MO-{CREDIT}": {"constraints": {"fairness_p10": 0.5}},
-    "FedHPO-MLP-Car-v1": {"fidelity": {"client_sample_rate": 0.6}},
-    CONDITIONAL: {"options": {"instance": 5}, "choose_fidelity": True},
-}
+PROBLEMS: list[tuple[str, dict[str, Any], Any]] = [
+    (CREDIT, {}, None),
+    (CREDIT, {"noise": {"clients": 0.2}, "budget_trials": 2, "freeze_thaw": True}, None),
+    (f"MO-{CREDIT}", {"constraints": {"fairness_p10": 0.5}}, None),
+    ("FedHPO-MLP-Car-v1", {"fidelity": {"client_sample_rate": 0.6}}, None),
+    (CONDITIONAL, {"choose_fidelity": True}, {"instance": 5}),
+]
 
 
-@pytest.mark.parametrize("env_id", IDS)
-def test_it_answers_as_a_first_step_whatever_was_asked_before(env_id: str) -> None:
-    options, arguments = IDS[env_id].get("options"), {**IDS[env_id]}
-    arguments.pop("options", None)
+@pytest.mark.parametrize(("env_id", "arguments", "options"), PROBLEMS)
+def test_it_answers_as_a_first_step_whatever_was_asked_before(
+    env_id: str, arguments: dict[str, Any], options: dict[str, int] | None
+) -> None:
     problem = Problem(env_id, options=options, **arguments)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     rng = np.random.default_rng(0)
