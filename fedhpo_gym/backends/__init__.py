@@ -12,12 +12,15 @@ from fedhpo_gym.backends.courses import Courses
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import (
+    DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
     needing,
     require_known,
     suggest,
 )
+from fedhpo_gym.core.identity import OWN_TABLE
+from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.stored.catalogue import find
 from fedhpo_gym.tasks import Task, versions_of
 
@@ -27,6 +30,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
         "raw": "fedhpo_gym.backends.raw:Raw",
         "federatedscope": "fedhpo_gym.backends.federatedscope.backend:FederatedScope",
+        "function": "fedhpo_gym.backends.function:FunctionBackend",
     }
 )
 """Backends by name; a module is imported when its backend is first asked for."""
@@ -93,6 +97,11 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
             f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
             f"courses train on, and stored numbers know no clock; got {name!r}"
         )
+    if task.table != OWN_TABLE and name not in STORED:
+        raise InvalidArgumentError(
+            f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
+            f"are stored, got {name!r}; leave `table` out"
+        )
     if task.tuned and name in STORED:
         return open_tuned(name, task, lambda one: make_backend(name, one, **options), STORED[name])
     module, _, attribute = BACKENDS[name].partition(":")
@@ -110,7 +119,19 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         if not others:
             raise
         raise MissingDataError(f"{error}; or take another version: {', '.join(others)}") from error
+    if task.dataset in REGISTERED:
+        _require_data(backend)
     return backend
+
+
+def _require_data(backend: Backend) -> None:
+    """Check that stored numbers are of a user's data as they are now."""
+    task, known = backend.task, backend.card.get("data_fingerprint")
+    if known is not None and known != load_dataset(task.dataset).fingerprint:
+        raise DamagedDataError(
+            f"what is stored for {task.id} was computed from other data, or other encodings, than "
+            f"{task.dataset} has now; raise the version of the task, or build it again"
+        )
 
 
 @checked_types

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,10 +22,15 @@ from fedhpo_gym.evaluation.records import (
     query_columns,
 )
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.table import LACKS as LACKING
 from fedhpo_gym.tasks import Task
 
 Query = tuple[Mapping[str, object], Fidelity]
 """A configuration and the fidelity it is asked at."""
+LACKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"clients": ("fairness",), "samples": ("flops",), "privacy": ("epsilon", "delta")}
+)
+"""What stored numbers may lack besides metrics -> words in the names of objectives that need it."""
 CheckedQuery = tuple[dict[str, Value], Fidelity]
 """A query whose values are legal and built-in numbers."""
 
@@ -82,9 +88,26 @@ class Backend(ABC):
         """Fingerprints that older records have of the same numbers."""
         return ()
 
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """What is said of stored numbers; nothing where none answer."""
+        return {}
+
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        """What its numbers do not say, and why: a metric such as `test_f1`, or one of `LACKS`."""
+        found: Mapping[str, str] = self.card.get(LACKING, {})
+        return found
+
     def why_refused(self, objective: str) -> str:
         """Return why it does not answer an objective of the task's; "" where it does."""
-        return ""
+        known = self.task.objectives.get(objective)
+        if known is None or not self.lacks:
+            return ""
+        needed = [f"{split}_{metric}" for split, metric in sorted(known.reads)]
+        needed = needed if known.reads_clients else []
+        needed += [what for what, words in LACKS.items() if any(w in objective for w in words)]
+        return next((self.lacks[one] for one in needed if one in self.lacks), "")
 
     def describe(self) -> dict[str, object]:
         """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""

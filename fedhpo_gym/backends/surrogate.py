@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.surrogate import open_preferred
@@ -24,7 +25,8 @@ class SurrogateModel(Backend):
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
         surrogate = open_preferred(task.surrogate_identities)
-        super().__init__(task, seed, task.space, _known(task, surrogate.fidelity_space))
+        space = task.space if task.table == OWN_TABLE else surrogate.space
+        super().__init__(task, seed, space, _known(task, surrogate.fidelity_space))
         surrogate.require_seeds(self.seeds)
         self._surrogate = surrogate
 
@@ -42,8 +44,14 @@ class SurrogateModel(Backend):
         """Fingerprints of older versions: the checksum of the arrays alone."""
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
 
+    @property
+    def card(self) -> Mapping[str, Any]:
+        return self._surrogate.card
+
     def why_refused(self, objective: str) -> str:
         """Return which held-out figures are not good enough (`stored.surrogate_verdicts`)."""
+        if lack := super().why_refused(objective):
+            return lack
         known = self.task.objectives.get(objective)
         if known is None or not known.reads_clients:  # costs and privacy follow from the query
             return ""

@@ -36,6 +36,10 @@ class Tabular(StoredBackend):
         return self._table.num_samples[[known.index(seed) for seed in self.seeds]]
 
     @property
+    def card(self) -> Mapping[str, Any]:
+        return self._table.card
+
+    @property
     def former_fingerprints(self) -> tuple[str, ...]:
         """Fingerprints of older versions: of the arrays alone, or of an older format."""
         return tuple(f"table-sha256:{sha256}" for sha256 in self._table.former)

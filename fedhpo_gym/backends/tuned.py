@@ -53,6 +53,10 @@ class TunedNumbers(Backend):
     def num_samples(self) -> NDArray[np.int64]:
         return self._first.num_samples
 
+    @property
+    def lacks(self) -> Mapping[str, str]:
+        return self._first.lacks
+
     def why_refused(self, objective: str) -> str:
         return next(filter(None, (p.why_refused(objective) for p in self._parts.values())), "")
 

@@ -25,6 +25,7 @@ from fedhpo_gym.backends.training import (
 from fedhpo_gym.core.archive import read_npz
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import max_bytes, new_file
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.core.processor import this_platform, version_of
 from fedhpo_gym.data import get_source, load_dataset
 from fedhpo_gym.evaluation.records import best_rounds
@@ -108,6 +109,11 @@ class Design(ABC, Generic[U]):
     def plan(self) -> dict[str, Any]:
         """Return everything that decides a course's numbers; a resumed build must have the same."""
         task = self.task
+        if task.table != OWN_TABLE:
+            raise InvalidArgumentError(
+                f"`table` must be {OWN_TABLE!r} where results are computed, got {task.table!r}: "
+                f"run `{task.identity.command}`"
+            )
         if task.asynchronous:
             raise InvalidArgumentError(
                 f"`algorithm` must be synchronous where results are stored, got "
@@ -234,7 +240,7 @@ def encode_curves(
             f"`axes` must name {metrics.shape[-2]} splits and {metrics.shape[-1]} metrics, which "
             f"were measured of every course, got {axes!r}; see `Problem.metrics`"
         )
-    where = np.searchsorted(rounds, stored)
+    where = np.searchsorted(rounds, stored, "right") - 1  # the last at or before
     best = best_rounds(metrics, samples)[:, where]
     yield "best_round", rounds[best].astype(np.uint16)
     courses = np.arange(len(metrics))[:, None]

@@ -49,7 +49,7 @@ from fedhpo_gym.stored.surrogate_verdicts import (
     held_on,
     to_card,
 )
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import LACKS, Table
 
 Floats = NDArray[np.float64]
 FOLDS = 10
@@ -382,6 +382,7 @@ COPIED = (
     "problem_citation",
     "licence",
     LABELS,
+    LACKS,
     ENDS,
 )
 

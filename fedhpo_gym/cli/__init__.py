@@ -63,6 +63,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "export": ("report:export", "write run records as studies of Optuna"),
         "replay": ("run:replay", "run records again and demand equal numbers"),
         "build": ("data:build", "compute the table of a problem, or a sample of it"),
+        "import": (
+            "imports:main",
+            'read tables that FedHPO-Bench published; `table="fedhpo-bench"` then answers',
+        ),
         "download": ("data:download", "fetch training data into the cache"),
         "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),
         "surrogate": (

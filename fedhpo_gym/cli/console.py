@@ -281,6 +281,7 @@ class Variant:
     alpha: Annotated[float | None, Arg("concentration of the partition (0.5)")] = None
     preprocessing: Annotated[str | None, Arg("label_encoded or standardized (the id's)")] = None
     precision: Annotated[str | None, Arg("float32 or, where the model can, bfloat16")] = None
+    table: Annotated[str | None, Arg("fedhpo-bench for an imported table")] = None
     settings: Settings = ()
 
 

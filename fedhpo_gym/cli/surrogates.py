@@ -11,7 +11,7 @@ import numpy as np
 from fedhpo_gym.cli.console import Arg, OwnTables, Variant, asked_task, complain, say
 from fedhpo_gym.cli.listing import lacking, newest_id
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.core.identity import OWN_TABLE, Identity
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.models import COMPILED
@@ -92,7 +92,7 @@ def fit_all(folder: Path, *, keep: bool) -> int:
 
 def can_train(task: Task) -> bool:
     """Return whether the best that a surrogate claims can be trained, in minutes."""
-    if task.model not in COMPILED or lacking(task):
+    if task.table != OWN_TABLE or task.model not in COMPILED or lacking(task):
         return False
     try:
         load_dataset(task.dataset)

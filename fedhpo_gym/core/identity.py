@@ -8,10 +8,12 @@ from typing import Any
 
 from fedhpo_gym.core.checks import as_integer
 
-OPTIONS = ("algorithm", "alpha", "preprocessing", "precision")
+OPTIONS = ("algorithm", "alpha", "preprocessing", "precision", "table")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
 
-UNSAID: Mapping[str, str] = {"precision": "float32"}
+OWN_TABLE, FEDHPO_BENCH = "fedhpo-gym", "fedhpo-bench"
+"""Whose table holds the numbers: our own, or that which FedHPO-Bench published."""
+UNSAID: Mapping[str, str] = {"precision": "float32", "table": OWN_TABLE}
 """Values that identities, and so cards, leave out: they are older than the option."""
 
 
@@ -43,6 +45,13 @@ class Identity:
         chosen = [f"--{name} {_word(value)}" for name, value in self.options]
         fixed = [f"--setting {name}={_word(value)}" for name, value in self.settings]
         return " ".join([self.id, *chosen, *fixed])
+
+    @property
+    def command(self) -> str:
+        """Command that makes its table."""
+        if "table" in dict(self.options):
+            return "fedhpo-gym import PATH"
+        return f"fedhpo-gym build {self.arguments}"
 
     def to_card(self) -> dict[str, Any]:
         """Return what a card says of it."""

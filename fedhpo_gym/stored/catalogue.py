@@ -94,15 +94,27 @@ def open_table(wanted: str | Identity) -> Table:
         DamagedDataError: its card is damaged, or belongs to something else.
     """
     name, arguments = named(wanted)
+    command = _command(wanted)
     path = find(name, ".table.json")
     if path is None:
-        raise MissingDataError(
-            f"there is no table {name!r}; {_instead(name, arguments)}build it with "
-            f"`fedhpo-gym build {arguments}`{COST}, or {TRAIN}"
+        how = (
+            f"import it with `{command}`" if _is_imported(wanted) else f"build it with `{command}`"
         )
-    table = _open(File(path, path.stat().st_mtime_ns, arguments))
-    require_identity(path, table.identity, wanted, f"fedhpo-gym build {arguments}")
+        rest = "" if _is_imported(wanted) else f"{COST}, or {TRAIN}"
+        raise MissingDataError(
+            f"there is no table {name!r}; {_instead(name, arguments)}{how}{rest}"
+        )
+    table = _open(File(path, path.stat().st_mtime_ns, command))
+    require_identity(path, table.identity, wanted, command)
     return table
+
+
+def _is_imported(wanted: str | Identity) -> bool:
+    return isinstance(wanted, Identity) and "table" in dict(wanted.options)
+
+
+def _command(wanted: str | Identity) -> str:
+    return "fedhpo-gym build ID" if isinstance(wanted, str) else wanted.command
 
 
 def is_here(name: str) -> bool:
@@ -128,12 +140,12 @@ def _instead(name: str, arguments: str) -> str:
 @checked_types
 def open_sample(wanted: str | Identity) -> Sample:
     """Open a sample as `open_table` opens a table."""
-    name, arguments = named(wanted)
-    command = f"fedhpo-gym build {arguments} --sample N"
+    name, command = named(wanted)[0], _command(wanted)
+    command += "" if _is_imported(wanted) else " --sample N"
     path = find(name, f"{SUFFIX}.json")
     if path is None:
         raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")
-    sample = Sample(path, arguments)
+    sample = Sample(path, command)
     require_identity(path, sample.identity, wanted, command)
     return sample
 
@@ -158,9 +170,9 @@ class File:
 
     path: Path  # where it is
     modified: int  # when it was written, in nanoseconds
-    arguments: str = field(compare=False)  # what makes it, for messages
+    maker: str = field(compare=False)  # command that makes it, or arguments of one: for messages
 
 
 @lru_cache(maxsize=16)
 def _open(file: File) -> Table:
-    return Table(file.path, file.arguments)
+    return Table(file.path, file.maker)

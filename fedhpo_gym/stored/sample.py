@@ -39,8 +39,8 @@ class Sample(StoredCurves):
 
     axis = AXIS
 
-    def __init__(self, card: Path, arguments: str = "ID") -> None:
-        repair = f"run `fedhpo-gym build {arguments} --sample N`"
+    def __init__(self, card: Path, command: str = "fedhpo-gym build ID --sample N") -> None:
+        repair = f"run `{command}`"
         with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
             self._count: int = content["courses"]

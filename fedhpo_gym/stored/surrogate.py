@@ -228,4 +228,4 @@ def has_surrogate(name: str) -> bool:
 
 @lru_cache(maxsize=16)
 def _open(file: File) -> Surrogate:
-    return Surrogate(file.path, file.arguments)
+    return Surrogate(file.path, file.maker)

@@ -26,6 +26,8 @@ from fedhpo_gym.stored.curve_coder import ENTRY, WORDS, CurveLayout, Packing, pa
 WHICH = ("best", "current")
 FORMAT = 2
 """The format of cards."""
+LACKS = "lacks"
+"""Entry of a card: what its numbers do not say, and why."""
 FORMER = "former_sha256"
 """Entry of a card: checksums that stood for the same numbers before they were packed."""
 
@@ -47,6 +49,7 @@ class StoredCurves(ABC):
         metrics: names of what was measured, in the order of the axes that have them.
         sha256: checksum of the arrays.
         digest: checksum of everything that decides a number, in the card and in the arrays.
+        lacks: what was not measured, and why; what stands in its place is the worst there is.
         former: checksums that older records, and surrogates fitted on it, may name it by.
     """
 
@@ -72,6 +75,7 @@ class StoredCurves(ABC):
             self.sha256,
             *as_typed(FORMER, content.get(FORMER, []), Sequence[str]),
         )
+        self.lacks: Mapping[str, str] = as_typed(LACKS, content.get(LACKS, {}), Mapping[str, str])
         self._repair: str = content["build_command"]
 
     def require_installed(self) -> Self:
@@ -203,8 +207,8 @@ class Table(StoredCurves):
 
     axis = AXIS
 
-    def __init__(self, card: Path, arguments: str = "ID") -> None:
-        repair = f"run `fedhpo-gym build {arguments}`"
+    def __init__(self, card: Path, command: str = "fedhpo-gym build ID") -> None:
+        repair = f"run `{command}`"
         with reading_card(card, "table", FORMAT, repair) as (content, arrays):
             super().__init__(content, arrays)
             self._packing()

@@ -95,7 +95,8 @@ TRUST: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("task", "version", "vector_reward", "render_mode", "backend", "algorithm"),
-                *("alpha", "preprocessing", "precision", "settings", "tune", "seed", "device"),
+                *("alpha", "preprocessing", "precision", "table", "settings", "tune", "seed"),
+                *("device",),
                 *("time_limit_s", "objectives", "constraints", "fidelity", "grid", "freeze_thaw"),
                 *("reward_transform", "budget_s", "budget_rounds", "budget_trials", "max_trials"),
                 *("instances", "reward", "reward_discount", "reward_per_cost", "noise"),

@@ -165,7 +165,7 @@ def _of_values(values: Sequence[Any]) -> Any:
     return optuna.distributions.FloatDistribution(float(min(values)), float(max(values)))
 
 
-VARIANT: Final = ("algorithm", "alpha", "preprocessing", "precision", "instances")
+VARIANT: Final = ("algorithm", "alpha", "preprocessing", "precision", "table", "instances")
 """Arguments that say which variant of a problem was solved."""
 
 

@@ -16,13 +16,14 @@ from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import OPTIONS
-from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
+from fedhpo_gym.core.identity import FEDHPO_BENCH, OPTIONS, OWN_TABLE
+from fedhpo_gym.data.catalogue import REGISTERED, SOURCES, load_dataset
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
 
 PREPROCESSINGS = ("label_encoded", "standardized")
+TABLES = (OWN_TABLE, FEDHPO_BENCH)
 OF_GRAPHS = ("community", "task")
 """Partitions of graphs, whose features nothing may change."""
 OWN_TASKS = ("task",)
@@ -88,6 +89,7 @@ class Task(Problem):
         preprocessing: "label_encoded" (the paper's) or "standardized".
         precision: type of the numbers that courses are computed with, one of `precisions`.
         precisions: those that the model computes in.
+        table: whose stored numbers answer, one of `TABLES`.
         settings: hyperparameters fixed, as (name, value) pairs, where they are not the
             defaults.
         tuned: settings of the algorithm that are searched instead.
@@ -117,6 +119,7 @@ class Task(Problem):
     preprocessing: str = "label_encoded"
     precision: str = "float32"
     precisions: tuple[str, ...] = ("float32",)
+    table: str = OWN_TABLE
     settings: tuple[tuple[str, float], ...] = ()
     tuned: tuple[Dimension, ...] = ()
     model_settings: tuple[tuple[str, Setting], ...] = ()
@@ -127,10 +130,11 @@ class Task(Problem):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("algorithm", "preprocessing", "precision"):
+        for name in ("algorithm", "preprocessing", "precision", "table"):
             as_typed(name, getattr(self, name), str)
         require_known("algorithm", self.algorithm, ALGORITHMS)
         require_known("preprocessing", self.preprocessing, PREPROCESSINGS)
+        require_known("table", self.table, TABLES)
         if self.precision not in self.precisions:
             allowed = " or ".join(map(repr, self.precisions))
             raise InvalidArgumentError(
@@ -185,6 +189,11 @@ class Task(Problem):
     def chance_loss(self) -> float:
         """Loss of the best constant prediction where all classes are equally frequent."""
         return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is a data set that it can be trained on, here or elsewhere."""
+        return self.dataset in SOURCES or self.dataset in REGISTERED
 
     @property
     def label_entropy(self) -> float:
@@ -265,6 +274,8 @@ class Task(Problem):
             parts.append(self.preprocessing)
         if self.precision != "float32":
             parts.append(self.precision)
+        if self.table != OWN_TABLE:
+            parts.append(self.table)
         parts += [f"{name}{_digits(value)}" for name, value in self.settings]
         parts += [f"{d.name}{_digits(d.low)}to{_digits(d.high)}" for d in self.tuned]
         return "-".join(parts)

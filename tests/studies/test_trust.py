@@ -75,7 +75,8 @@ def test_words_are_data_only_where_they_are_names_of_this_package() -> None:
         for name, hint in parameter_types(maker).items()
         if "str" in str(hint) and TRUST[name] not in (PROGRAM, SYSTEM)
     }
-    names = {"task", "render_mode", "backend", "algorithm", "preprocessing", "precision", "device"}
+    names = {"task", "render_mode", "backend", "algorithm", "preprocessing", "precision", "table"}
+    names |= {"device"}
     names |= {"settings", "tune", "objectives", "constraints", "fidelity", "reward_transform"}
     assert free <= names | {"instances", "reward", "noise"}
 

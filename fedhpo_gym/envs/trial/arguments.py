@@ -54,6 +54,8 @@ class TrialArguments:
         precision: "float32" or, where the model can, "bfloat16": type of the numbers that courses
             are computed with. The raw backend computes in float32 unless asked otherwise, stored
             numbers have the task's.
+        table: "fedhpo-bench" answers from a table that FedHPO-Bench published, once `fedhpo-gym
+            import` has read it; by default the numbers are of this suite, "fedhpo-gym".
         settings: fixed hyperparameters that are not in the search space, such as `epsilon` of
             NbAFL.
         tune: settings of the algorithm that are part of the action, by the lowest and the highest
@@ -111,6 +113,7 @@ class TrialArguments:
     alpha: float | None = None
     preprocessing: str | None = None
     precision: str | None = None
+    table: str | None = None
     settings: Mapping[str, float] | None = None
     tune: Mapping[str, Sequence[float]] | None = None
     seed: int | None = None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints, violations
 from fedhpo_gym.evaluation.noise import Noise, check_noise
@@ -101,6 +102,11 @@ class TrialSetup:
         read_constraints(self.objectives, self.constraints)
         if ENERGY in self.objective_names:
             self.task.system.require_energy(asynchronous=self.task.asynchronous)
+        if (reason := self.backend.lacks.get("clients")) and (self.noise or self.instances):
+            raise InvalidArgumentError(
+                "`noise` and `instances` must be None where stored numbers know no clients: "
+                f"{reason}"
+            )
         if self.noise is not None:
             check_noise(self.noise, self.objectives, self.backend.name)
 
@@ -164,7 +170,7 @@ class TrialSetup:
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
-        if not self.grid:
+        if not self.grid or self.task.table != OWN_TABLE:  # another's table is its own grid
             return own
         # The grid is the task's; of a tuned setting, it is what has numbers.
         tuned = {dimension.name for dimension in self.task.tuned}
@@ -174,7 +180,8 @@ class TrialSetup:
     @cached_property
     def _fidelities(self) -> SearchSpace:
         answered = self.backend.fidelity_space
-        return self.task.stored_fidelity_space().within(answered) if self.grid else answered
+        own = self.grid and self.task.table == OWN_TABLE
+        return self.task.stored_fidelity_space().within(answered) if own else answered
 
     @cached_property
     def search_space(self) -> SearchSpace:
