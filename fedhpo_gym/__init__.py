@@ -21,7 +21,6 @@ from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
-from fedhpo_gym.data import load_dataset
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
@@ -168,6 +167,7 @@ def _own_model_task(
     dimensions: Sequence[Dimension],
     count: Callable[..., int],
 ) -> Task:
+    from fedhpo_gym.data import load_dataset
     from fedhpo_gym.fl.models.module import as_inputs
 
     shape: Sequence[int] = (like.num_features,)
@@ -184,7 +184,7 @@ def new_task(data: Any, target: str | None = None, **options: Any) -> NewTask:
     It writes a task file, which a person can read and change, and a copy of the data. Its arguments
     are those of `fedhpo_gym.tasks.own.write_task`, and so are its errors.
     """
-    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["data"]))
+    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["source"]))
     register_task_file(made.path)
     return made
 
