@@ -41,7 +41,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "analysis": frozenset({"records"}),
     # Its model is fitted by what builds the meta-models of federations.
     "profet": frozenset({"building"}),
-    "root": frozenset({"envs", "tasks", "wrappers", "studies"}),
+    "root": frozenset({"envs", "tasks", "wrappers", "studies", "building"}),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
     ),
