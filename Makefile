@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv demo demo-training test check format docs bench lock clean
+.PHONY: help venv demo demo-training test check format docs bench lock clean dist try-install
 
 help:
 	@echo "make demo    compare three optimizers on nine stored problems: who wins, how sure (no torch)"
@@ -46,6 +46,8 @@ help:
 	@echo "make bench   run the commands in benchmarks/, but for mutation.py; the reports go to runs/bench"
 	@echo "make venv    make .venv with everything (test and others do it by themselves)"
 	@echo "             TORCH=cpu, cuda or auto chooses the build of torch in it"
+	@echo "make dist    build both distributions, and check them as an index would"
+	@echo "make try-install  install them into fresh environments: the core, and each extra alone"
 	@echo "make lock    resolve what .venv holds again (needs uv) and write requirements/*.txt"
 	@echo "make clean   remove .venv, caches and build outputs (never runs/)"
 
@@ -96,6 +98,16 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python -m sphinx --quiet --jobs $(WORKERS) --nitpicky --fail-on-warning -c docs -d build/doctrees . build/site
 	@echo "Open build/site/index.html in a browser."
+
+# Both distributions, as wheels and sources, in dist/; twine reads what an index would refuse.
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist data
+	$(BIN)/python -m twine check --strict dist/*
+
+try-install:
+	$(PYTHON) requirements/try_install.py
 
 bench: $(STAMP)
 	@set -e; for script in $$(grep -l 'measuring\.Parser' benchmarks/*/*.py | grep -v mutation); do echo "== $$script"; \

@@ -24,7 +24,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 
 # Pages link to each other as they lie in the repository, so that is where they are read.
-include_patterns = ["docs/**.md", "*.md", "benchmarks/*.md", "benchmarks/results/*.md"]
+include_patterns = ["docs/**.md", "docs/made/api/*.rst", "*.md", "benchmarks/*.md", "benchmarks/results/*.md"]
 exclude_patterns = [
     ".*", "build", "data", "examples", "fedhpo_gym", "node_modules", "requirements", "runs",
     "tests", "README.md", "docs/site", "docs/made/problems/pictures", "**/__pycache__",
@@ -39,6 +39,7 @@ nb_merge_streams = True
 nb_execution_show_tb = True
 
 default_role = "code"
+toc_object_entries = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_default_options = {"members": True, "show-inheritance": True}
@@ -54,9 +55,16 @@ html_show_sphinx = False
 
 def make_pages(_app: Sphinx) -> None:
     """Write the pages that are made from the package before any is read."""
-    from problem_pages import write_pages
+    from api_pages import write_api
+    from claims import StaleError, page
+    from problem_pages import write, write_pages
 
     write_pages(MADE / "problems")
+    write_api(MADE / "api")
+    try:
+        write(MADE / "claims.md", page())
+    except StaleError as error:
+        raise ExtensionError(str(error)) from None
 
 
 def require_extras(_app: Sphinx, docname: str, source: list[str]) -> None:
@@ -91,8 +99,9 @@ def lead_home(app: Sphinx, error: Exception | None) -> None:
         )
 
 
-def setup(app: Sphinx) -> None:
+def setup(app: Sphinx) -> dict[str, bool]:
     """Connect what is made to the events of a build."""
     app.connect("builder-inited", make_pages)
     app.connect("source-read", require_extras)
     app.connect("build-finished", lead_home)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

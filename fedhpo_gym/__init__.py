@@ -7,11 +7,13 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.core import __version__
@@ -19,9 +21,11 @@ from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
-from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
-from fedhpo_gym.tasks.own import NewTask, read_task_file, task_files, write_task
+from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
@@ -46,11 +50,11 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
         _register_problem(task.key, task.round_preprocessing)
 
 
-def _register_problem(key: str, round_preprocessing: str) -> None:
+def _register_problem(key: str, round_preprocessing: str, *, rounds: bool = True) -> None:
     _register_twins(f"FedHPO-{key}", ENTRY_POINT, VECTOR_ENTRY_POINT, {"task": key})
-    if not key.startswith(TRIALS_ONLY):
-        rounds = {"task": key, "preprocessing": round_preprocessing}
-        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, rounds)
+    if rounds and not key.startswith(TRIALS_ONLY):
+        own = {"task": key, "preprocessing": round_preprocessing}
+        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, own)
 
 
 def _register_twins(name: str, entry_point: str, vector: str, kwargs: dict[str, Any]) -> None:
@@ -86,8 +90,91 @@ def register_task(task: Task) -> str:
         InvalidArgumentError: this package has a problem of that name and version.
     """
     REGISTERED.add(task.key, lambda: task)
-    _register_problem(task.key, task.round_preprocessing)
+    _register_problem(task.key, task.round_preprocessing, rounds=task.has_data)
     return task.id
+
+
+@checked_types
+def register_function(name: str, function: Callable[..., Any], space: Any, **options: Any) -> str:
+    """Make a problem of a function f(configuration, fidelity) -> metrics, and return its id.
+
+    What it calls is not asked: a simulation of Flower, a cluster, a formula. Trials cost what the
+    system model says of rounds, clients and parameters, not what the function takes.
+
+    Args:
+        name: of the problem, `<Method>-<Problem>`, such as "Flower-Digits".
+        function: takes a configuration and a fidelity, mappings from names, and perhaps a `seed`.
+            It returns a mapping from the names in `told` to a number, or one per client. Where its
+            "val_loss" is not finite, the trial has diverged. It stands in a module of its own.
+        space: what is tuned: a `SearchSpace` or a ConfigSpace, conditions included.
+        options: as of `fedhpo_gym.backends.function.FunctionTask.of`: `rounds` (needed), `rates`,
+            `told`, `clients`, `by_client`, `num_parameters`, `budget_s`, `seeds`, `version`, ...
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range, or the name is taken.
+    """
+    from fedhpo_gym.backends.function import FunctionTask
+
+    if not isinstance(space, SearchSpace):
+        from fedhpo_gym.space.configspace import from_configspace
+
+        space = from_configspace(space)
+    return register_task(FunctionTask.of(name, function, space, **options))
+
+
+@checked_types
+def register_model(
+    name: str,
+    build: Callable[..., Any],
+    tasks: Sequence[str] = (),
+    dimensions: Sequence[Dimension] = (),
+) -> tuple[str, ...]:
+    """Let federations train a `torch.nn.Module` of your own, and return the ids of its problems.
+
+    Args:
+        name: what ids call it, such as "Net".
+        build: called with the shape of one sample, the number of classes and, by name, a value of
+            each of the dimensions; returns a module that gives (rows, classes) logits. It stands in
+            a module of its own, which worker processes import.
+        tasks: whose data, clients and budgets are used, such as "LR-CreditG".
+        dimensions: hyperparameters that shape the module, numbers each.
+
+    Raises:
+        InvalidArgumentError: this package has a model of that name.
+        UnknownNameError: there is no such task.
+        MissingDependencyError: torch is not installed.
+    """
+    with needing(f"model {name}", "torch", "torch", "torch"):
+        from fedhpo_gym.fl.models import REGISTERED as OWN_MODELS
+        from fedhpo_gym.fl.models.module import count_parameters, module_model
+    kind = module_model(name, build, [one.name for one in dimensions])
+    OWN_MODELS.add(name, lambda: kind)
+    found = []
+    for like in map(get_task, tasks):
+        # Of images the data say the shape; of tables the task does.
+        key = f"{name}-{like.name.partition('-')[2]}-v{like.version}"
+        REGISTERED.add(
+            key, partial(_own_model_task, like, name, build, dimensions, count_parameters)
+        )
+        _register_problem(key, like.round_preprocessing)
+        found.append(f"FedHPO-{key}")
+    return tuple(found)
+
+
+def _own_model_task(
+    like: Task,
+    name: str,
+    build: Callable[..., Any],
+    dimensions: Sequence[Dimension],
+    count: Callable[..., int],
+) -> Task:
+    from fedhpo_gym.fl.models.module import as_inputs
+
+    shape: Sequence[int] = (like.num_features,)
+    if not like.tags & {"tabular-data", "natural"}:
+        shape = as_inputs(load_dataset(like.dataset).features[np.arange(1)]).shape[1:]
+    size = partial(count, build, tuple(shape), like.num_classes)
+    return ModelTask.like(like, name, dimensions, size)
 
 
 @checked_types
@@ -245,6 +332,8 @@ __all__ = [
     "parallel",
     "parallel_env",
     "register_all",
+    "register_function",
+    "register_model",
     "register_task",
     "register_task_file",
     "truth",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-EVERYTHING = ("all", "dev")
+EVERYTHING = ("all", "dev", "docs")
 DEMO = ("plot",)
 CUDA = ("cuda-", "nvidia-", "triton==")
 BUILD = ("pip==", "setuptools==")

@@ -28,6 +28,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
         "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
         "raw": "fedhpo_gym.backends.raw:Raw",
         "federatedscope": "fedhpo_gym.backends.federatedscope.backend:FederatedScope",
+        "function": "fedhpo_gym.backends.function:FunctionBackend",
     }
 )
 """Backends by name; a module is imported when its backend is first asked for."""

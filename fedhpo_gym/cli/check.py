@@ -15,11 +15,17 @@ from fedhpo_gym.tasks.meta import MANY_TASKS
 
 
 def main(
-    ids: Annotated[Sequence[str], Arg("ids, patterns like `FedHPO-DAC-*`, or `all`", "ID")] = (),
+    ids: Annotated[
+        Sequence[str],
+        Arg("ids, patterns like `FedHPO-DAC-*`, or `all`; or with `--laws` what you added", "ID"),
+    ] = (),
     *,
     truth: Annotated[
         bool,
         Arg("search 100,000 queries of each id with stored numbers for one that beats its truth"),
+    ] = False,
+    laws: Annotated[
+        bool, Arg("try all laws of what you added: `mine:Greedy`, `mine:FedHPO-LR-Mine`, ...")
     ] = False,
     engine: Annotated[
         bool,
@@ -27,6 +33,11 @@ def main(
     ] = False,
 ) -> int:
     """Check ids, the engine, or both; 1 where something was refused or does not hold."""
+    if laws:
+        with needing("the kit of checks", "pytest", "check", "pytest"):
+            from fedhpo_gym.testing import check_plugin
+        kept = [check_plugin(name) for name in ids]
+        return 0 if all(kept) else 1
     if truth:
         return 0 if _truths_hold(ids or ["all"]) else 1
     if not ids and not engine:

@@ -10,7 +10,7 @@ from fedhpo_gym.agents import REGISTERED as OWN_AGENTS
 from fedhpo_gym.agents.base import Agent
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.backends import BACKENDS, COURSES
+from fedhpo_gym.backends import BACKENDS, COURSES, STORED
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli.console import Word, say, say_prose, say_table
 from fedhpo_gym.core.errors import (
@@ -124,11 +124,27 @@ def backends_of(env_id: str) -> Collection[str]:
     return COURSES if "DAC-" in env_id else BACKENDS
 
 
+FUNCTION = "function"
+"""Backend of problems that a user's function answers."""
+
+
+def concerned(task: Task, env_id: str) -> list[str]:
+    """Return the backends that an id takes and that could answer its task."""
+    known = [*STORED, task.unstored]
+    return [
+        name
+        for name in backends_of(env_id)
+        if (name != FUNCTION if task.has_data else name in known)
+    ]
+
+
 def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
     """Return the backends that can answer a task on this machine."""
     found = ["tabular"] if task.table_name in tables else []
     if any(identity.name in surrogates for identity in task.surrogate_identities):
         found.append("surrogate")
+    if not task.has_data:
+        return [*found, *{task.unstored} - {*STORED}]
     if task.table == OWN_TABLE and not lacking(task):
         found.append("raw")
         if not why_not(task):
@@ -139,7 +155,7 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
 def _what_helps(task: Task, taken: Container[str]) -> str:
     if task.table != OWN_TABLE:
         return task.identity.command
-    missing = lacking(task)
+    missing = lacking(task) if task.has_data else None
     away = "tabular" in taken and find(task.table_name, ".table.json") is not None
     return "pip install ./data" if away or not missing else f"pip install '.[{missing[1]}]'"
 

@@ -12,7 +12,7 @@ from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
-from fedhpo_gym.cli.listing import backends_of, lacking
+from fedhpo_gym.cli.listing import FUNCTION, concerned, lacking
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -123,7 +123,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "space": task.space.to_dict()["dimensions"],
         "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],
         "budget_s": task.budget_s,
-        "backends": {name: _answers(name, task) for name in backends_of(env_id)},
+        "backends": {name: _answers(name, task) for name in concerned(task, env_id)},
         "backend": backend,
         "stored": _stored(backend, task),
         "elsewhere": elsewhere(task) if backend in problems.OPENERS else [],
@@ -167,6 +167,8 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     """Return whether a backend can answer here, and how or why not."""
     if name not in problems.OPENERS and task.table != OWN_TABLE:
         return {"answers": False, "words": "results are all there is of it: nothing trains it"}
+    if name == FUNCTION:
+        return {"answers": True, "words": f"asks the {task.citation}"}
     if name == "raw":
         if missing := lacking(task):
             return {"answers": False, "words": str(missing_dependency("training it", *missing))}

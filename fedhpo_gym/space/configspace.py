@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
-from fedhpo_gym.space.dimension import Dimension, Kind
+from fedhpo_gym.space.dimension import Dimension, Kind, Value
 from fedhpo_gym.space.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -15,12 +16,17 @@ OWN = ("bins", "scope", "unit")
 """What ConfigSpace has no place for; its `meta` keeps it."""
 
 
-def to_configspace(space: SearchSpace) -> ConfigSpace.ConfigurationSpace:
-    """Return a space for optimizers that take ConfigSpace's, of the same configurations."""
-    cs = _library()
-    found: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace()
+def to_configspace(
+    space: SearchSpace, seed: int | None = None, default: Mapping[str, Value] | None = None
+) -> ConfigSpace.ConfigurationSpace:
+    """Return a space for optimizers that take ConfigSpace's, of the same configurations.
+
+    It draws with a seed; without defaults, ConfigSpace chooses them.
+    """
+    cs, defaults = _library(), default or {}
+    found: ConfigSpace.ConfigurationSpace = cs.ConfigurationSpace(seed=seed)
     for dimension in space.dimensions:
-        found.add(_hyperparameter(cs, dimension))
+        found.add(_hyperparameter(cs, dimension, defaults.get(dimension.name)))
     for dimension in space.dimensions:
         if dimension.active is not None:
             name, values = dimension.active
@@ -55,16 +61,17 @@ def _library() -> Any:
         return ConfigSpace
 
 
-def _hyperparameter(cs: Any, dimension: Dimension) -> Any:
+def _hyperparameter(cs: Any, dimension: Dimension, default: Value | None) -> Any:
     name, meta = dimension.name, {one: getattr(dimension, one) for one in OWN}
+    given: dict[str, Any] = {"meta": meta} | ({} if default is None else {"default_value": default})
     if dimension.kind == "category":
-        return cs.CategoricalHyperparameter(name, list(dimension.grid), meta=meta)
+        return cs.CategoricalHyperparameter(name, list(dimension.grid), **given)
     if dimension.values is not None:
         meta |= {"kind": dimension.kind, "log": dimension.log}
-        return cs.OrdinalHyperparameter(name, list(dimension.values), meta=meta)
+        return cs.OrdinalHyperparameter(name, list(dimension.values), **given)
     kind = {"float": cs.UniformFloatHyperparameter, "int": cs.UniformIntegerHyperparameter}
     low, high = dimension.low, dimension.high
-    return kind[dimension.kind](name, lower=low, upper=high, log=dimension.log, meta=meta)
+    return kind[dimension.kind](name, lower=low, upper=high, log=dimension.log, **given)
 
 
 def _condition(cs: Any, condition: Any) -> tuple[str, str, tuple[Any, ...]]:

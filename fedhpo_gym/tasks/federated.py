@@ -17,7 +17,7 @@ from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE
-from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
+from fedhpo_gym.data.catalogue import REGISTERED, SOURCES, load_dataset
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
@@ -189,6 +189,11 @@ class Task(Problem):
     def chance_loss(self) -> float:
         """Loss of the best constant prediction where all classes are equally frequent."""
         return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is a data set that it can be trained on, here or elsewhere."""
+        return self.dataset in SOURCES or self.dataset in REGISTERED
 
     @property
     def label_entropy(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
 from fedhpo_gym.data.inspection import inspect
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable
-from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.federated import Task, fidelities
 from fedhpo_gym.tasks.natural import (
     ROUNDS,
@@ -169,6 +170,66 @@ def _made(name: str, table: OwnTable, extra: TableFile) -> Task:
     made = (*natural_tasks(like), *joint_problems(shared_fields(like)))
     found = next(task for task in made if task.name == name)
     return extra.apply(found, table)
+
+
+BINS: Final = (5, 4, 3, 2)
+
+
+def with_grid(space: SearchSpace) -> SearchSpace:
+    """Return a space whose intervals have a grid, where its author gave none."""
+    return SearchSpace(tuple(map(_with_bins, space.dimensions)))
+
+
+def _with_bins(dimension: Dimension) -> Dimension:
+    if dimension.kind == "category" or dimension.values or dimension.bins:
+        return dimension
+    for bins in BINS[:-1]:
+        with suppress(InvalidArgumentError):  # whole numbers of a short interval repeat
+            return replace(dimension, bins=bins)
+    return replace(dimension, bins=BINS[-1])
+
+
+TUNED: Final = (
+    *("learning_rate", "weight_decay", "batch_size", "step_size", "rate_decay", "momentum"),
+)
+"""Hyperparameters that any model has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTask(Task):
+    """A task whose model is the user's own; `size` counts the parameters of an architecture."""
+
+    size: Callable[..., int] = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        return super().name + ("Unseen" if _unseen(self) else "")
+
+    def parameters_of(self, configuration: Mapping[str, Value]) -> int:
+        """Return the size of the model of a configuration."""
+        return self.size(**{name: configuration[name] for name in self.architecture})
+
+    @classmethod
+    def like(
+        cls, task: Task, model: str, dimensions: Sequence[Dimension], size: Callable[..., int]
+    ) -> ModelTask:
+        """Return the problem of another task, with a model of one's own and what shapes it."""
+        own = {field.name: getattr(task, field.name) for field in fields(Task)}
+        shared = (one for one in task.client_space.dimensions if one.name in TUNED)
+        changed = {
+            "model": model,
+            "client_space": with_grid(SearchSpace((*shared, *dimensions))),
+            "architecture": tuple(one.name for one in dimensions),
+            "num_parameters": size(**{one.name: one.high for one in dimensions}),
+            "model_settings": (),
+            "settings": (),
+            "precision": "float32",
+            "precisions": ("float32",),
+            "numbers": None,
+            "unstored": "raw",
+            "tags": task.tags | {"own"},
+        }
+        return cls(**{**own, **changed, "size": size})
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ needs `pytest`; laws that need an extra which is not installed are skipped, and 
 
 import pytest
 
-_KIT = ("agent", "backend", "conformance", "task")
+_KIT = ("agent", "conformance", "plugins", "task")
 pytest.register_assert_rewrite(*(f"fedhpo_gym.testing.{name}" for name in _KIT))
 
 from fedhpo_gym.testing.agent import (  # noqa: E402 - rewritten from here on
@@ -28,9 +28,11 @@ from fedhpo_gym.testing.conformance import (  # noqa: E402
     AlgorithmConformance,
     BackendConformance,
     DatasetConformance,
+    ModelConformance,
     ObjectiveConformance,
     WrapperConformance,
 )
+from fedhpo_gym.testing.plugins import check_plugin, laws_of  # noqa: E402
 from fedhpo_gym.testing.rollout import plain, rollout  # noqa: E402
 from fedhpo_gym.testing.task import RoundConformance, TaskConformance  # noqa: E402
 
@@ -43,6 +45,7 @@ __all__ = [
     "ClientAgentConformance",
     "DatasetConformance",
     "LearnedAgentConformance",
+    "ModelConformance",
     "MultiFidelityAgentConformance",
     "ObjectiveConformance",
     "RoundAgentConformance",
@@ -51,6 +54,8 @@ __all__ = [
     "TrialAgentConformance",
     "WrapperConformance",
     "agent_laws",
+    "check_plugin",
+    "laws_of",
     "make_env",
     "plain",
     "rollout",

@@ -295,6 +295,7 @@ class AlgorithmConformance:
     """
 
     name: ClassVar[str]
+    model: ClassVar[str] = "LR"
     settings: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
     @pytest.fixture(autouse=True)
@@ -354,11 +355,24 @@ class AlgorithmConformance:
         from fedhpo_gym.fl.engine import CourseBatch
         from fedhpo_gym.fl.models import get_model
 
-        federations = {seed: make_federation(made_table(), seed) for seed in (1, 2)}
-        return CourseBatch(federations, get_model("LR"), self.algorithm, courses)
+        federations = {seed: make_federation(self.data(), seed) for seed in (1, 2)}
+        return CourseBatch(federations, get_model(self.model), self.algorithm, courses)
+
+    def data(self) -> Dataset:
+        """Return what is trained on."""
+        return made_table()
 
     def _train(self, courses: list[Any], rounds: int = ROUNDS) -> NDArray[np.float32]:
         return self._batch(courses).advance(rounds).metrics
+
+
+class ModelConformance(AlgorithmConformance):
+    """Laws of a model of the engine by `model`, on a table; its `settings` shape it, if any do.
+
+    Override `data` for a model of other samples.
+    """
+
+    name = "fedavg"
 
 
 def made_table() -> Dataset:

@@ -340,6 +340,7 @@ def test_download_goes_on_after_a_failure(
 
     sources = dict.fromkeys("AB", SimpleNamespace(open_licence=True))
     monkeypatch.setattr("fedhpo_gym.data.SOURCES", sources)
+    monkeypatch.setattr("fedhpo_gym.data.get_source", sources.__getitem__)
     monkeypatch.setattr("fedhpo_gym.data.load_dataset", load_dataset)
     assert main(["download", "all"]) == 1
     captured = capsys.readouterr()

@@ -125,9 +125,12 @@ NUMBERS_OF = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if path.stem == "many_objectives":
-        pytest.importorskip("moocore")
+def test_an_example_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = {"many_objectives": "moocore", "ppo": "torch"}
+    pytest.importorskip(needed.get(path.stem, "gymnasium"))
+    monkeypatch.setattr("sys.argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.strip()
 

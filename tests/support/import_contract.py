@@ -37,11 +37,14 @@ LAYERS: dict[str, frozenset[str]] = {
     # The entry points compose the default wrappers.
     "envs": frozenset({"backends", "tasks", "stored", "objectives", "systems", "wrappers"}),
     "agents": frozenset(),
+    "harnesses": frozenset({"agents", "objectives", "stored", "wrappers"}),
     "records": frozenset(),
     "analysis": frozenset({"records"}),
     # Its model is fitted by what builds the meta-models of federations.
     "profet": frozenset({"building"}),
-    "root": frozenset({"envs", "tasks", "wrappers", "studies", "building"}),
+    "root": frozenset(
+        {"backends", "data", "envs", "fl", "tasks", "wrappers", "studies", "building"}
+    ),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
     ),
@@ -60,7 +63,7 @@ TRANSFER = "agents.transfer.*"
 # Which modules (patterns below the package) may import a third-party package.
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
-    "gymnasium": ("root", "envs*", "wrappers*", "agents*", "studies*", "testing*"),
+    "gymnasium": ("root", "envs*", "wrappers*", "agents*", "harnesses.*", "studies*", "testing*"),
     "tqdm": ("backends*", "building*", "studies*", "cli*", TRANSFER),
     "torch": (
         "fl.*",
@@ -86,7 +89,12 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "scipy": ("data.graphs", "agents.spread", "profet.*", TRANSFER, PEER),
     "rdkit": ("data.graph_sets",),
     "networkx": ("data.graph_federations",),
-    "optuna": ("agents.optuna_*", "studies.export"),
+    "optuna": ("agents.optuna_*", "harnesses.optuna*", "studies.export"),
+    "optunahub": ("harnesses.optunahub",),
+    "carps": ("harnesses.carps",),
+    "syne_tune": ("harnesses.syne_tune",),
+    "minari": ("harnesses.minari",),
+    "mlcroissant": ("harnesses.croissant",),
     "sqlalchemy": ("studies.export",),  # of Optuna
     "cmaes": ("agents.cma_es",),
     "botorch": ("agents.botorch_vector",),
@@ -95,16 +103,26 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "stable_baselines3": ("agents.sb3", "testing.checks"),
     "mo_gymnasium": ("testing.checks",),
     "moocore": ("evaluation.multi_objective",),
-    "ConfigSpace": ("space.configspace",),
+    "ConfigSpace": ("space.configspace", "harnesses.*"),
     "matplotlib": ("*",),
-    "pyarrow": ("records.parquet", "data.frames"),
+    "pyarrow": ("records.parquet", "data.frames", "harnesses.croissant"),
     "distributed": ("core.processes",),
     "tensorboardX": ("studies.tracking",),
     "wandb": ("studies.tracking",),
     "pytest": ("testing*",),
 }
 LAZY_ONLY = frozenset(
-    {"matplotlib", "moocore", "ConfigSpace", "pyarrow", "distributed", "tensorboardX", "wandb"}
+    {
+        "matplotlib",
+        "minari",
+        "mlcroissant",
+        "moocore",
+        "ConfigSpace",
+        "pyarrow",
+        "distributed",
+        "tensorboardX",
+        "wandb",
+    }
 )
 IMPORTERS = frozenset({"import_module", "__import__", "require"})
 

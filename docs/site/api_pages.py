@@ -1,0 +1,60 @@
+"""Writes a page per package of public names; Sphinx reads their docstrings."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from problem_pages import write
+
+PACKAGES = {
+    "fedhpo_gym": "registers the ids; truth, records, several workers, problems of your own",
+    "fedhpo_gym.agents": "optimizers, and the protocol of your own",
+    "fedhpo_gym.wrappers": "what is put around an environment",
+    "fedhpo_gym.objectives": "what is good, and objectives of your own",
+    "fedhpo_gym.evaluation.records": "queries and their answers",
+    "fedhpo_gym.space": "search spaces",
+    "fedhpo_gym.systems": "clocks: what work costs",
+    "fedhpo_gym.data": "data sets and federations",
+    "fedhpo_gym.tasks": "the catalogue of problems",
+    "fedhpo_gym.studies": "comparisons",
+    "fedhpo_gym.studies.regret": "regret of records",
+    "fedhpo_gym.analysis": "reports",
+    "fedhpo_gym.transfer": "HPO-B's interface",
+    "fedhpo_gym.testing": "conformance tests of your own parts",
+    "fedhpo_gym.agents.policy": "learned policies, kept and played",
+    "fedhpo_gym.agents.sb3": "training of policies",
+}
+
+
+def write_api(folder: Path) -> None:
+    """Write the pages below a folder, and their index."""
+    rows = []
+    for package, words in PACKAGES.items():
+        module = importlib.import_module(package)
+        names = [name for name in getattr(module, "__all__", _own(module)) if name[0] != "_"]
+        doc = (module.__doc__ or "").strip()
+        parts = [package, "=" * len(package), "", doc, ""]
+        for name in sorted(names, key=str.lower):
+            parts += _entry(module, package, name)
+        write(folder / f"{package}.rst", "\n".join(parts) + "\n")
+        rows.append(f"| [`{package}`]({package}.rst) | {words} | {len(names)} |")
+    toc = "\n".join(PACKAGES)
+    head = "# API reference\n\nThe public names, by package. What is not here may change without notice."
+    table = "| package | what it is for | names |\n|---|---|---|\n" + "\n".join(rows)
+    write(folder / "index.md", f"{head}\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n")
+
+
+def _own(module: object) -> list[str]:
+    """Return what a module without `__all__` defines itself."""
+    name = getattr(module, "__name__", "")
+    return [key for key, value in vars(module).items() if getattr(value, "__module__", "") == name]
+
+
+def _entry(module: object, package: str, name: str) -> list[str]:
+    value = getattr(module, name)
+    if isinstance(value, type):
+        return [f".. autoclass:: {package}.{name}", ""]
+    if callable(value):
+        return [f".. autofunction:: {package}.{name}", ""]
+    return [f".. py:data:: {package}.{name}", f"   :type: {type(value).__name__}", ""]

@@ -1,0 +1,127 @@
+"""Sets every claimed figure beside the command that shows it, and refuses what no result says.
+
+`python docs/site/claims.py NAME ...` notes that results were made by their programs as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS = ROOT / "docs" / "claims.toml"
+MADE = Path(__file__).with_name("results.json")
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+WITHIN = 0.02
+"""How far a rounded figure may lie from that of its result, as a share."""
+GONE = "48328ad"
+"""The commit whose `benchmarks/` has the programs of questions that are settled."""
+
+
+class StaleError(Exception):
+    """A figure that its result does not show, or a result that is older than its program."""
+
+
+def page() -> str:
+    """Return the page of all claims.
+
+    Raises:
+        StaleError: a page does not say what is claimed of it, the result does not show it, or the
+            result was not made by the program as it is.
+    """
+    content = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
+    known, rows, faults = json.loads(MADE.read_text(encoding="utf-8")), [], []
+    for name, programs in content["results"].items():
+        if programs and known.get(name) != made_now(name, programs):
+            faults.append(
+                f"benchmarks/results/{name}.md or {' or '.join(programs)} has changed; run the "
+                f"program again, then `python docs/site/claims.py {name}`"
+            )
+    for claim in content["claim"]:
+        try:
+            rows.append(_row(claim, content["results"][claim["result"]]))
+        except StaleError as error:
+            faults.append(str(error))
+    if faults:
+        raise StaleError("\n".join(faults))
+    return f"{HEAD}\n{HEADS}\n" + "\n".join(rows) + "\n"
+
+
+HEAD = f"""\
+# Claimed figures
+
+Each figure of a page stands beside what the last run says, and the command of that run. This page
+is filled in when the site is built, and the build fails where a page no longer says its figure,
+where the run says another one, or where the program of a run has changed since: digests of both
+are noted with every run, and comments count for nothing in them. A dash in place of a program
+means that the question is settled: its program is in the history, at commit {GONE}.
+"""
+HEADS = "| page | says | last run | date | command | program |\n|---|---|---|---|---|---|"
+
+
+def _row(claim: dict[str, Any], programs: list[str]) -> str:
+    where, says, result = claim["page"], claim["says"], claim["result"]
+    text = _plain(ROOT / where)
+    if says not in text:
+        raise StaleError(f"{where} does not say {says!r} any more; see docs/claims.toml")
+    run = (ROOT / "benchmarks" / "results" / f"{result}.md").read_text(encoding="utf-8")
+    found = re.search(claim["pattern"], run)
+    if found is None:
+        raise StaleError(f"the result {result}.md has nothing like {claim['pattern']!r}")
+    claimed, shown = _number(NUMBER.findall(says)[0]), _number(found[1])
+    if abs(claimed - shown) > claim.get("within", WITHIN) * abs(shown):
+        raise StaleError(f"{where} says {says!r}, and the result {result}.md says {found[1]}")
+    command, date = (re.search(rf"^- {key}: (.*)$", run, re.M) for key in ("command", "date"))
+    link = f"[{Path(where).stem}](../../{where})"
+    shown_as = f"[{found[1]}](../../benchmarks/results/{result}.md)"
+    named = ", ".join(f"`{program}`" for program in programs) or "–"
+    return f"| {link} | {says} | {shown_as} | {date[1]} | {command[1]} | {named} |"
+
+
+def _plain(path: Path) -> str:
+    """Return the words of a page, without line ends and the targets of links."""
+    words = " ".join(path.read_text(encoding="utf-8").split())
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", words)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def made_now(name: str, programs: list[str]) -> dict[str, str]:
+    """Return digests of a result, and of what its programs do: without comments and docstrings."""
+    found = {"result": _digest((ROOT / "benchmarks" / "results" / f"{name}.md").read_bytes())}
+    for program in programs:
+        tree = ast.parse((ROOT / program).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and _is_docstring(body[0]):
+                body[0] = ast.Pass()
+        found[program] = _digest(ast.dump(tree).encode())
+    return found
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def main(names: list[str]) -> None:
+    """Note results that have just been made."""
+    results = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))["results"]
+    known = json.loads(MADE.read_text(encoding="utf-8")) if MADE.exists() else {}
+    known |= {name: made_now(name, results[name]) for name in names if results[name]}
+    MADE.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,199 @@
+"""A function of one's own: f(configuration, fidelity) -> metrics, whatever computes them."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.core.checks import as_reals, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.evaluation.records import (
+    ENTRIES,
+    METRICS,
+    SPLITS,
+    Entries,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+)
+from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.own import with_grid
+
+KEYS = tuple(f"{split}_{metric}" for split in SPLITS for metric in METRICS)
+"""What a function may tell, such as "val_loss"."""
+MOST_KEPT = 10_000
+"""Answers that are kept, so that the same question has the same answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionTask(Task):
+    """A task whose trials a function evaluates; it has no data here.
+
+    Attributes:
+        function: takes a configuration and a fidelity, mappings from names, and perhaps a `seed`;
+            returns a number for each of `told`, or one per client.
+        told: the metrics that it returns, of `KEYS`; "val_loss" is one of them.
+        by_client: whether it returns metrics of every client.
+    """
+
+    function: Callable[..., Any] = field(compare=False)
+    told: tuple[str, ...]
+    by_client: bool
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        function: Callable[..., Any],
+        space: SearchSpace,
+        *,
+        rounds: Sequence[int],
+        rates: Sequence[float] = (1.0,),
+        told: Sequence[str] = ("val_loss",),
+        clients: int = 1,
+        by_client: bool = False,
+        num_parameters: int = 1_000,
+        num_classes: int = 2,
+        budget_s: float = 86_400.0,
+        **others: Any,
+    ) -> FunctionTask:
+        """Return the task of a function; `name` is `<Method>-<Problem>`."""
+        model, dash, problem = name.partition("-")
+        if not (dash and model.isalnum() and problem.replace("-", "").isalnum()):
+            raise InvalidArgumentError(
+                f"`name` must be two words with '-' between, such as 'Flower-Digits', got {name!r}"
+            )
+        for key in told:
+            require_known("metric", key, KEYS)
+        if "val_loss" not in told:
+            raise InvalidArgumentError(
+                f"`told` must hold 'val_loss', by which trials are ranked, got {shown(told)}"
+            )
+        round_ = Dimension(
+            *("round", rounds[0], rounds[-1], "int"),
+            values=tuple(rounds),
+            unit="rounds",
+            scope="fidelity",
+        )
+        rate = Dimension(
+            *("client_sample_rate", rates[0], rates[-1], "float"),
+            values=tuple(rates),
+            scope="fidelity",
+        )
+        return cls(
+            model=model,
+            dataset=problem,
+            num_features=1,
+            num_classes=num_classes,
+            num_parameters=num_parameters,
+            client_space=with_grid(space),
+            fidelity_space=SearchSpace((round_, rate)),
+            stored_rounds=tuple(rounds),
+            num_clients=clients,
+            budget_s=budget_s,
+            partition="user",
+            reward="improvement",
+            unstored="function",
+            citation=f"function {function.__module__}.{function.__qualname__}",
+            tags=frozenset({"own"}),
+            function=function,
+            told=tuple(told),
+            by_client=by_client,
+            **{"version": 1, "seeds": (1,), **others},
+        )
+
+
+class FunctionBackend(Backend):
+    """Asks the function of a task, and keeps what it said."""
+
+    name = "function"
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        if not isinstance(task, FunctionTask):
+            raise InvalidArgumentError(
+                f"`backend` must not be 'function' for {task.name}, which has none; "
+                "`fedhpo_gym.register_function` makes a problem of one"
+            )
+        super().__init__(task, seed, task.space, task.fidelity_space)
+        self._own = task
+        parameters = inspect.signature(task.function).parameters
+        self._seeded = "seed" in parameters
+        self._kept: dict[tuple[object, ...], NDArray[np.float64]] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what the function is called and asked: raise `version` when it changes."""
+        own = self._own
+        words = repr((own.id, own.citation, own.space.to_dict(), own.fidelity_space.to_dict()))
+        return f"function-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+
+    @cached_property
+    def lacks(self) -> Mapping[str, str]:
+        function = self._own.citation
+        found = {key: f"the {function} does not tell {key}" for key in {*KEYS} - {*self._own.told}}
+        found |= dict.fromkeys(("samples", "privacy"), f"the {function} does not tell")
+        if not self._own.by_client:
+            found["clients"] = f"the {function} tells no metrics of clients"
+        return found
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
+        return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
+
+    def _answer(self, configuration: Mapping[str, Value], fidelity: Fidelity) -> Evaluation:
+        told = np.stack([self._told(configuration, fidelity, seed) for seed in self.seeds])
+        loss = told[:, :, SPLITS.index("val"), METRICS.index("loss")]
+        diverged = np.asarray(~np.isfinite(loss).all(axis=1))
+        worst = np.array([metric.worst for metric in self._own.metrics])
+        best = np.where(np.isfinite(told), told, worst)
+        return Evaluation(
+            best=best,
+            current=best.copy(),
+            num_samples=np.ones((len(self.seeds), self._own.num_clients, len(SPLITS)), np.int64),
+            best_round=np.full(len(self.seeds), fidelity.round),
+            diverged=diverged,
+            seeds=self.seeds,
+            fidelity=fidelity,
+        )
+
+    def _told(
+        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
+    ) -> NDArray[np.float64]:
+        """Return the (clients, splits, metrics) that the function tells; NaN where it does not."""
+        key = (*configuration.items(), fidelity, seed)
+        if key not in self._kept:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = self._called(configuration, fidelity, seed)
+        return self._kept[key]
+
+    def _called(
+        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
+    ) -> NDArray[np.float64]:
+        own, seeded = self._own, {"seed": seed} if self._seeded else {}
+        said = own.function(dict(configuration), dict(vars(fidelity)), **seeded)
+        found = said if isinstance(said, Mapping) else {"val_loss": said}
+        if {*found} != {*own.told}:
+            raise InvalidArgumentError(
+                f"the {own.citation} must return {sorted(own.told)}, as it was registered with, "
+                f"got {sorted(map(str, found))}"
+            )
+        metrics = np.full((own.num_clients, len(SPLITS), len(METRICS)), np.nan)
+        for name, value in found.items():
+            values = as_reals(name, value)
+            if values.shape not in ((), (own.num_clients,)):
+                raise InvalidArgumentError(
+                    f"the {own.citation} must return one {name!r}, or one of each of "
+                    f"{own.num_clients} clients, got the shape {values.shape}"
+                )
+            split, _, metric = name.partition("_")
+            metrics[:, SPLITS.index(split), METRICS.index(metric)] = values
+        return metrics

@@ -1,0 +1,185 @@
+"""Any `torch.nn.Module` as a model of the engine: generic, and slower than those written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.data.records import Features, SparseRows
+from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
+
+Build = Callable[..., nn.Module]
+NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm)
+PIXEL = 255.0
+
+
+class ModuleModel(TorchModel):
+    """A module whose rows are samples and whose outputs are logits.
+
+    Each item takes its step by itself, on the rows of its minibatch and no padding, so its bits
+    depend on no neighbour. Parameters that need a gradient are trained; buffers of real numbers,
+    such as running statistics, are averaged with them; frozen parameters, and buffers of integers,
+    are those that `build` gives, and never change. What is random in a step, such as dropout, is
+    drawn with a seed that the engine's streams give it. Parameters have shape (1, items, ...).
+    """
+
+    build: ClassVar[Build]
+    rows_at_once: ClassVar[int | None] = 1024
+
+    def __init__(
+        self, shape: Sequence[int], classes: int, device: torch.device, **own: Any
+    ) -> None:
+        """Make the module for samples of a shape."""
+        self.device = device
+        self._make = partial(type(self).build, tuple(shape), classes, **own)
+        self._module = _drawn(self._make, 0).to(device)
+        kept = {**dict(self._module.named_buffers()), **dict(self._module.named_parameters())}
+        self._trained = {n for n, one in self._module.named_parameters() if one.requires_grad}
+        real = [n for n, one in self._module.named_buffers() if one.is_floating_point()]
+        self.buffers = frozenset(real)
+        self._names = (*self._trained, *real)
+        if wide := [name for name in self._names if kept[name].dtype != torch.float32]:
+            raise InvalidArgumentError(
+                f"`build` must give parameters of float32, got {kept[wide[0]].dtype} in {wide[0]!r}"
+            )
+        self._counters = {
+            n: one for n, one in self._module.named_buffers() if not one.is_floating_point()
+        }
+        modules = dict(self._module.named_modules())
+        self.norms = frozenset(
+            name for name in self._names if isinstance(modules[name.rpartition(".")[0]], NORMS)
+        )
+        self._least = 2 if any(isinstance(one, _BatchNorm) for one in modules.values()) else 1
+        self.num_parameters = sum(kept[name].numel() for name in self._trained)
+
+    @classmethod
+    def for_federation(
+        cls, federation: Federation, device: torch.device, **shape: Any
+    ) -> ModuleModel:
+        sample = as_inputs(federation.features[np.arange(2)])
+        own = {n: int(v) if v == int(v) else v for n, v in shape.items() if n in cls.architecture}
+        model = cls(sample.shape[1:], federation.num_classes, device, **own)
+        parameters = {
+            n: torch.from_numpy(v)[None] for n, v in model.init(np.random.default_rng(0)).items()
+        }
+        on_device = {n: v.transpose(0, 1).to(device) for n, v in parameters.items()}
+        with torch.no_grad():
+            found = model._forward(on_device, 0, sample.to(device), training=False)
+        if not isinstance(found, Tensor) or found.shape != (2, federation.num_classes):
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InvalidArgumentError(
+                f"`build` must give a module that returns (rows, {federation.num_classes}) logits, "
+                f"got {got} of 2 rows"
+            )
+        return model
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Draw parameters as the module itself does, with a seed of the generator."""
+        module = _drawn(self._make, int(rng.integers(2**63 - 1)))
+        known = {**dict(module.named_buffers()), **dict(module.named_parameters())}
+        return {name: known[name].detach().numpy()[None].copy() for name in self._names}
+
+    def inputs(self, features: Features) -> Tensor:
+        return as_inputs(features).to(self.device)
+
+    def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
+        decay, drawn = batch.decay.tolist(), batch.uniform((1,))[:, 0].tolist()
+        for item, size in enumerate(batch.sizes.tolist()):
+            if size < self._least:
+                continue
+            labels = batch.targets[:, item, :size].argmax(0)
+            rates = batch.rates[item, :size]
+            with torch.enable_grad(), _seeded(int(drawn[item] * 2**31)):
+                leaves = {
+                    name: parameters[name][0, item].detach().requires_grad_()
+                    for name in self._trained
+                }
+                x = batch.x[item, :size]
+                logits = self._forward(parameters, item, x, training=True, leaves=leaves)
+                loss = (functional.cross_entropy(logits, labels, reduction="none") * rates).sum()
+                gradients = torch.autograd.grad(loss, [*leaves.values()], allow_unused=True)
+            for name, gradient in zip(leaves, gradients, strict=True):
+                own = parameters[name][0, item].mul_(decay[item])
+                if gradient is not None:
+                    own.sub_(gradient)
+
+    def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
+        items = next(iter(parameters.values())).shape[1]
+        out = [self._forward(parameters, item, x, training=False) for item in range(items)]
+        return torch.stack(out).permute(2, 0, 1).contiguous()
+
+    def _forward(
+        self,
+        parameters: Parameters,
+        item: int,
+        x: Tensor,
+        *,
+        training: bool,
+        leaves: Mapping[str, Tensor] | None = None,
+    ) -> Any:
+        """Return what the module says of rows with the parameters of an item."""
+        own = {name: parameters[name][0, item] for name in self._names}
+        counters = {name: one.clone() for name, one in self._counters.items()}
+        module = self._module.train(training)
+        return functional_call(module, {**own, **counters, **(leaves or {})}, (x,))
+
+
+def module_model(name: str, build: Build, architecture: Sequence[str] = ()) -> type[ModuleModel]:
+    """Return the model of modules that a function builds; `architecture` names what shapes them."""
+    own = {"build": staticmethod(build), "architecture": tuple(architecture)}
+    return type(name, (ModuleModel,), own)
+
+
+def as_inputs(features: Features) -> Tensor:
+    """Return (n, ...) samples as modules take them.
+
+    Real numbers are float32; pixels, in [0, 1], have their channels first; tokens are int64.
+    """
+    if isinstance(features, SparseRows):
+        raise InvalidArgumentError(
+            "the data of a module must be dense, got sparse rows; use a model of this package"
+        )
+    if features.dtype == np.uint8:
+        pixels = torch.from_numpy(features.astype(np.float32) / PIXEL)
+        return pixels[:, None] if pixels.ndim == 3 else pixels.movedim(-1, 1).contiguous()
+    kind: type = np.float32 if features.dtype.kind == "f" else np.int64
+    return torch.from_numpy(np.ascontiguousarray(features, dtype=kind))
+
+
+def count_parameters(build: Build, shape: Sequence[int], classes: int, **own: Any) -> int:
+    """Return how many numbers of a module are trained."""
+    module = _drawn(partial(build, tuple(shape), classes, **own), 0)
+    return sum(one.numel() for one in module.parameters() if one.requires_grad)
+
+
+def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with _seeded(seed):
+        found = make()
+    if not isinstance(found, nn.Module):
+        raise InvalidArgumentError(f"`build` must return a torch.nn.Module, got {found!r:.80}")
+    if lazy := [name for name, one in found.named_parameters() if nn.parameter.is_lazy(one)]:
+        raise InvalidArgumentError(
+            f"`build` must say the shape of all parameters, got the lazy {lazy[0]!r}"
+        )
+    return found
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generators in a body, and leave them as they were."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield

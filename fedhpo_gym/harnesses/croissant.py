@@ -1,0 +1,119 @@
+"""A stored table as a Parquet file and a Croissant file that describes it (Akhtar et al., 2024)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.stored.catalogue import open_table
+
+if TYPE_CHECKING:
+    from fedhpo_gym.stored.table import Table
+
+ROWS: Final = "rows"
+FIXED: Final = {
+    "round": "rounds of training",
+    "client_sample_rate": "share of the clients that train in a round",
+    "seed": "of the repetition",
+    "diverged": "whether training diverged by this round; metrics are of the best round before",
+    "time_s": "simulated seconds of training",
+}
+
+
+@checked_types
+def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
+    """Write `<name>.parquet` and `<name>.json`, and return the latter, which is the Croissant file.
+
+    A row is a configuration, a fidelity and a seed, with the mean of every metric over the clients,
+    weighted by their samples, at the best round so far. `mlcroissant validate --jsonld` checks it.
+
+    Args:
+        env_id: an id of trials with a table.
+        folder: where to write; it must exist.
+        arguments: of `gymnasium.make`, such as `algorithm` and `alpha`, which choose the table.
+
+    Raises:
+        MissingDataError: there is no table.
+        MissingDependencyError: mlcroissant or pyarrow is not installed.
+        OSError: a file cannot be written.
+    """
+    with needing("a Croissant file", "mlcroissant", "croissant", "mlcroissant", "pyarrow"):
+        import mlcroissant as mlc
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    with gym.make(env_id, disable_env_checker=True, backend="tabular", **arguments) as env:
+        table = open_table(env.get_wrapper_attr("task").identity)
+    # What time a trial takes depends on its configuration and fidelity, and on no seed.
+    asked = {**arguments, "backend": "tabular", "objectives": ["time_s"]}
+    with gym.make(env_id, disable_env_checker=True, **asked) as env:
+        times: NDArray[np.float64] = env.get_wrapper_attr("truth").values[:, 0]
+    columns = _columns(table, times)
+    data, file = folder / f"{table.name}.parquet", folder / f"{table.name}.json"
+    pq.write_table(pa.table(columns), data)
+    card = table.card
+    whole = mlc.FileObject(
+        id=data.name,
+        name=data.name,
+        content_url=data.name,
+        encoding_formats=["application/x-parquet"],
+        sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
+    )
+    of = mlc.DataType
+    kinds = {"i": of.INTEGER, "f": of.FLOAT, "b": of.BOOL, "U": of.TEXT}
+    fields = [
+        mlc.Field(
+            id=f"{ROWS}/{name}",
+            name=name,
+            description="hyperparameter"
+            if name in table.space
+            else FIXED.get(name, "mean over the clients"),
+            data_types=kinds[values.dtype.kind],
+            source=mlc.Source(file_object=whole.id, extract=mlc.Extract(column=name)),
+        )
+        for name, values in columns.items()
+    ]
+    described = mlc.Metadata(
+        name=table.name,
+        description=f"Learning curves of {env_id}: every configuration of a grid, under "
+        f"{len(table.rates)} client sample rates and {len(table.seeds)} seeds, after "
+        f"{len(table.rounds)} numbers of rounds. Data: {card['data_citation']}",
+        license=[card["licence"], card["data_licence"]],
+        cite_as=card["problem_citation"],
+        date_published=card["created"],
+        version=f"{card['version']}.0.0",
+        url=f"urn:fedhpo-gym:{table.digest}",
+        distribution=[whole],
+        record_sets=[mlc.RecordSet(id=ROWS, name=ROWS, fields=fields)],
+    )
+    write_text(file, f"{json.dumps(described.to_json(), indent=1, default=str)}\n")
+    return file
+
+
+def _columns(table: Table, times: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """Return what the rows hold: the last axis, the seeds, runs fastest."""
+    diverged_at = table.codes("diverged_at")
+    names = [*table.space.names, "client_sample_rate", "seed"]
+    grids = [d.grid for d in table.space.dimensions]
+    axes = [table.rounds, *grids, table.rates, table.seeds]
+    shape = tuple(map(len, axes))
+    found = dict(zip(["round", *names], np.meshgrid(*axes, indexing="ij"), strict=True))
+    columns = {name: found[name] for name in (*table.space.names, *FIXED) if name in found}
+    rounds = found["round"]
+    columns["diverged"] = (diverged_at > 0) & (diverged_at <= rounds)
+    # The truth has the order of the search space: rounds stand after the configuration.
+    known = times.reshape(*shape[1:-2], shape[0], shape[-2])
+    known = np.moveaxis(known, -2, 0)[..., None]
+    columns["time_s"] = np.broadcast_to(known, shape)
+    for split in table.splits:
+        for metric in table.metrics:
+            columns[f"{split}_{metric}"] = table.objective(split, metric)
+    return {name: values.reshape(-1) for name, values in columns.items()}

@@ -1,0 +1,93 @@
+"""Rollouts of an agent as a data set of Minari (Younis et al., 2024), for offline learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import gymnasium as gym
+import numpy as np
+
+from fedhpo_gym.agents import Agent, make_agent, read_problem, run_episode
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import needing
+
+
+@checked_types
+def write_dataset(
+    dataset_id: str,
+    env_id: str,
+    agent: str | Callable[[Any], Any] = "random",
+    *,
+    episodes: Annotated[int, Range(1)] = 10,
+    seed: Annotated[int, Range(0)] = 0,
+    **arguments: Any,
+) -> Any:
+    """Play episodes and return the `minari.MinariDataset` of them, which is stored.
+
+    Episode i is reset with `seed + i`, and an agent is made anew with the same number. So its
+    actions, played again in `recover_environment()` after that reset, bring the same rewards.
+    Infos are left out: those of a reset and of a step have other keys.
+
+    Args:
+        dataset_id: as Minari wants it: `fedhpo/creditg/random-v0`.
+        env_id: any id, of trials or rounds; rewards may be vectors.
+        agent: a name of `AGENTS`, or a function from an observation to an action.
+        episodes: how many.
+        seed: of the first episode.
+        arguments: of `gymnasium.make`.
+
+    Raises:
+        MissingDependencyError: Minari is not installed.
+        UnknownNameError: there is no such agent.
+    """
+    with needing("a data set of rollouts", "minari", "minari", "minari", "h5py", "PIL"):
+        import minari
+        from minari.data_collector.episode_buffer import EpisodeBuffer
+    env = gym.make(env_id, disable_env_checker=True, **arguments)
+    played = []
+    for number in range(episodes):
+        own = seed + number
+        if isinstance(agent, str):
+            player = make_agent(agent, env, seed=own)
+        else:
+            player = _Policy(env, own, agent)
+        first = env.reset(seed=own)[0]  # the loop below sees it, too, and tells only what follows
+        steps = list(run_episode(env, player, own))
+        played.append(
+            EpisodeBuffer(
+                id=number,
+                seed=own,
+                observations=_stacked([first, *(one.observation for one in steps)]),
+                actions=np.array([one.action for one in steps]),
+                rewards=[one.reward for one in steps],
+                terminations=[one.terminated for one in steps],
+                truncations=[one.truncated for one in steps],
+            )
+        )
+    return minari.create_dataset_from_buffers(
+        dataset_id,
+        played,
+        env=env,
+        algorithm_name=agent if isinstance(agent, str) else getattr(agent, "__name__", "policy"),
+        data_format="hdf5",  # arrow refuses rewards that are vectors
+        requirements=["fedhpo-gym"],
+    )
+
+
+class _Policy(Agent):
+    """A function from observations to actions."""
+
+    def __init__(self, env: gym.Env[Any, Any], seed: int, act: Callable[[Any], Any]) -> None:
+        super().__init__(read_problem(env, seed))
+        self._act = act
+
+    def ask(self, observation: Any) -> Any:
+        return self._act(observation)
+
+
+def _stacked(observations: list[Any]) -> Any:
+    """Return observations as arrays of T + 1 rows, in the dictionary that each is."""
+    if isinstance(observations[0], Mapping):
+        return {key: _stacked([one[key] for one in observations]) for key in observations[0]}
+    return np.array(observations)

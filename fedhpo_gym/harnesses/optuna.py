@@ -1,0 +1,95 @@
+"""A problem as an objective of Optuna: `study.optimize(objective(id), n_trials=50)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.harnesses.problem import Outcome, Problem
+from fedhpo_gym.space import Dimension, Value
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class TrialFunction:
+    """What a study optimizes. Values are in natural units; `directions` says which are better.
+
+    Attributes:
+        problem: what answers.
+        directions: for `optuna.create_study(directions=...)`, where there are many objectives or
+            higher is better.
+    """
+
+    def __init__(self, problem: Problem, rounds: Sequence[int] = ()) -> None:
+        self.problem, self._rounds = problem, tuple(rounds)
+        several = len(problem.objectives) > 1
+        if self._rounds and several:
+            raise InvalidArgumentError(
+                "`rounds` must be empty where rewards are vectors, as Optuna prunes by one value, "
+                f"got {rounds!r} for {problem.id}"
+            )
+        for rung in self._rounds:
+            problem.fidelities["round"].validate(rung, "rounds")
+        ways = ["minimize" if one.minimize else "maximize" for one in problem.objectives]
+        self.directions: list[str] = ways
+
+    def __call__(self, trial: optuna.trial.Trial) -> float | tuple[float, ...]:
+        import optuna
+
+        configuration = self.suggest(trial)
+        for rung in self._rounds:
+            (value,) = self.problem.evaluate(configuration, {"round": rung}).values.values()
+            trial.report(value, rung)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        found = self.problem.evaluate(configuration)
+        self.note(trial, found)
+        values = tuple(found.values.values())
+        return values if len(values) > 1 else values[0]
+
+    def suggest(self, trial: optuna.trial.Trial) -> dict[str, Value]:
+        """Return a configuration of what is active."""
+        found: dict[str, Value] = {}
+        for one in self.problem.space.dimensions:
+            if one.is_active(found):
+                found[one.name] = _suggested(trial, one)
+        return found
+
+    def note(self, trial: optuna.trial.Trial, found: Outcome) -> None:
+        """Tell a trial its constraints and its simulated seconds."""
+        for name, excess in found.excess.items():
+            trial.set_constraint(name, excess)
+        trial.set_user_attr("time_s", found.time_s)
+
+
+@checked_types
+def objective(env_id: str, *, rounds: Sequence[int] = (), **arguments: Any) -> TrialFunction:
+    """Return an objective for `study.optimize`.
+
+    Grids are categories. Constraints are set on the trials, which samplers of Optuna 5 read.
+
+    Args:
+        env_id: an id of trials.
+        rounds: at which values are reported, lowest first, and a pruner may stop the trial.
+        arguments: of `fedhpo_gym.harnesses.problem.Problem`.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong.
+        MissingDependencyError: Optuna is not installed.
+    """
+    with needing("an objective of Optuna", "optuna", "agents", "optuna"):
+        import optuna  # noqa: F401 - said before the first trial
+    return TrialFunction(Problem(env_id, **arguments), rounds)
+
+
+def _suggested(trial: optuna.trial.Trial, dimension: Dimension) -> Value:
+    name, low, high, log = dimension.name, dimension.low, dimension.high, dimension.log
+    if dimension.values is not None:
+        chosen: Value = trial.suggest_categorical(name, dimension.values)  # type: ignore[assignment]
+        return chosen
+    if dimension.kind == "int":
+        return trial.suggest_int(name, int(low), int(high), log=log)
+    return trial.suggest_float(name, low, high, log=log)

@@ -1,0 +1,121 @@
+"""The laws of something that a user has added, whatever its kind, by one call."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import pytest
+
+from fedhpo_gym.agents import AGENTS, Agent
+from fedhpo_gym.agents import REGISTERED as OWN_AGENTS
+from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.plugins import import_named, plugin_modules
+from fedhpo_gym.objectives import OBJECTIVES, get_objective
+from fedhpo_gym.objectives import REGISTERED as OWN_OBJECTIVES
+from fedhpo_gym.studies.environments import resolve_id
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.testing.agent import agent_laws
+from fedhpo_gym.testing.conformance import ModelConformance, ObjectiveConformance
+from fedhpo_gym.testing.task import RoundConformance, TaskConformance
+
+
+def _of_task(name: str) -> tuple[tuple[type, str, str], ...]:
+    task = get_task(resolve_id(name))
+    laws = (TaskConformance, RoundConformance) if task.has_data else (TaskConformance,)
+    return tuple((law, "task_id", task.id) for law in laws)
+
+
+def _of_model(name: str) -> tuple[tuple[type, str, str], ...]:
+    return ((ModelConformance, "model", name),)
+
+
+def _of_agent(name: str) -> tuple[tuple[type, str, str], ...]:
+    return tuple((law, "name", name) for law in agent_laws(name))
+
+
+def _of_objective(name: str) -> tuple[tuple[type, str, str], ...]:
+    get_objective(name)
+    return ((ObjectiveConformance, "name", name),)
+
+
+@checked_types
+def laws_of(name: str, settings: Mapping[str, float] = MappingProxyType({})) -> Mapping[str, type]:
+    """Return classes of laws for pytest, by their names: put them into a test module's globals.
+
+    Args:
+        name: an environment id, the name of an agent, an objective or a model, or `module:name`.
+        settings: what shapes a model, by name.
+
+    Raises:
+        UnknownNameError: nothing has that name.
+        InvalidArgumentError: `module:name` cannot be imported, or is nothing of the kind.
+    """
+    kind = _kind(name)
+    own: dict[str, Any] = {"settings": dict(settings)} if kind is _of_model else {}
+    if kind is _of_task:
+        own = {"backend": get_task(resolve_id(name)).unstored}
+    found = {}
+    for law, attribute, value in kind(name):
+        word = "".join(part for part in name.title() if part.isalnum())
+        found[f"Test{word}{law.__name__}"] = type(law.__name__, (law,), {attribute: value, **own})
+    return found
+
+
+def _kind(name: str) -> Any:
+    if "FedHPO-" in name:
+        return _of_task
+    if name in {*AGENTS, *OWN_AGENTS}:
+        return _of_agent
+    if name in {*OBJECTIVES, *OWN_OBJECTIVES}:
+        return _of_objective
+    if ":" in name:
+        is_agent = isinstance(found := import_named("name", "what is checked", name), type)
+        return _of_agent if is_agent and issubclass(cast("type", found), Agent) else _of_objective
+    from fedhpo_gym.fl.models import get_model
+
+    get_model(name)
+    return _of_model
+
+
+CODE = """
+from fedhpo_gym.core.plugins import import_plugins
+from fedhpo_gym.testing import laws_of
+import_plugins({modules!r})
+globals().update(laws_of({name!r}, {settings!r}))
+"""
+
+
+@checked_types
+def check_plugin(
+    name: str,
+    settings: Mapping[str, float] = MappingProxyType({}),
+    options: Sequence[str] = ("-q", "-p", "no:cacheprovider"),
+) -> bool:
+    """Run all laws of something that was added, by pytest; return whether none is broken.
+
+    Args:
+        name: as of `laws_of`, and so are the errors.
+        settings: as there.
+        options: of pytest.
+
+    Raises:
+        UnknownNameError: nothing has that name.
+        InvalidArgumentError: `module:name` cannot be imported, or no law could be tried.
+    """
+    laws_of(name, settings)  # what is wrong with the name is said here
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "test_laws.py"
+        known = {"modules": plugin_modules(), "name": name, "settings": dict(settings)}
+        path.write_text(CODE.format(**known), encoding="utf-8")
+        status = pytest.main([*options, "--rootdir", folder, str(path)])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise InvalidArgumentError(f"`name` must have laws that can be tried, got {name!r}")
+    return status == pytest.ExitCode.OK
+
+
+__all__ = ["check_plugin", "laws_of"]

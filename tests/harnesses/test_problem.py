@@ -1,0 +1,80 @@
+"""The function that all harnesses stand on: it answers what the environment does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.harnesses.problem import Problem
+from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM
+
+PROBLEMS: list[tuple[str, dict[str, Any], Any]] = [
+    (CREDIT, {}, None),
+    (CREDIT, {"noise": {"clients": 0.2}, "budget_trials": 2, "freeze_thaw": True}, None),
+    (f"MO-{CREDIT}", {"constraints": {"fairness_p10": 0.5}}, None),
+    ("FedHPO-MLP-Car-v1", {"fidelity": {"client_sample_rate": 0.6}}, None),
+    (CONDITIONAL, {"choose_fidelity": True}, {"instance": 5}),
+]
+
+
+@pytest.mark.parametrize(("env_id", "arguments", "options"), PROBLEMS)
+def test_it_answers_as_a_first_step_whatever_was_asked_before(
+    env_id: str, arguments: dict[str, Any], options: dict[str, int] | None
+) -> None:
+    problem = Problem(env_id, options=options, **arguments)
+    env = gym.make(env_id, disable_env_checker=True, **arguments)
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        configuration, fidelity = problem.space.sample(rng), problem.fidelities.sample(rng)
+        found = problem.evaluate(configuration, fidelity, noise_seed=0)
+        env.reset(seed=0, options=options)
+        space = env.get_wrapper_attr("search_space")
+        info = env.step(space.encode({**configuration, **fidelity}))[4]
+        assert found.values.items() <= info["objectives"].items()
+        assert found.time_s == info["cost"]["time_s"]
+        excess = [max(one, 0.0) for one in found.excess.values()]
+        assert (sum(excess) > 0) == (info.get("violation", 0.0) > 0)
+        for one in problem.objectives:
+            sign = 1 if one.minimize else -1
+            assert found.losses[one.name] == sign * found.values[one.name]
+
+
+def test_the_known_optimum_comes_out_and_repetitions_are_kept_apart() -> None:
+    problem = Problem(CREDIT)
+    assert problem.evaluate(BEST).values == {"val_loss": OPTIMUM}
+    seeds = problem.describe()["seeds"]
+    apart = [problem.evaluate(BEST, seed=seed).values["val_loss"] for seed in seeds]
+    assert len({*apart}) == 3
+    assert np.mean(apart) == pytest.approx(OPTIMUM)
+
+
+def test_values_are_cut_off_where_rewards_are_if_asked() -> None:
+    diverging = {**BEST, "learning_rate": 9.55849785217, "weight_decay": 0.3}
+    plain, clipped = Problem(CREDIT), Problem(CREDIT, clip=True)
+    assert plain.evaluate(diverging).values["val_loss"] > 1e38
+    assert clipped.evaluate(diverging).values == {"val_loss": 10.0}
+    assert clipped.evaluate(BEST).values == {"val_loss": OPTIMUM}
+
+
+def test_what_has_no_answer_is_refused() -> None:
+    problem = Problem(CREDIT)
+    with pytest.raises(OffGridError):
+        problem.evaluate({**BEST, "learning_rate": 0.5})
+    with pytest.raises(OffGridError):
+        problem.evaluate(BEST, {"round": 5})
+    with pytest.raises(InvalidArgumentError, match="rounds"):
+        problem.evaluate(BEST, {"rounds": 4})
+    with pytest.raises(InvalidArgumentError, match="continuous=True"):
+        Problem("FedHPO-B-LR-v1")
+
+
+@pytest.mark.raw
+def test_steps_of_rounds_are_refused() -> None:
+    pytest.importorskip("numba")
+    with pytest.raises(InvalidArgumentError, match="leave out DAC"):
+        Problem("FedHPO-DAC-LR-BreastCancer-v1")

@@ -1,0 +1,76 @@
+"""A script in CleanRL's manner on vector environments, and what Gymnasium has no words for."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import vector as wrappers
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from known_optimum import CREDIT
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "ppo.py"
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+@pytest.mark.parametrize("env_id", [CREDIT, "Pendulum-v1"])
+def test_one_script_of_ppo_trains_on_our_id_and_on_another(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), env_id, "2048"])
+    before = runpy.run_path(str(SCRIPT))
+    assert len(before["returns"]) >= 8
+    assert np.isfinite(before["returns"]).all()
+
+
+def test_episodes_that_end_in_the_same_step_have_the_returns_of_single_ones() -> None:
+    """Recorded by Gymnasium's wrapper: best scores, which `final_info` names, too."""
+    envs = gym.make_vec(CREDIT, 4, autoreset_mode=AutoresetMode.SAME_STEP, budget_trials=5)
+    envs = wrappers.RecordEpisodeStatistics(envs)
+    singles = [gym.make(CREDIT, budget_trials=5) for _ in range(4)]
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    for _ in range(3):
+        totals = np.zeros(4)
+        for env in singles:
+            env.reset(seed=0)
+        for _ in range(5):
+            actions = envs.action_space.sample()
+            *_, infos = envs.step(actions)
+            pairs = zip(singles, actions, strict=True)
+            totals += [env.step(action)[1] for env, action in pairs]
+        assert infos["_final_info"].all()
+        assert infos["_episode"].all()
+        np.testing.assert_allclose(infos["episode"]["r"], totals, rtol=1e-6)
+        assert infos["final_info"]["trial"].tolist() == [5] * 4
+
+
+def test_what_to_use_where_gymnasium_refuses() -> None:
+    """The rows of docs/harnesses.md."""
+    with pytest.raises(gym.error.Error, match="vector_entry_point"):
+        gym.make_vec(CREDIT, 2, wrappers=[gym.wrappers.FlattenObservation])
+    options = {"vectorization_mode": "sync", "wrappers": [gym.wrappers.FlattenObservation]}
+    assert gym.make_vec(CREDIT, 2, **options).reset(seed=0)[0].shape[0] == 2
+    with pytest.raises(gym.error.Error, match="vector_kwargs"):
+        gym.make_vec(CREDIT, 2, vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})
+    envs = gym.make_vec(f"MO-{CREDIT}", 2, vectorization_mode="sync")
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match="sequence"):
+        envs.step(envs.action_space.sample())
+    actions = envs.action_space.sample()
+    own = gym.make_vec(f"MO-{CREDIT}", 2)
+    own.reset(seed=0)
+    rewards = own.step(actions)[1]
+    assert rewards.shape == (2, 3)
+    mo_gymnasium = pytest.importorskip("mo_gymnasium")
+    made = [lambda: gym.make(f"MO-{CREDIT}", disable_env_checker=True)] * 2
+    theirs = mo_gymnasium.wrappers.vector.MOSyncVectorEnv(made)
+    theirs.reset(seed=0)
+    np.testing.assert_array_equal(theirs.step(actions)[1], rewards)
