@@ -118,6 +118,7 @@ def find_archives(path: Path) -> list[Archive]:
         found = [(path, name, PurePosixPath(name)) for name in names]
     else:
         files = sorted(path.rglob(FILE)) if path.is_dir() else [path]
+        files = [one for one in files if one.is_file()]  # a pipe would be waited for
         found = [(one, "", PurePosixPath(one.resolve().as_posix())) for one in files]
     whole = [
         (one, member, at) for one, member, at in found if len(at.parts) > 3 and at.name == FILE

@@ -104,7 +104,7 @@ def import_frame(
     said = {"imported": {"from": "a table of results", "fixed": constant}}
     results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
     card = write_results(results, folder)
-    path = own_folder() / f"{name}{SUFFIX}"
+    path = own_folder() / f"{task.key}{SUFFIX}"
     write_text(path, _text(found))
     return path, card
 

@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from fedhpo_gym.core.checks import Range, as_arguments, as_typed, check_fields
+from fedhpo_gym.core.checks import Range, as_arguments, as_typed, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.federated import SILO_RATE, Task, fidelities
+from fedhpo_gym.tasks.federated import SILO_RATE, Task
+from fedhpo_gym.tasks.logistic_regression import FIDELITY_SPACE
 from fedhpo_gym.tasks.natural import RESULTS
 
+MOST_ROUNDS: Final = 65_535
 BINS: Final = 5
 """Points of the grid of a hyperparameter without `values`."""
 
@@ -49,12 +51,30 @@ class ResultsFile:
         check_fields(self)
         if not self.name.isascii() or not self.name.isalnum():
             raise InvalidArgumentError(f"`name` must be letters and digits, got {self.name!r:.80}")
+        if not self.space:
+            raise InvalidArgumentError("`space` must hold at least one hyperparameter, got none")
+        for name, values, low, high in (
+            ("rounds", self.rounds, 1, MOST_ROUNDS),
+            ("client_sample_rates", self.client_sample_rates, 1e-9, 1),
+        ):
+            if not values or not all(low <= value <= high for value in values):
+                raise InvalidArgumentError(
+                    f"`{name}` must hold numbers in [{low}, {high}], at least one, got "
+                    f"{shown(values)}"
+                )
 
     @property
     def task(self) -> Task:
         """The problem."""
-        rates = tuple(self.client_sample_rates)
-        rate = replace(SILO_RATE, low=rates[0], high=rates[-1], values=rates, bins=None)
+        fidelity_space = SearchSpace(
+            tuple(
+                replace(one, low=values[0], high=values[-1], values=tuple(values), bins=None)
+                for one, values in (
+                    (FIDELITY_SPACE["round"], self.rounds),
+                    (SILO_RATE, self.client_sample_rates),
+                )
+            )
+        )
         return Task(
             model=RESULTS,
             dataset=self.name,
@@ -62,7 +82,7 @@ class ResultsFile:
             num_classes=self.classes,
             num_parameters=self.parameters,
             client_space=SearchSpace(tuple(_dimension(n, own) for n, own in self.space.items())),
-            fidelity_space=fidelities(self.rounds, rate),
+            fidelity_space=fidelity_space,
             stored_rounds=tuple(self.rounds),
             budget_s=self.budget_s,
             citation=self.citation,

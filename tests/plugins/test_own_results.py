@@ -204,3 +204,55 @@ def test_nan_is_divergence() -> None:
         True,
         True,
     ]
+
+
+def test_final_results_alone_are_one_round() -> None:
+    frame = made_frame(("all",))
+    frame = frame[frame["round"] == 20].drop(columns=["round", "client", "seed"])
+    frame = frame.drop_duplicates(["lr", "depth", "optimizer", "client_sample_rate"])
+    env_id, _ = fedhpo_gym.import_results(frame, "Last", 10, clients=3, rounds=100, **MINE)
+    env = gym.make(env_id)
+    env.reset(seed=0)
+    *_, info = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
+    assert info["fidelity"]["round"] == 100
+    [loss] = frame.loc[
+        (frame["lr"] == info["configuration"]["learning_rate"])
+        & (frame["depth"] == info["configuration"]["depth"])
+        & (frame["optimizer"] == info["configuration"]["optimizer"])
+        & (frame["client_sample_rate"] == info["fidelity"]["client_sample_rate"]),
+        "val_loss",
+    ]
+    assert info["objectives"]["val_loss"] == pytest.approx(loss, rel=2**-8)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rounds = []", "rounds"),
+        ("rounds = [5, 1]", "increasing"),
+        ("rounds = [0, 1]", "rounds"),
+        ("client_sample_rates = []", "client_sample_rates"),
+        ("client_sample_rates = [2.0]", "client_sample_rates"),
+        ("seeds = []", "seeds"),
+        ('name = "a/b"', "name"),
+        ("space = { lr = {} }", "space"),
+        ("space = { lr = { values = [1, 2], code = 1 } }", "code"),
+        ("space = {}", "space"),
+        ("parameters = 0", "parameters"),
+        ("data = 3", "data"),
+    ],
+)
+def test_a_task_file_that_is_wrong_is_named(line: str, words: str, tmp_path: Path) -> None:
+    good = {
+        "name": '"Mine"', "parameters": "1", "clients": "2", "classes": "2", "rounds": "[1, 5]",
+        "client_sample_rates": "[1.0]", "seeds": "[1]", "space": "{ lr = { values = [1, 2] } }",
+    }  # fmt: skip
+    path = tmp_path / "mine.toml"
+    for changed in ({}, dict([line.split(" = ", 1)])):
+        lines = [f"{name} = {value}" for name, value in {**good, **changed}.items()]
+        path.write_text("\n".join(['kind = "results"', *lines]))
+        if not changed:
+            assert fedhpo_gym.register_task_file(path) == ("FedHPO-Results-Mine-v0",)
+            continue
+        with pytest.raises(InvalidArgumentError, match=words):
+            fedhpo_gym.register_task_file(path)
