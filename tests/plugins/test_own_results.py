@@ -147,6 +147,7 @@ def test_a_grid_with_holes_gets_a_surrogate(
     assert env.observation_space.contains(observation)
     for words in (["list", "Results"], ["show", "FedHPO-Results-Search-v0"]):
         assert cli.main(words) == 0
+    assert "(test not known, test accuracy not known)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_another_process_knows_the_id(run_python: Any) -> None:
