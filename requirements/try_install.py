@@ -22,7 +22,7 @@ env.reset(seed=0)
 print(env.step(env.action_space.sample())[1])
 """
 PROBES = {
-    "torch": "import torch; gym.make('FedHPO-DAC-LR-BreastCancer-v1')",
+    "torch": "import torch; gym.make('FedHPO-DAC-MF-MadeRatings-v1')",
     "raw": "import torch, numba",
     "compiled": "from fedhpo_gym.fl.models import get_model; get_model('LR'); import numba",
     "data": "from fedhpo_gym.data import load_dataset; print(load_dataset('BreastCancer').name)",

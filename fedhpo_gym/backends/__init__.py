@@ -12,6 +12,7 @@ from fedhpo_gym.backends.courses import Courses
 from fedhpo_gym.backends.tuned import FEWEST, open_tuned, stored_values
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import (
+    DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
     needing,
@@ -19,6 +20,7 @@ from fedhpo_gym.core.errors import (
     suggest,
 )
 from fedhpo_gym.core.identity import OWN_TABLE
+from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.stored.catalogue import find
 from fedhpo_gym.tasks import Task, versions_of
 
@@ -117,7 +119,19 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         if not others:
             raise
         raise MissingDataError(f"{error}; or take another version: {', '.join(others)}") from error
+    if task.dataset in REGISTERED:
+        _require_data(backend)
     return backend
+
+
+def _require_data(backend: Backend) -> None:
+    """Check that stored numbers are of a user's data as they are now."""
+    task, known = backend.task, backend.card.get("data_fingerprint")
+    if known is not None and known != load_dataset(task.dataset).fingerprint:
+        raise DamagedDataError(
+            f"what is stored for {task.id} was computed from other data, or other encodings, than "
+            f"{task.dataset} has now; raise the version of the task, or build it again"
+        )
 
 
 @checked_types

@@ -22,6 +22,7 @@ from fedhpo_gym.evaluation.records import (
     query_columns,
 )
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.table import LACKS as LACKING
 from fedhpo_gym.tasks import Task
 
 Query = tuple[Mapping[str, object], Fidelity]
@@ -88,9 +89,15 @@ class Backend(ABC):
         return ()
 
     @property
+    def card(self) -> Mapping[str, Any]:
+        """What is said of stored numbers; nothing where none answer."""
+        return {}
+
+    @property
     def lacks(self) -> Mapping[str, str]:
         """What its numbers do not say, and why: a metric such as `test_f1`, or one of `LACKS`."""
-        return {}
+        found: Mapping[str, str] = self.card.get(LACKING, {})
+        return found
 
     def why_refused(self, objective: str) -> str:
         """Return why it does not answer an objective of the task's; "" where it does."""

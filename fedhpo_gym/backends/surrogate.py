@@ -15,7 +15,6 @@ from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.surrogate import open_preferred
 from fedhpo_gym.stored.surrogate_verdicts import why_refused
-from fedhpo_gym.stored.table import LACKS
 from fedhpo_gym.tasks import Task
 
 
@@ -46,9 +45,8 @@ class SurrogateModel(Backend):
         return (f"surrogate-sha256:{self._surrogate.sha256}",)
 
     @property
-    def lacks(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = self._surrogate.card.get(LACKS, {})
-        return found
+    def card(self) -> Mapping[str, Any]:
+        return self._surrogate.card
 
     def why_refused(self, objective: str) -> str:
         """Return which held-out figures are not good enough (`stored.surrogate_verdicts`)."""

@@ -36,8 +36,8 @@ class Tabular(StoredBackend):
         return self._table.num_samples[[known.index(seed) for seed in self.seeds]]
 
     @property
-    def lacks(self) -> Mapping[str, str]:
-        return self._table.lacks
+    def card(self) -> Mapping[str, Any]:
+        return self._table.card
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:

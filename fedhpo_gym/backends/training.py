@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import load_dataset
+from fedhpo_gym.data.catalogue import REGISTERED
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.partitions import get_partition
 from fedhpo_gym.evaluation.records import SPLITS
@@ -29,17 +30,25 @@ from fedhpo_gym.tasks.federated import OWN_TASKS
 # Holds all train and test instances of a round environment.
 @lru_cache(maxsize=256)
 def federation(
-    dataset: str, partition: str, num_clients: int, alpha: float, preprocessing: str, seed: int
+    dataset: str,
+    partition: str,
+    num_clients: int,
+    alpha: float,
+    preprocessing: str,
+    seed: int,
+    fingerprint: str = "",
 ) -> Federation:
-    """Return the federation of a data set under one seed."""
+    """Return the federation of a data set under one seed; `fingerprint` tells a user's apart."""
+    del fingerprint
     data = load_dataset(dataset)
     return get_partition(partition)(data, seed, num_clients, alpha, preprocessing)
 
 
 def task_federation(task: Task, seed: int) -> Federation:
     """Return the federation of a task under one seed."""
+    own = load_dataset(task.dataset).fingerprint if task.dataset in REGISTERED else ""
     found = federation(
-        task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed
+        task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed, own
     )
     if found.num_clients != task.num_clients:
         raise DamagedDataError(

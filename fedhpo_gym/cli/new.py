@@ -57,14 +57,11 @@ def new(
     first = made.ids[0].rpartition("-v")[0]
     say("\nWhat to run next:")
     for line, words in (
-        (
-            f"fedhpo-gym compare {first} --agents random,bo-gp --seeds 3",
-            "train trials, and compare",
-        ),
-        (f"fedhpo-gym transfer {first}", "tune it with what other federations taught"),
-        (f"fedhpo-gym build {first} --sample 600", "train a sample; it says first what it costs"),
-        (f"fedhpo-gym surrogate {first}", "fit a surrogate to it, which answers in microseconds"),
-        (f"fedhpo-gym difficulty {first}", "then say what random search leaves to be gained"),
+        (f"compare {first} --agents random,bo-gp --seeds 3", "train trials, and compare agents"),
+        (f"transfer {first}", "tune it with what other federations taught"),
+        (f"difficulty {first} --train 60", "say what random search leaves to be gained"),
+        (f"build {first} --sample 2000", "train a sample; it says first what it costs"),
+        (f"surrogate {first}", "fit a surrogate to it, and hear how far off it is"),
     ):
-        say(f"  {line}\n      {words}")
+        say(f"  fedhpo-gym {line}\n      {words}")
     return 0

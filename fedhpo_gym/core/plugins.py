@@ -56,11 +56,14 @@ class Registry(Lazy[V]):
 def _note_module() -> None:
     """Remember the module outside the package that registers something: workers import it."""
     frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").partition(".")[0] == GROUP and frame.f_back:
+    while (name := frame.f_globals.get("__name__", "")).partition(".")[0] == GROUP and frame.f_back:
         frame = frame.f_back
-    name = frame.f_globals.get("__name__", "")
-    if name in sys.modules and name.partition(".")[0] not in ("__main__", "__mp_main__", GROUP):
+    # What the package registers while it is imported, every process registers by itself.
+    if name in sys.modules and name.partition(".")[0] not in _NO_PLUGINS:
         _modules[name] = None
+
+
+_NO_PLUGINS: Final = ("__main__", "__mp_main__", GROUP, "importlib", "runpy")
 
 
 def plugin_modules() -> tuple[str, ...]:

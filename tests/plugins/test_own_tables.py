@@ -323,3 +323,50 @@ def test_the_command_says_what_to_run_next(
 def test_a_description_is_checked_in_python_too() -> None:
     with pytest.raises(InvalidArgumentError, match="`columns` must be a mapping"):
         OwnTable(name="A", data="a.csv", sha256="", target="t", columns=3, clients=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+def test_numbers_of_other_data_do_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table is built: a law of what is stored needs something stored."""
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))
+    options = {"target": "passed", "client": "school", "name": "Passed"}
+    path = fedhpo_gym.new_task(made(), **options).path
+    text = path.read_text(encoding="utf-8")
+    space = text[text.index("[space.LR]") : text.index("[space.MLP]")]
+    small = "".join(
+        f"{name} = {{ low = {low}, high = {high}, log = true, bins = 2 }}\n"
+        for name, low, high in (
+            ("learning_rate", 0.1, 1.0),
+            ("weight_decay", 1e-4, 1e-3),
+            ("batch_size", 32, 64),
+            ("step_size", 1, 2),
+        )
+    )
+    text = text.replace(space, f"[space.LR]\n{small}\n")
+    rounds = "rounds = [1, 3, 6, 13, 25, 50, 75, 100]"
+    path.write_text(text.replace(rounds, "rounds = [1, 2]"), encoding="utf-8")
+    fedhpo_gym.register_task_file(path)
+    assert main(["build", "FedHPO-LR-Passed", "--workers", "1", "--yes"]) == 0
+    env = gym.make("FedHPO-LR-Passed-v1")
+    assert env.get_wrapper_attr("backend").name == "tabular"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"grade" = "number"', '"grade" = "none"'), encoding="utf-8")
+    fedhpo_gym.register_task_file(path)
+    with pytest.raises(DamagedDataError, match="was computed from other data"):
+        gym.make("FedHPO-LR-Passed-v1", backend="tabular")
+
+
+def test_a_table_that_is_made_again_is_another_at_once() -> None:
+    """Nothing that was read before answers for it, in this process either."""
+    options = {"target": "passed", "client": "school", "name": "Passed", "overwrite": True}
+    losses = []
+    for frame in (made(), made().assign(passed=made()["passed"].to_numpy()[::-1])):
+        fedhpo_gym.new_task(frame, **options)
+        env = gym.make("FedHPO-LR-Passed-v1", **SHORT)
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        losses.append(env.step(env.action_space.sample())[-1]["objectives"]["val_loss"])
+    assert losses[0] != losses[1]
