@@ -24,7 +24,13 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 
 # Pages link to each other as they lie in the repository, so that is where they are read.
-include_patterns = ["docs/**.md", "docs/made/api/*.rst", "*.md", "benchmarks/*.md", "benchmarks/results/*.md"]
+include_patterns = [
+    "docs/**.md",
+    "docs/made/api/*.rst",
+    "*.md",
+    "benchmarks/*.md",
+    "benchmarks/results/*.md",
+]
 exclude_patterns = [
     ".*", "build", "data", "examples", "fedhpo_gym", "node_modules", "requirements", "runs",
     "tests", "README.md", "docs/site", "docs/made/problems/pictures", "**/__pycache__",

@@ -190,6 +190,21 @@ def new_task(data: Any, target: str | None = None, **options: Any) -> NewTask:
 
 
 @checked_types
+def import_results(data: Any, name: str, parameters: int, **options: Any) -> tuple[str, Path]:
+    """Make a problem of a table of finished courses, and return its id and the card of its numbers.
+
+    A complete grid becomes a table, which answers at once; else a sample, on which `fedhpo-gym
+    surrogate` fits what answers. It writes a task file, so every later process knows the id. Its
+    arguments are those of `fedhpo_gym.building.results_frame.import_frame`, and so are its errors.
+    """
+    from fedhpo_gym.building.results_frame import import_frame
+
+    others = as_arguments("import_results", import_frame, options, ["data", "name", "parameters"])
+    path, card = import_frame(data, name, parameters, **others)
+    return register_task_file(path)[0], card
+
+
+@checked_types
 def register_task_file(path: Path) -> tuple[str, ...]:
     """Register the ids of a task file, and return those of its trial environments.
 

@@ -17,13 +17,13 @@ from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import FEDHPO_BENCH, OPTIONS, OWN_TABLE
+from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
 
 PREPROCESSINGS = ("label_encoded", "standardized")
-TABLES = (OWN_TABLE, FEDHPO_BENCH)
+TABLES = (OWN_TABLE, FEDHPO_BENCH, IMPORTED)
 OF_GRAPHS = ("community", "task")
 """Partitions of graphs, whose features nothing may change."""
 OWN_TASKS = ("task",)

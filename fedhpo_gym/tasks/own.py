@@ -37,6 +37,7 @@ from fedhpo_gym.tasks.natural import (
     natural_tasks,
     shared_fields,
 )
+from fedhpo_gym.tasks.results import results_problems
 
 ENV_VAR: Final = "FEDHPO_GYM_TASKS"
 SUFFIX: Final = ".toml"
@@ -148,7 +149,8 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
 
 
 KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] = {
-    "table": _of_table
+    "table": _of_table,
+    "results": results_problems,
 }
 """What a task file can describe."""
 
