@@ -96,7 +96,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 docs: $(STAMP)
-	$(BIN)/python -m sphinx --quiet --jobs $(WORKERS) --nitpicky --fail-on-warning -c docs -d build/doctrees . build/site
+	$(BIN)/python -m sphinx --quiet --jobs $(WORKERS) --fail-on-warning -c docs -d build/doctrees . build/site
 	@echo "Open build/site/index.html in a browser."
 
 # Both distributions, as wheels and sources, in dist/; twine reads what an index would refuse.

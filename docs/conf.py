@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import warnings
 from importlib import metadata
@@ -15,6 +17,8 @@ from sphinx.errors import ExtensionError
 DOCS = Path(__file__).resolve().parent
 MADE = DOCS / "made"
 sys.path.insert(0, str(DOCS / "site"))
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, in guides
+logging.getLogger("traitlets").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
 
 project = "fedhpo_gym"
@@ -46,8 +50,10 @@ nb_execution_show_tb = True
 
 default_role = "code"
 toc_object_entries = False
+autodoc_inherit_docstrings = False  # those of Gymnasium are no reStructuredText
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_preserve_defaults = True  # written out, some defaults fill pages
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_use_rtype = False
 
@@ -57,6 +63,7 @@ html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 
 
 def make_pages(_app: Sphinx) -> None:

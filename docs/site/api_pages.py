@@ -40,7 +40,7 @@ def write_api(folder: Path) -> None:
         write(folder / f"{package}.rst", "\n".join(parts) + "\n")
         rows.append(f"| [`{package}`]({package}.rst) | {words} | {len(names)} |")
     toc = "\n".join(PACKAGES)
-    head = "# API reference\n\nThe public names, by package. What is not here may change without notice."
+    head = "# API reference\n\nThe public names, by package. All others may change without notice."
     table = "| package | what it is for | names |\n|---|---|---|\n" + "\n".join(rows)
     write(folder / "index.md", f"{head}\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n")
 

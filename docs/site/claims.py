@@ -50,7 +50,7 @@ def page() -> str:
             faults.append(str(error))
     if faults:
         raise StaleError("\n".join(faults))
-    return f"{HEAD}\n{HEADS}\n" + "\n".join(rows) + "\n"
+    return f"{HEAD}\n{HEADS}\n" + "\n".join(rows) + "\n" + TOC
 
 
 HEAD = f"""\
@@ -62,6 +62,7 @@ where the run says another one, or where the program of a run has changed since:
 are noted with every run, and comments count for nothing in them. A dash in place of a program
 means that the question is settled: its program is in the history, at commit {GONE}.
 """
+TOC = "\n```{toctree}\n:hidden:\n:glob:\n\n../../benchmarks/results/*\n```\n"
 HEADS = "| page | says | last run | date | command | program |\n|---|---|---|---|---|---|"
 
 

@@ -181,7 +181,7 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
             names = env.unwrapped.setup.objective_names
         rows = [_objective_row(task, name) for name in names]
         yield f"`{prefix}{task.id}` has by default:"
-        yield table(("objective", "unit", "better", "from", "to"), rows)
+        yield table(("objective", "unit", "better", "range"), rows)
     rest = ", ".join(f"`{name}`" for name in task.objectives)
     yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
     if refused:
@@ -192,7 +192,7 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
 def _objective_row(task: Task, name: str) -> tuple[object, ...]:
     one = task.objectives[name]
     better = "lower" if one.minimize else "higher"
-    return (f"`{name}`", one.unit, better, *map(problems.number, one.bounds))
+    return (f"`{name}`", one.unit, better, " to ".join(map(problems.number, one.bounds)))
 
 
 def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> Iterator[str]:

@@ -28,7 +28,7 @@ from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
 class Analytic(Backend):
     """A bowl over the action coordinates that gets deeper with every round.
 
-    The loss of seed s and client i is 0.2 + |u - 0.3|^2 / n + 1 / round + 0.01 s + 0.02 i, the
+    The loss of seed s and client i is 0.2 + (u - 0.3)^2 / n + 1 / round + 0.01 s + 0.02 i, the
     accuracy and F1 are exp(-loss); training data do a little better, test data a little worse.
     """
 
