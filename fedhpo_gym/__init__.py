@@ -21,7 +21,6 @@ from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
-from fedhpo_gym.data import load_dataset
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
@@ -168,6 +167,7 @@ def _own_model_task(
     dimensions: Sequence[Dimension],
     count: Callable[..., int],
 ) -> Task:
+    from fedhpo_gym.data import load_dataset
     from fedhpo_gym.fl.models.module import as_inputs
 
     shape: Sequence[int] = (like.num_features,)
@@ -184,9 +184,24 @@ def new_task(data: Any, target: str | None = None, **options: Any) -> NewTask:
     It writes a task file, which a person can read and change, and a copy of the data. Its arguments
     are those of `fedhpo_gym.tasks.own.write_task`, and so are its errors.
     """
-    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["data"]))
+    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["source"]))
     register_task_file(made.path)
     return made
+
+
+@checked_types
+def import_results(data: Any, name: str, parameters: int, **options: Any) -> tuple[str, Path]:
+    """Make a problem of a table of finished courses, and return its id and the card of its numbers.
+
+    A complete grid becomes a table, which answers at once; else a sample, on which `fedhpo-gym
+    surrogate` fits what answers. It writes a task file, so every later process knows the id. Its
+    arguments are those of `fedhpo_gym.building.results_frame.import_frame`, and so are its errors.
+    """
+    from fedhpo_gym.building.results_frame import import_frame
+
+    others = as_arguments("import_results", import_frame, options, ["data", "name", "parameters"])
+    path, card = import_frame(data, name, parameters, **others)
+    return register_task_file(path)[0], card
 
 
 @checked_types

@@ -32,7 +32,7 @@ PROBES = {
     "tables": "gym.make('FedHPO-LR-CreditG-v0')",
     "bert": "import safetensors, tokenizers",
     "surrogate": "import sklearn",
-    "agents": "from fedhpo_gym.agents import make_agent; make_agent('bo-gp', env, 0)",
+    "agents": "from fedhpo_gym.agents import make_agent; make_agent('optuna-tpe', env, 0)",
     "bo": "from fedhpo_gym.agents import agent_class; agent_class('parego')",
     "rl": "import stable_baselines3, sb3_contrib",
     "marl": "import pettingzoo",

@@ -100,7 +100,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
     if task.table != OWN_TABLE and name not in STORED:
         raise InvalidArgumentError(
             f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
-            f"are stored, got {name!r}; leave `table` out"
+            f"are stored, got {name!r}; only {OWN_TABLE!r} trains"
         )
     if task.tuned and name in STORED:
         return open_tuned(name, task, lambda one: make_backend(name, one, **options), STORED[name])

@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.results import IMPORTED, Course, Results, write_results
+from fedhpo_gym.building.results import IMPORTED, PSEUDO, UNMEASURED, Course, Results, write_results
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -32,7 +32,7 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.identity import FEDHPO_BENCH
 from fedhpo_gym.data.tables import TABLES
-from fedhpo_gym.evaluation.records import MAX_LOSS, METRICS, SPLITS
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, get_task
 
@@ -83,8 +83,6 @@ EVERY: Final[Mapping[str, int]] = {"CNN-FEMNIST": 2}
 """Rounds from one evaluation to the next, where it is not one."""
 PATIENCE: Final[Mapping[str, int]] = {"BERT-CoLA": 5, "BERT-SST2": 5}
 """Evaluations without a better loss after which a course stops, where it is not 100."""
-PSEUDO: Final = 65_535
-"""Samples of the one client that stands for all: accuracies are stored in steps of 1/65,535."""
 MEANS: Final = "FedHPO-Bench's tables hold means over clients only"
 
 
@@ -120,6 +118,7 @@ def find_archives(path: Path) -> list[Archive]:
         found = [(path, name, PurePosixPath(name)) for name in names]
     else:
         files = sorted(path.rglob(FILE)) if path.is_dir() else [path]
+        files = [one for one in files if one.is_file()]  # a pipe would be waited for
         found = [(one, "", PurePosixPath(one.resolve().as_posix())) for one in files]
     whole = [
         (one, member, at) for one, member, at in found if len(at.parts) > 3 and at.name == FILE
@@ -375,7 +374,7 @@ def _parsed(
     evaluations = len(result[VAL])
     if short := [key for key, values in result.items() if len(values) < evaluations]:
         raise ValueError(f"row {number} has fewer values of {short[0]!r} than of {VAL!r}")
-    metrics = np.tile(np.array([MAX_LOSS, 0.0, 0.0]), (evaluations, len(SPLITS), 1))
+    metrics = np.tile(UNMEASURED, (evaluations, len(SPLITS), 1))
     for key, values in result.items():
         metrics[:, *_MEASURED[key]] = values[:evaluations]
     return [*map(float, cells)], metrics, frozenset(result)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.building.design import encode_curves, versions
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.records import MAX_LOSS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import writable_table_folder
@@ -29,6 +30,10 @@ from fedhpo_gym.tasks import Task
 
 IMPORTED = "imported"
 """Entry of a card of results that somebody else computed: where they come from."""
+PSEUDO = 65_535
+"""Samples of a client of whom nobody says it: accuracies are stored in steps of 1/65,535."""
+UNMEASURED = np.array([MAX_LOSS, 0.0, 0.0])
+"""What stands in the place of metrics that were not measured: the worst."""
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -84,9 +89,7 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
     axes = [d.grid for d in (*space.dimensions, fidelities["client_sample_rate"])]
     shape = (*map(len, axes), len(seeds))
     places = [{value: i for i, value in enumerate(axis)} for axis in (*axes, seeds)]
-    at = [[place[v] for place, v in zip(places, key, strict=True)] for key in ordered]
-    flat = np.ravel_multi_index(np.array(at).T, shape)
-    missing = math.prod(shape) - len(flat)
+    missing = math.prod(shape) - len(keys)
     card: dict[str, Any] = {
         **task.identity.to_card(),
         "space": space.to_dict(),
@@ -108,9 +111,10 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
     }
     if not missing and not stopped.any():
         card["axes"] = ["round", *space.names, "client_sample_rate", "seed", "client"]
-        inverse = np.argsort(flat)
-        return write_health(write_table(target, card, _as_grid(arrays, inverse, shape)))
-    card |= {"axes": ["course", "round", "client"], "courses": len(flat)}
+        at = [[place[v] for place, v in zip(places, key, strict=True)] for key in ordered]
+        order_of = np.argsort(np.ravel_multi_index(np.array(at).T, shape))
+        return write_health(write_table(target, card, _as_grid(arrays, order_of, shape)))
+    card |= {"axes": ["course", "round", "client"], "courses": len(keys)}
     if stopped.any():
         arrays[LAST_ROUND] = _stored_before(last, rounds[kept]).astype(np.uint16)
         card[ENDS] = {str(k): v for k, v in sorted(Counter(arrays[LAST_ROUND].tolist()).items())}
@@ -121,7 +125,7 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         "configuration": np.array(numbers, np.float64),
         "client_sample_rate": np.array([key[-2] for key in ordered]),
         "seed": np.array([seeds.index(key[-1]) for key in ordered]),
-        "point": np.arange(len(flat)),
+        "point": np.arange(len(keys)),
     }
     return write_sample(target, card, arrays)
 

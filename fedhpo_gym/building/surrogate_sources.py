@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.building.results import IMPORTED
 from fedhpo_gym.building.surrogate_data import FittingRows
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.core.identity import Identity
@@ -152,7 +153,9 @@ class FittingSample:
         self._configurations = sample.configurations()
         same = _number([tuple(c.values()) for c in self._configurations])
         self.num_configurations = int(same.max()) + 1
-        self._together = _joined(same, _number(self._shared()))
+        # Only courses of our designs come in blocks.
+        together = same if IMPORTED in sample.card else _number(self._shared())
+        self._together = _joined(same, together)
         self.num_held_out = len(np.unique(self._together))
 
     def _shared(self) -> list[tuple[Any, ...]]:

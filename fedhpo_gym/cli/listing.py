@@ -19,7 +19,7 @@ from fedhpo_gym.core.errors import (
     MissingDependencyError,
     unknown_name,
 )
-from fedhpo_gym.core.identity import UNSAID, Identity
+from fedhpo_gym.core.identity import OWN_TABLE, UNSAID, Identity
 from fedhpo_gym.data import get_source
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
@@ -145,7 +145,7 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
         found.append("surrogate")
     if not task.has_data:
         return [*found, *{task.unstored} - {*STORED}]
-    if not lacking(task):
+    if task.table == OWN_TABLE and not lacking(task):
         found.append("raw")
         if not why_not(task):
             found.append("federatedscope")
@@ -153,6 +153,8 @@ def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> li
 
 
 def _what_helps(task: Task, taken: Container[str]) -> str:
+    if task.table != OWN_TABLE:
+        return task.identity.command
     missing = lacking(task) if task.has_data else None
     away = "tabular" in taken and find(task.table_name, ".table.json") is not None
     return "pip install ./data" if away or not missing else f"pip install '.[{missing[1]}]'"

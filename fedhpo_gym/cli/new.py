@@ -57,7 +57,7 @@ def new(
     first = made.ids[0].rpartition("-v")[0]
     say("\nWhat to run next:")
     for line, words in (
-        (f"compare {first} --agents random,bo-gp --seeds 3", "train trials, and compare agents"),
+        (f"compare {first} --agents random,de --seeds 3", "train trials, and compare agents"),
         (f"transfer {first}", "tune it with what other federations taught"),
         (f"difficulty {first} --train 60", "say what random search leaves to be gained"),
         (f"build {first} --sample 2000", "train a sample; it says first what it costs"),

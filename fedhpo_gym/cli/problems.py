@@ -46,8 +46,10 @@ from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import Task
 
 
-def number(value: Value) -> str:
+def number(value: Value | None) -> str:
     """Return a number of up to four digits as a person writes it; a word as it is."""
+    if value is None:
+        return "not known"
     if isinstance(value, str):
         return value
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -19,6 +19,7 @@ from fedhpo_gym.core.errors import (
     missing_dependency,
     unknown_name,
 )
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.data import get_source
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
@@ -164,6 +165,8 @@ def _about(task: Task) -> str:
 
 def _answers(name: str, task: Task) -> dict[str, Any]:
     """Return whether a backend can answer here, and how or why not."""
+    if name not in problems.OPENERS and task.table != OWN_TABLE:
+        return {"answers": False, "words": "results are all there is of it: nothing trains it"}
     if name == FUNCTION:
         return {"answers": True, "words": f"asks the {task.citation}"}
     if name == "raw":

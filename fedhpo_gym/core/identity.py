@@ -11,8 +11,8 @@ from fedhpo_gym.core.checks import as_integer
 OPTIONS = ("algorithm", "alpha", "preprocessing", "precision", "table")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
 
-OWN_TABLE, FEDHPO_BENCH = "fedhpo-gym", "fedhpo-bench"
-"""Whose table holds the numbers: our own, or that which FedHPO-Bench published."""
+OWN_TABLE, FEDHPO_BENCH, IMPORTED = "fedhpo-gym", "fedhpo-bench", "imported"
+"""Whose table holds the numbers: ours, one that FedHPO-Bench published, or one of the user."""
 UNSAID: Mapping[str, str] = {"precision": "float32", "table": OWN_TABLE}
 """Values that identities, and so cards, leave out: they are older than the option."""
 

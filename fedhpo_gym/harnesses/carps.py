@@ -50,7 +50,8 @@ class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with i
             grid = self.problem.fidelities[FIDELITY].grid
             nearest = min(grid, key=lambda one: abs(float(one) - trial_info.budget))
             fidelity = {FIDELITY: nearest}
-        found = self.problem.evaluate(dict(trial_info.config), fidelity, seed=trial_info.seed)
+        # Optimizers draw any seed: what it changes is the noise of evaluations that have some.
+        found = self.problem.evaluate(dict(trial_info.config), fidelity, noise_seed=trial_info.seed)
         costs = list(found.losses.values())
         cost = costs if len(costs) > 1 else costs[0]
         return TrialValue(cost=cost, virtual_time=found.time_s)

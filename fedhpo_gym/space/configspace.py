@@ -37,6 +37,10 @@ def to_configspace(
 def from_configspace(given: ConfigSpace.ConfigurationSpace) -> SearchSpace:
     """Return the search space of a ConfigSpace."""
     cs = _library()
+    if not isinstance(given, cs.ConfigurationSpace):
+        raise InvalidArgumentError(
+            f"`given` must be a ConfigSpace.ConfigurationSpace, got {given!r:.80}"
+        )
     if given.forbidden_clauses:
         raise InvalidArgumentError(
             f"`given` must have no forbidden clauses, got {given.forbidden_clauses!r:.80}; leave "

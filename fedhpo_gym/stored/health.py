@@ -107,12 +107,19 @@ def _optimum(stored: lattice.StoredNumbers, land: lattice.Landscape) -> dict[str
     configuration, fidelity = land.optimum()
     answer = stored.evaluate(configuration, fidelity, stored.seeds)
     names = [(split, metric) for metric in ("loss", "accuracy") for split in ("val", "test")]
+    lacks = stored.card.get(table.LACKS, {})
+    means = {
+        f"{split}_{metric}": math.nan
+        if f"{split}_{metric}" in lacks
+        else answer.mean(split, metric)
+        for split, metric in names
+    }
     return {
         "optimum": {
             "configuration": dict(configuration),
             "round": fidelity.round,
             "client_sample_rate": fidelity.client_sample_rate,
-            **{f"{split}_{metric}": answer.mean(split, metric) for split, metric in names},
+            **means,
         },
         "edges": edges(land, configuration),
     }
@@ -288,7 +295,8 @@ _FIGURES: Mapping[str, Any] = MappingProxyType(
         "optimum": {
             "configuration": Mapping[str, Value],
             "round": int,
-            **dict.fromkeys(("client_sample_rate", *MEANS), float),
+            **dict.fromkeys(("client_sample_rate", MEANS[0]), float),
+            **dict.fromkeys(MEANS[1:], float | None),
         },
         "edges": Mapping[str, Literal["lowest", "highest"]],
         "losing": (_SHARES, None),

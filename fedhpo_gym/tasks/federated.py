@@ -12,18 +12,18 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from fedhpo_gym import data  # its names are imported when they are asked for
 from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import FEDHPO_BENCH, OPTIONS, OWN_TABLE
-from fedhpo_gym.data.catalogue import REGISTERED, SOURCES, load_dataset
+from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
 
 PREPROCESSINGS = ("label_encoded", "standardized")
-TABLES = (OWN_TABLE, FEDHPO_BENCH)
+TABLES = (OWN_TABLE, FEDHPO_BENCH, IMPORTED)
 OF_GRAPHS = ("community", "task")
 """Partitions of graphs, whose features nothing may change."""
 OWN_TASKS = ("task",)
@@ -193,13 +193,13 @@ class Task(Problem):
     @property
     def has_data(self) -> bool:
         """Whether there is a data set that it can be trained on, here or elsewhere."""
-        return self.dataset in SOURCES or self.dataset in REGISTERED
+        return self.dataset in data.SOURCES or self.dataset in data.REGISTERED
 
     @property
     def label_entropy(self) -> float:
         """Entropy of the labels in nats; of equally frequent ones, where it is not known."""
-        if self.dataset in REGISTERED:
-            counts = np.bincount(load_dataset(self.dataset).labels)
+        if self.dataset not in LABEL_ENTROPY and self.dataset in data.REGISTERED:
+            counts = np.bincount(data.load_dataset(self.dataset).labels)
             shares = counts[counts > 0] / counts.sum()
             return float(-(shares * np.log(shares)).sum())
         return LABEL_ENTROPY.get(self.dataset, math.log(self.num_classes))

@@ -128,7 +128,9 @@ _LAST = {"serveropt": (_SECOND,), "dpfedavg": (_ADAPTED,)}
 
 JOINT_ROUNDS, FEW, TEN = (1, 2, 3, 5, 10, 20, 30, 40), (1, 2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 REGIMES = ("Joint", "JointFew", "JointPrivate")
-TRIALS_ONLY = ("JointFew-", "JointPrivate-")
+RESULTS = "Results"
+"""Model of problems of which somebody's results are all there is."""
+TRIALS_ONLY = ("JointFew-", "JointPrivate-", f"{RESULTS}-")
 """How names begin that have no round ids: those say themselves how many rounds a course has."""
 EPSILON = 8.0
 BUDGET_S, CLIENT_S = 43_200.0, 1.8

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.data import cache
-from fedhpo_gym.data.catalogue import load_dataset, register_source
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
 from fedhpo_gym.data.inspection import inspect
 from fedhpo_gym.data.natural import NaturalTable
@@ -37,6 +37,7 @@ from fedhpo_gym.tasks.natural import (
     natural_tasks,
     shared_fields,
 )
+from fedhpo_gym.tasks.results import results_problems
 
 ENV_VAR: Final = "FEDHPO_GYM_TASKS"
 SUFFIX: Final = ".toml"
@@ -138,7 +139,7 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     for model in extra.space:
         require_known("model of `space`", model, RANGED)
     name, licence, citation = table.name, table.licence, table.citation
-    register_source(
+    data.register_source(
         OwnSource(name=name, licence=licence, citation=citation, table=table, path=path)
     )
     like = NaturalTable(name, "", "", "", "", (), "", "", 0, 0, 0, 0, 0.0, "")
@@ -148,26 +149,26 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
 
 
 KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] = {
-    "table": _of_table
+    "table": _of_table,
+    "results": results_problems,
 }
 """What a task file can describe."""
 
 
 def _made(name: str, table: OwnTable, extra: TableFile) -> Task:
     """Read the data, and return the problem of a name."""
-    data = load_dataset(table.name)
-    clients = table.clients or (0 if data.users is None else len(np.unique(data.users)))
+    found = data.load_dataset(table.name)
+    clients = table.clients or (0 if found.users is None else len(np.unique(found.users)))
     if name.endswith("Unseen") and clients < FEWEST_UNSEEN:
         raise InvalidArgumentError(
             f"`client` must tell {FEWEST_UNSEEN} clients apart where some are never trained on, "
             f"got {clients}; use the id without Unseen"
         )
-    rows, width = data.features.shape
-    counts = rows, clients, data.num_classes, width
+    rows, width = found.features.shape
+    counts = rows, clients, found.num_classes, width
     like = NaturalTable(table.name, "", "", "", "", (), "", "", *counts, 0.0, "")
     made = (*natural_tasks(like), *joint_problems(shared_fields(like)))
-    found = next(task for task in made if task.name == name)
-    return extra.apply(found, table)
+    return extra.apply(next(task for task in made if task.name == name), table)
 
 
 BINS: Final = (5, 4, 3, 2)
@@ -247,7 +248,7 @@ class NewTask:
 
 @checked_types
 def write_task(
-    data: Any,
+    source: Any,
     target: str | None = None,
     *,
     client: str | None = None,
@@ -262,7 +263,7 @@ def write_task(
     """Write a task file and a copy of the data beside it, and say what was done.
 
     Args:
-        data: a path of a CSV or Parquet file, of LEAF's json or of a folder that Hugging Face's
+        source: a path of a CSV or Parquet file, of LEAF's json or of a folder that Hugging Face's
             `save_to_disk` wrote; a pandas DataFrame; or arrays (features, labels, clients).
         target: column that is predicted; "label" by default.
         client: column that says who holds a row; "client" where there is one.
@@ -279,11 +280,11 @@ def write_task(
         MissingDataError: there is no such file.
         MissingDependencyError: pandas is not installed.
     """
-    frame, target = read_frame(data), target or LABEL
+    frame, target = read_frame(source), target or LABEL
     if client is None and clients is None and CLIENT in frame:
         client = CLIENT
     if name is None:
-        stem = Path(data).stem if isinstance(data, str | Path) else "Own"
+        stem = Path(source).stem if isinstance(source, str | Path) else "Own"
         name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
     found = inspect(frame, target, client, leave_out)
     into = own_folder() if folder is None else folder

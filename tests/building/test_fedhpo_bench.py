@@ -129,7 +129,7 @@ def test_an_id_answers_by_our_clock_and_refuses_what_means_do_not_say(folder: Pa
     for arguments in ({"noise": {"clients": 0.5}}, {"instances": "train"}):
         with pytest.raises(InvalidArgumentError, match="means over clients"):
             gym.make("FedHPO-LR-CreditG-v0", table="fedhpo-bench", **arguments)
-    with pytest.raises(InvalidArgumentError, match="leave `table` out"):
+    with pytest.raises(InvalidArgumentError, match="only 'fedhpo-gym' trains"):
         gym.make("FedHPO-LR-CreditG-v0", table="fedhpo-bench", backend="raw")
     with pytest.raises(UnknownNameError, match="fedhpo-bench"):
         gym.make("FedHPO-LR-CreditG-v0", table="fedhpo")

@@ -28,6 +28,7 @@ def test_the_optimum_comes_out_and_budgets_are_the_nearest_rounds() -> None:
     some, six = (function.evaluate(TrialInfo(config=best, budget=b)) for b in (6.17, 6))
     assert (some.cost, some.virtual_time) == (six.cost, six.virtual_time)
     assert some.virtual_time < whole.virtual_time / 10
+    assert function.evaluate(TrialInfo(config=best, seed=218_175_338)).cost == OPTIMUM
     vector = Function(f"MO-{CREDIT}").evaluate(TrialInfo(config=best))
     assert vector.cost[0] == OPTIMUM
     assert vector.cost[2] == vector.virtual_time

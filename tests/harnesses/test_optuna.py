@@ -44,6 +44,8 @@ def test_vectors_have_directions_and_constraints_are_set() -> None:
         directions=function.directions, sampler=optuna.samplers.NSGAIISampler(seed=0)
     )
     study.optimize(function, n_trials=40)
+    for trial in study.trials:
+        assert trial.constraints == {"fairness_p10": 0.5 - trial.values[1]}
     fair = [trial for trial in study.trials if trial.values[1] >= 0.5]
     assert 0 < len(fair) < 40
     assert {trial.number for trial in study.best_trials} <= {trial.number for trial in fair}

@@ -30,6 +30,8 @@ def test_vectors_constraints_and_conditions() -> None:
     loss, fairness, _ = problem.evaluate(BEST)
     assert loss == OPTIMUM
     assert problem.evaluate_constraints(BEST) == {"fairness_p10": 0.9 - fairness}
+    other = problem.evaluate_constraints({**BEST, "batch_size": 256})["fairness_p10"]
+    assert other == 0.9 - problem.evaluate({**BEST, "batch_size": 256})[1] != 0.9 - fairness
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     conditional = Problem(CONDITIONAL, options={"instance": 1})
     study.optimize(conditional, n_trials=20)

@@ -42,7 +42,9 @@ LAYERS: dict[str, frozenset[str]] = {
     "analysis": frozenset({"records"}),
     # Its model is fitted by what builds the meta-models of federations.
     "profet": frozenset({"building"}),
-    "root": frozenset({"backends", "data", "envs", "fl", "tasks", "wrappers", "studies"}),
+    "root": frozenset(
+        {"backends", "data", "envs", "fl", "tasks", "wrappers", "studies", "building"}
+    ),
     "studies": frozenset(
         {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
     ),

@@ -125,10 +125,11 @@ class TrialSetup:
                 kept.append(other)
             elif not self.leave_out or name in needed:
                 others = [one for one in self.task.objectives if not self._why_refused(one)]
+                raw = "backend='raw', " if self.task.table == OWN_TABLE else ""
                 raise InvalidArgumentError(
                     f"`objectives` must be those that backend={self.backend.name!r} answers, got "
-                    f"{name!r}. It is refused, {reason}. Use backend='raw', a table where there is "
-                    f"one, or others: {', '.join(others)}"
+                    f"{name!r}. It is refused, {reason}. Use {raw}a table where there "
+                    f"is one, or others: {', '.join(others)}"
                 )
         return tuple(kept)
 

@@ -1,0 +1,260 @@
+"""A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.core.identity import IMPORTED
+from fedhpo_gym.data.frames import read_frame
+from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.tasks.own import ENV_VAR, SUFFIX, own_folder
+from fedhpo_gym.tasks.results import ResultsFile
+
+ROUND, RATE, SEED, CLIENT = "round", "client_sample_rate", "seed", "client"
+MEASURED: Final = {f"{s}_{m}": (i, j) for i, s in enumerate(SPLITS) for j, m in enumerate(METRICS)}
+SAMPLES: Final = tuple(f"{split}_samples" for split in SPLITS)
+LOSS: Final = "val_loss"
+MOST_VALUES: Final = 50
+"""Values of a hyperparameter that a task file lists; of more, it says the ends."""
+WIDE: Final = 100.0
+"""Positive values are on a logarithmic scale if the highest is as many times the lowest."""
+
+
+@checked_types
+def import_frame(
+    data: Any,
+    name: str,
+    parameters: Annotated[int, Range(1)],
+    *,
+    clients: Annotated[int, Range(1)] | None = None,
+    classes: Annotated[int, Range(2)] = 2,
+    rounds: Annotated[int, Range(1)] | None = None,
+    columns: Mapping[str, str] | None = None,
+    leave_out: Sequence[str] = (),
+    version: Annotated[int, Range(0)] = 0,
+    budget_s: float = 21_600.0,
+    citation: str = "results of your own",
+    folder: Path | None = None,
+) -> tuple[Path, Path]:
+    """Write a task file and the numbers of a table of results; return it and the card.
+
+    Args:
+        data: a path of a CSV or Parquet file, or a pandas DataFrame. A row is what one course, or
+            one client of it, had after a round. `round`, `client_sample_rate`, `seed`, `client`,
+            metrics such as `val_loss` and counts such as `val_samples` have these names; all other
+            columns are hyperparameters.
+        name: what ids call it: `FedHPO-Results-<name>-v<version>`.
+        parameters: numbers of the model, all of which travel in a round.
+        clients: of the federation; not needed where a column tells them apart.
+        classes: how many are told apart; the loss of guessing follows.
+        rounds: of every course, where no column says it.
+        columns: their names of columns -> ours.
+        leave_out: columns that mean nothing here.
+        version: raised when the results change.
+        budget_s: simulated seconds of one run of an optimizer.
+        citation: where the results are from.
+        folder: of the numbers; by default that of the user's own tables.
+
+    Raises:
+        InvalidArgumentError: a column is missing, or a value is none that it can have.
+        MissingDataError: there is no such file.
+        MissingDependencyError: pandas is not installed.
+    """
+    frame = _named(read_frame(data), columns or {}, leave_out, rounds)
+    hyperparameters = [one for one in frame if one not in KNOWN and frame[one].nunique() > 1]
+    if not hyperparameters:
+        raise InvalidArgumentError(
+            f"`data` must have a hyperparameter that varies, got the columns {list(frame)}"
+        )
+    there = [one for one in MEASURED if one in frame]
+    samples, lacks = _samples(frame), _lacks(frame)
+    found = ResultsFile(
+        name=name,
+        parameters=parameters,
+        clients=_clients(frame, clients),
+        classes=classes,
+        rounds=sorted(map(int, frame[ROUND].unique())),
+        client_sample_rates=sorted(map(float, frame[RATE].unique())),
+        seeds=sorted(samples),
+        space={one: _space(one, frame[one]) for one in hyperparameters},
+        version=version,
+        budget_s=budget_s,
+        citation=citation,
+    )
+    _check(frame, there)
+    require_writable(own_folder(), f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
+    own_folder().mkdir(parents=True, exist_ok=True)
+    task = found.task
+    kept = tuple(hyperparameters)
+    courses = _courses(frame, kept, there, found.rounds)
+    constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
+    said = {"imported": {"from": "a table of results", "fixed": constant}}
+    results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
+    card = write_results(results, folder)
+    path = own_folder() / f"{task.key}{SUFFIX}"
+    write_text(path, _text(found))
+    return path, card
+
+
+KNOWN: Final = frozenset({ROUND, RATE, SEED, CLIENT, *MEASURED, *SAMPLES})
+
+
+def _named(
+    frame: Any, columns: Mapping[str, str], leave_out: Sequence[str], rounds: int | None
+) -> Any:
+    """Return a frame whose columns have our names, with those that have defaults."""
+    for one in (*columns, *leave_out):
+        if one not in frame:
+            raise InvalidArgumentError(f"`data` must have the column {one!r}, got {list(frame)}")
+    frame = frame.drop(columns=list(leave_out)).rename(columns=dict(columns))
+    bare = {metric: f"val_{metric}" for metric in METRICS if f"val_{metric}" not in frame}
+    frame = frame.rename(columns=bare)
+    if len({*frame}) < len(list(frame)):
+        raise InvalidArgumentError(f"`columns` must give different names, got {list(frame)}")
+    if ROUND not in frame and rounds is None:
+        raise InvalidArgumentError(
+            "`rounds` must say how long courses were trained, where no column `round` does"
+        )
+    if LOSS not in frame:
+        raise InvalidArgumentError(f"`data` must have a column `val_loss`, got {list(frame)}")
+    for one, value in ((ROUND, rounds), (RATE, 1.0), (SEED, 0), (CLIENT, "all")):
+        if one not in frame:
+            frame[one] = value
+    _check_kinds(frame)
+    return frame
+
+
+def _check_kinds(frame: Any) -> None:
+    """Refuse holes, and words in the place of numbers."""
+    for one in frame:
+        if one not in MEASURED and frame[one].isna().any():
+            raise InvalidArgumentError(f"`data` must have a value in each row of {one!r}")
+        if one in (ROUND, SEED, *SAMPLES) and frame[one].dtype.kind not in "iu":
+            raise InvalidArgumentError(f"`data` must have whole numbers in {one!r}")
+        if one in (RATE, *MEASURED) and frame[one].dtype.kind not in "iuf":
+            raise InvalidArgumentError(f"`data` must have numbers in {one!r}")
+
+
+def _clients(frame: Any, given: int | None) -> int:
+    there = int(frame[CLIENT].nunique())
+    if given is None and there == 1:
+        raise InvalidArgumentError(
+            "`clients` must say how many the federation has, where no column `client` does"
+        )
+    return given or there
+
+
+def _lacks(frame: Any) -> dict[str, str]:
+    """Return what the results do not say, and why."""
+    lacks = {n: f"the imported results have no column {n!r}" for n in MEASURED if n not in frame}
+    if frame[CLIENT].nunique() == 1:
+        lacks["clients"] = "the imported results hold means over clients only"
+    if not {*SAMPLES} <= {*frame}:
+        lacks["samples"] = f"the imported results lack one of the columns {', '.join(SAMPLES)}"
+    return lacks
+
+
+def _samples(frame: Any) -> dict[int, NDArray[np.int64]]:
+    """Return (clients, splits) samples by seed; equally many where the results do not say it."""
+    found, clients = {}, int(frame[CLIENT].nunique())
+    for seed, rows in frame.groupby(SEED):
+        counts = np.full((clients, len(SPLITS)), PSEUDO, np.int64)
+        for column, name in enumerate(SAMPLES):
+            if name in frame:
+                each = rows.groupby(CLIENT)[name]
+                if (each.nunique() > 1).any() or len(each) != clients or rows[name].min() < 0:
+                    raise InvalidArgumentError(
+                        f"`data` must say one count of {name!r} for every client of a seed"
+                    )
+                counts[:, column] = each.first()
+        found[int(seed)] = counts
+    return found
+
+
+def _check(frame: Any, there: Sequence[str]) -> None:
+    """Refuse values that no metric has, and accuracies that are no share of the samples."""
+    for name in there:
+        values, is_loss = frame[name].to_numpy(np.float64), name.endswith("loss")
+        with np.errstate(invalid="ignore"):
+            wrong = (values < 0) | ((values > 1) & (not is_loss))
+        if wrong.any():
+            bounds = "at least 0" if is_loss else "in [0, 1]"
+            raise InvalidArgumentError(f"{name!r} must be {bounds}, got {values[wrong][0]:g}")
+        samples = name.replace("accuracy", "samples")
+        if name.endswith("accuracy") and samples in frame:
+            hits = values * frame[samples].to_numpy()
+            if (np.abs(hits - np.rint(hits)) > 0.01).any():
+                raise InvalidArgumentError(
+                    f"{name!r} must be a share of {samples!r}, and is none; leave {samples!r} out"
+                )
+
+
+def _space(name: str, column: Any) -> dict[str, Any]:
+    """Return the values of a hyperparameter, and whether their scale is logarithmic."""
+    values = sorted(column.unique().tolist())
+    if column.dtype.kind not in "iuf":
+        return {"values": list(map(str, values))}
+    if not np.isfinite(values).all():
+        raise InvalidArgumentError(f"`data` must have finite numbers in {name!r}")
+    scale = {"log": _is_geometric(values)}
+    many = len(values) > MOST_VALUES
+    return {**({"low": values[0], "high": values[-1]} if many else {"values": values}), **scale}
+
+
+def _is_geometric(values: Sequence[float]) -> bool:
+    """Return whether positive values have equal ratios, or span two orders of magnitude."""
+    if values[0] <= 0:
+        return False
+    ratios = np.array(values[1:]) / np.array(values[:-1])
+    even = len(values) > 2 and bool(np.ptp(ratios) <= 0.05 * ratios.mean())
+    steps = np.diff(values)
+    uneven = bool(np.ptp(steps) > 0.05 * steps.mean())
+    return (even and uneven) or values[-1] / values[0] >= WIDE
+
+
+def _courses(
+    frame: Any, names: tuple[str, ...], there: Sequence[str], rounds: Sequence[int]
+) -> Iterator[Course]:
+    """Yield the courses: all rows of equal hyperparameters, rate and seed."""
+    clients = sorted(frame[CLIENT].unique().tolist())
+    ordered = frame.sort_values([ROUND, CLIENT], kind="stable")
+    for key, rows in ordered.groupby([*names, RATE, SEED], sort=True):
+        own = rows[ROUND].to_numpy()[:: len(clients)]
+        expected = itertools.product(rounds[: len(own)], clients)
+        if [*zip(rows[ROUND].tolist(), rows[CLIENT].tolist(), strict=True)] != [*expected]:
+            raise InvalidArgumentError(
+                "`data` must have one row for each client and round of a course, and no round left "
+                f"out before its last, which {dict(zip((*names, RATE, SEED), key, strict=True))} "
+                "has not"
+            )
+        metrics = np.tile(UNMEASURED, (len(own), len(clients), len(SPLITS), 1))
+        for name in there:
+            metrics[:, :, *MEASURED[name]] = rows[name].to_numpy(float).reshape(len(own), -1)
+        values = tuple(one.item() if isinstance(one, np.generic) else one for one in key[:-2])
+        yield Course(values, float(key[-2]), int(key[-1]), own.astype(np.int64), metrics)
+
+
+def _text(found: ResultsFile) -> str:
+    """Return a task file; JSON's lists, numbers and words are TOML's, too."""
+    plain = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "space"}
+    lines = ['kind = "results"', *(f"{name} = {json.dumps(v)}" for name, v in plain.items())]
+    for name, own in found.space.items():
+        lines += ["", f"[space.{json.dumps(name)}]"]
+        lines += [f"{entry} = {json.dumps(value)}" for entry, value in own.items()]
+    return "\n".join([*lines, ""])
+
+
+__all__ = ["IMPORTED", "import_frame"]

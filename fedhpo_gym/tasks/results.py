@@ -1,0 +1,121 @@
+"""Problems of which somebody else's results are all there is: task files of the kind "results"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from fedhpo_gym.core.checks import Range, as_arguments, as_typed, check_fields, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.identity import IMPORTED
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.tasks.federated import SILO_RATE, Task
+from fedhpo_gym.tasks.logistic_regression import FIDELITY_SPACE
+from fedhpo_gym.tasks.natural import RESULTS
+
+MOST_ROUNDS: Final = 65_535
+BINS: Final = 5
+"""Points of the grid of a hyperparameter without `values`."""
+
+
+@dataclass(frozen=True)
+class ResultsFile:
+    """What a task file says of results.
+
+    Attributes:
+        name: what ids call them: `FedHPO-Results-<name>-v0`.
+        parameters: numbers of the model, all of which travel in a round.
+        clients: of the federation.
+        classes: how many are told apart; the loss of guessing follows.
+        rounds: after which models were evaluated.
+        space: hyperparameters, each with `values`, or with `low` and `high` where they are many,
+            and `log` where the scale is logarithmic.
+    """
+
+    name: str
+    parameters: Annotated[int, Range(1)]
+    clients: Annotated[int, Range(1)]
+    classes: Annotated[int, Range(2)]
+    rounds: Sequence[int]
+    client_sample_rates: Sequence[float]
+    seeds: Sequence[int]
+    space: Mapping[str, Mapping[str, Any]]
+    version: Annotated[int, Range(0)] = 0
+    budget_s: Annotated[float, Range(0, ends="(]")] = 21_600.0
+    citation: str = "results of your own"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.name.isascii() or not self.name.isalnum():
+            raise InvalidArgumentError(f"`name` must be letters and digits, got {self.name!r:.80}")
+        if not self.space:
+            raise InvalidArgumentError("`space` must hold at least one hyperparameter, got none")
+        for name, values, low, high in (
+            ("rounds", self.rounds, 1, MOST_ROUNDS),
+            ("client_sample_rates", self.client_sample_rates, 1e-9, 1),
+        ):
+            if not values or not all(low <= value <= high for value in values):
+                raise InvalidArgumentError(
+                    f"`{name}` must hold numbers in [{low}, {high}], at least one, got "
+                    f"{shown(values)}"
+                )
+
+    @property
+    def task(self) -> Task:
+        """The problem."""
+        fidelity_space = SearchSpace(
+            tuple(
+                replace(one, low=values[0], high=values[-1], values=tuple(values), bins=None)
+                for one, values in (
+                    (FIDELITY_SPACE["round"], self.rounds),
+                    (SILO_RATE, self.client_sample_rates),
+                )
+            )
+        )
+        return Task(
+            model=RESULTS,
+            dataset=self.name,
+            num_features=1,
+            num_classes=self.classes,
+            num_parameters=self.parameters,
+            client_space=SearchSpace(tuple(_dimension(n, own) for n, own in self.space.items())),
+            fidelity_space=fidelity_space,
+            stored_rounds=tuple(self.rounds),
+            budget_s=self.budget_s,
+            citation=self.citation,
+            version=self.version,
+            seeds=tuple(self.seeds),
+            num_clients=self.clients,
+            partition="user",
+            table=IMPORTED,
+            reward="improvement",
+        )
+
+
+def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
+    for entry in own:
+        require_known(f"entry of {name}", entry, ("values", "low", "high", "log"))
+    values, log = own.get("values", ()), as_typed("log", own.get("log", False), bool)
+    if values and all(isinstance(value, str) for value in values):
+        return Dimension.of_categories(name, values)
+    ends = [own[entry] for entry in ("low", "high") if entry in own]
+    points = as_typed(f"values of {name}", values or ends, Sequence[float])
+    if not values and len(ends) < 2:
+        raise InvalidArgumentError(f"`space` must give {name!r} `values`, or `low` and `high`")
+    kind: Any = "int" if all(isinstance(value, int) for value in points) else "float"
+    given: dict[str, Any] = {"values": tuple(points)} if values else {"bins": BINS}
+    return Dimension(name, points[0], points[-1], kind, log=log, **given)
+
+
+def results_problems(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what makes the problem of a task file, by `<name>-v<version>`."""
+    del path
+    task = ResultsFile(**as_arguments("a task file of results", ResultsFile, content)).task
+    return {task.key: partial(_same, task)}
+
+
+def _same(task: Task) -> Task:
+    return task
