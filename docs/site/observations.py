@@ -25,7 +25,7 @@ TABLE = re.compile(
 )
 NAMES = {"FAIRNESS_NAMES": FAIRNESS_NAMES, "PRIVACY_NAMES": PRIVACY_NAMES, "MAX_LOSS": ["10"]}
 """What names of lists in these docstrings stand for."""
-HEADS = ("entry", "shape", "lowest", "highest", "meaning")
+HEADS = ("entry", "meaning", "shape", "lowest", "highest")
 
 
 def entries(task: Task) -> Iterator[str]:
@@ -71,5 +71,5 @@ def _table(space: gym.spaces.Dict, known: Mapping[str, str]) -> str:
         for group, members in NAMES.items():
             meaning = meaning.replace(f"`{group}`", ", ".join(members))
         low, high = (f"{float(end):g}" for end in (box.low.min(), box.high.max()))
-        rows.append(f"| `{name}` | {box.shape} | {low} | {high} | {meaning} |")
+        rows.append(f"| `{name}` | {meaning} | {box.shape} | {low} | {high} |")
     return "\n".join(rows)
