@@ -32,9 +32,10 @@ def main(uv: str, words: list[str]) -> int:
         for command in commands:
             subprocess.run(command, check=True)  # noqa: S603 - the user's own tool
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-        pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", MARKS]
+        # Old libraries warn of what newer ones that they call have deprecated.
+        pytest = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
         return subprocess.run(  # noqa: S603
-            [*pytest, *words], cwd=ROOT, env=environment, check=False
+            [*pytest, "-m", MARKS, *words], cwd=ROOT, env=environment, check=False
         ).returncode
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -180,7 +180,13 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
         return observation, value, terminated, truncated, {**info, "score": value}
 
 
-class VectorScalarization(gym.vector.VectorWrapper[Any, Any, Any, Any, Any]):
+if TYPE_CHECKING:
+    _VectorWrapper = gym.vector.VectorWrapper[Any, Any, Any, Any, Any]
+else:  # it is generic from Gymnasium 1.4 on
+    _VectorWrapper = gym.vector.VectorWrapper
+
+
+class VectorScalarization(_VectorWrapper):
     """A scalarisation of N environments: bit for bit what each wrapped alone returns.
 
     Every episode is scalarised by itself, in a loop over environments.
