@@ -128,7 +128,7 @@ NUMBERS_OF = {
 def test_an_example_runs(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    needed = {"many_objectives": "moocore", "ppo": "torch"}
+    needed = {"many_objectives": "moocore", "ppo": "torch", "flower_strategy": "flwr"}
     pytest.importorskip(needed.get(path.stem, "gymnasium"))
     monkeypatch.setattr("sys.argv", [str(path)])
     runpy.run_path(str(path), run_name="__main__")
