@@ -42,7 +42,10 @@ def write_api(folder: Path) -> None:
     toc = "\n".join(PACKAGES)
     head = "# API reference\n\nThe public names, by package. All others may change without notice."
     table = "| package | what it is for | names |\n|---|---|---|\n" + "\n".join(rows)
-    write(folder / "index.md", f"{head}\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{toc}\n```\n")
+    write(
+        folder / "index.md",
+        f"{head}\n\n{table}\n\n```{{toctree}}\n:hidden:\n:titlesonly:\n\n{toc}\n```\n",
+    )
 
 
 def _own(module: object) -> list[str]:

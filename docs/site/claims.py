@@ -62,7 +62,7 @@ where the run says another one, or where the program of a run has changed since:
 are noted with every run, and comments count for nothing in them. A dash in place of a program
 means that the question is settled: its program is in the history, at commit {GONE}.
 """
-TOC = "\n```{toctree}\n:hidden:\n:glob:\n\n../../benchmarks/results/*\n```\n"
+TOC = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n../../benchmarks/results/*\n```\n"
 HEADS = "| page | says | last run | date | command | program |\n|---|---|---|---|---|---|"
 
 
