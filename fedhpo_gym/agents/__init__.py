@@ -65,7 +65,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "gp": "fedhpo_gym.agents.transfer.gaussian_process:GaussianProcessSearch",
         "rgpe": "fedhpo_gym.agents.transfer.rgpe:RankingEnsemble",
         "tst-r": "fedhpo_gym.agents.transfer.tst_r:TwoStageSearch",
-        "taf-r": "fedhpo_gym.agents.transfer.taf_r:TransferAcquisition",
+        "taf-r": "fedhpo_gym.agents.transfer.tst_r:TransferAcquisition",
         "cts": "fedhpo_gym.agents.transfer.cts:CopulaSearch",
         "zero-shot": "fedhpo_gym.agents.transfer.zero_shot:ZeroShotSearch",
         "bounding-box": "fedhpo_gym.agents.transfer.bounding_box:BoundingBoxSearch",

@@ -22,7 +22,6 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from fedhpo_gym.cli.console import complain, take_arguments
@@ -37,66 +36,34 @@ KEEPING = frozenset({"build", "compare", "download", "meta-data", "run"})
 """Subcommands that keep what they have finished when they are interrupted."""
 
 
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "list": ("listing:list_ids", "list the environments and what can answer them"),
-        "agents": ("listing:list_agents", "list the agents and what each can do"),
-        "show": (
-            "show:main",
-            "say what an environment asks and how healthy it is; `all` sets them side by side",
-        ),
-        "new": ("new:new", "make a problem of data of your own: a task file, and its ids"),
-        "run": ("run:run", "run agents, and write one record per run"),
-        "compare": (
-            "run:compare",
-            "compare agents on a suite of problems, many runs at a time, and make the report",
-        ),
-        "report": ("report:report", "make one HTML page of run records"),
-        "regret": (
-            "report:regret",
-            "say how far recorded runs are from the best that stored numbers know",
-        ),
-        "tuning-cost": (
-            "tuning_cost:tuning_cost",
-            "say which algorithm is best once its tuning is charged, of any table of finished runs",
-        ),
-        "export": ("report:export", "write run records as studies of Optuna"),
-        "replay": ("run:replay", "run records again and demand equal numbers"),
-        "build": ("data:build", "compute the table of a problem, or a sample of it"),
-        "import": (
-            "imports:main",
-            'read tables that FedHPO-Bench published; `table="fedhpo-bench"` then answers',
-        ),
-        "download": ("data:download", "fetch training data into the cache"),
-        "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),
-        "surrogate": (
-            "surrogates:main",
-            "fit a surrogate on the table or the sample of a problem, or of `all` that are stored",
-        ),
-        "meta-data": (
-            "transfer:meta_data",
-            "compute the pools of FedHPO-B, a file per search space",
-        ),
-        "generator": (
-            "transfer:generator",
-            "fit the generators of tasks on FedHPO-B, a file per search space",
-        ),
-        "transfer": (
-            "transfer:transfer",
-            "tune a federation with what the tasks of FedHPO-B taught",
-        ),
-        "health": ("health:health", "compare the health on cards with their numbers"),
-        "difficulty": ("health:difficulty", "say what random search leaves on stored problems"),
-        "check": (
-            "check:main",
-            "ask other libraries' checkers about environments, or try the engine on this processor",
-        ),
-        "federatedscope": (
-            "data:FEDERATEDSCOPE",
-            "install what FederatedScope needs, or say what is wrong with it",
-        ),
-    }
-)
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "list": ("listing:list_ids", "list the environments and what can answer them"),
+    "agents": ("listing:list_agents", "list the agents and what each can do"),
+    "show": (
+        "show:main",
+        "say what an environment asks and how healthy it is; `all` compares them",
+    ),
+    "new": ("own:new", "make a problem of data of your own: a task file, and its ids"),
+    "run": ("run:run", "run agents, and write one record per run"),
+    "compare": ("run:compare", "compare agents on a suite, many runs at a time, and report"),
+    "report": ("report:report", "make one HTML page of run records"),
+    "regret": ("report:regret", "say how far recorded runs are from the best of stored numbers"),
+    "tuning-cost": ("report:tuning_cost", "say which algorithm is best once its tuning is charged"),
+    "export": ("report:export", "write run records as studies of Optuna"),
+    "replay": ("run:replay", "run records again and demand equal numbers"),
+    "build": ("data:build", "compute the table of a problem, or a sample of it"),
+    "import": ("own:import_results", "read tables of FedHPO-Bench, or results of your own"),
+    "download": ("data:download", "fetch training data into the cache"),
+    "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),
+    "surrogate": ("surrogates:main", "fit a surrogate on a table or a sample, or on `all` of them"),
+    "meta-data": ("transfer:meta_data", "compute the pools of FedHPO-B, a file per search space"),
+    "generator": ("transfer:generator", "fit the generators of tasks, a file per search space"),
+    "transfer": ("transfer:transfer", "tune a federation with what the tasks of FedHPO-B taught"),
+    "health": ("health:health", "compare the health on cards with their numbers"),
+    "difficulty": ("health:difficulty", "say what random search leaves on stored problems"),
+    "check": ("check:main", "ask other libraries' checkers, or try the engine on this processor"),
+    "federatedscope": ("data:FEDERATEDSCOPE", "install what FederatedScope needs, or examine it"),
+}
 """Name of each command -> the function that it is, and what it does."""
 
 

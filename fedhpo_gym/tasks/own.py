@@ -24,9 +24,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, requi
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
-from fedhpo_gym.data.inspection import inspect
 from fedhpo_gym.data.natural import NaturalTable
-from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable
+from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.federated import Task, fidelities
 from fedhpo_gym.tasks.natural import (

@@ -18,8 +18,7 @@ from fedhpo_gym.core.checks import Axes, Range, as_integer, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.core.lazy import Lazy
 from fedhpo_gym.transfer.hpob_files import HPOBFiles
-from fedhpo_gym.transfer.own_tasks import OwnTasks
-from fedhpo_gym.transfer.source import SEEDS, MetaSource, Reals, Tables
+from fedhpo_gym.transfer.source import SEEDS, MetaSource, OwnTasks, Reals, Tables
 
 OURS: Final = "FedHPO-B"
 """The word for the meta-data set of this package, in place of a folder."""

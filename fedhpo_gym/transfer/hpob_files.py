@@ -1,26 +1,149 @@
 """HPO-B's own files, read as data: archives of evaluations, surrogates and descriptors.
 
 Layouts and formulas are those of HPO-B (Pineda Arango et al., 2021). An archive is searched once
-for where its data sets lie, and each is decoded when it is asked for.
+for where its data sets lie, and each is decoded when it is asked for. Its surrogates are boosted
+trees in XGBoost's JSON, added up with numpy, in single precision and in XGBoost's order, so that
+responses are its own, bit for bit.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from math import exp, inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_reals
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
+from fedhpo_gym.core.checks import FAULTS, as_integer, as_reals
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    require_known,
+)
 from fedhpo_gym.core.files import load_json, require_bytes
-from fedhpo_gym.transfer.boosted_trees import BoostedTrees
-from fedhpo_gym.transfer.documents import AGAIN, document, reading
+
+AGAIN: Final = "unpack the archives of https://github.com/sebastianpinedaar/hpo-data again"
+
+
+def document(path: Path) -> Any:
+    """Return what a JSON file says, if it fits into memory."""
+    require_bytes(path.stat().st_size, path)
+    return load_json(path.read_bytes(), path)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name a file that is missing, or that is not what it should be."""
+    try:
+        yield
+    except FedHPOError:
+        raise
+    except OSError as error:
+        raise MissingDataError(f"{path} cannot be read ({error}); {AGAIN}") from error
+    except FAULTS as error:
+        words = f"{type(error).__name__}: {error}"
+        raise DamagedDataError(f"{path} is no file of HPO-B ({words}); {AGAIN}") from error
+
+
+class Trees(NamedTuple):
+    """The nodes of all trees of a model, one after another; N nodes, T trees."""
+
+    left: NDArray[np.int64]  # (N,) node to go to where the feature is below `value`; -1 at a leaf
+    right: NDArray[np.int64]  # (N,) and elsewhere
+    feature: NDArray[np.int64]  # (N,)
+    value: NDArray[np.float32]  # (N,) threshold of a split, response of a leaf
+    missing_left: NDArray[np.bool_]  # (N,) where to go without a feature
+    roots: NDArray[np.int64]  # (T,)
+    base: np.float32
+    features: int
+
+
+class BoostedTrees:
+    """Boosted regression trees in XGBoost's JSON, read when they are first asked.
+
+    Attributes:
+        y_min: the response that counts as 0.
+        y_max: the response that counts as 1.
+    """
+
+    def __init__(self, path: Path, y_min: float, y_max: float) -> None:
+        self._path, self.y_min, self.y_max = path, y_min, y_max
+
+    @cached_property
+    def trees(self) -> Trees:
+        """The model.
+
+        Raises:
+            DamagedDataError: the file holds no trees for squared errors.
+        """
+        with reading(self._path):
+            return _trees(document(self._path)["learner"])
+
+    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Return the (n,) responses at (n, F) points; NaN is a value that is missing."""
+        trees, points = self.trees, as_reals("x", x).astype(np.float32)
+        if points.ndim != 2 or points.shape[1] != trees.features:
+            raise InvalidArgumentError(
+                f"`x` must have rows of {trees.features} values, got an array of shape "
+                f"{points.shape}"
+            )
+        rows = np.arange(len(points))[:, None]
+        node = np.tile(trees.roots, (len(points), 1))
+        while (is_inner := trees.left[node] >= 0).any():
+            known = points[rows, trees.feature[node]]
+            is_left = np.where(np.isnan(known), trees.missing_left[node], known < trees.value[node])
+            node = np.where(is_inner, np.where(is_left, trees.left[node], trees.right[node]), node)
+        start = np.full((len(points), 1), trees.base)
+        return np.cumsum(np.hstack([start, trees.value[node]]), axis=1, dtype=np.float32)[:, -1]
+
+
+def _trees(learner: Mapping[str, Any]) -> Trees:
+    booster, settings = learner["gradient_booster"], learner["learner_model_param"]
+    kind = (learner["objective"]["name"], booster["name"], settings["num_class"])
+    if kind != ("reg:squarederror", "gbtree", "0") or settings.get("num_target", "1") != "1":
+        raise ValueError(f"it is a model of another kind, {kind}")
+    features, count = int(settings["num_feature"]), 0
+    parts, roots = [], []
+    for tree in booster["model"]["trees"]:
+        parts.append(_tree(tree, features, count))
+        roots.append(count)
+        count += len(parts[-1][0])
+    left, right, feature, value, missing_left = map(np.concatenate, zip(*parts, strict=True))
+    base = np.float32(settings["base_score"].strip("[]"))
+    if not np.isfinite(base):
+        raise ValueError(f"its base_score is {base}")
+    return Trees(left, right, feature, value, missing_left, np.array(roots), base, features)
+
+
+def _tree(tree: Mapping[str, Any], features: int, first: int) -> tuple[NDArray[Any], ...]:
+    """Return the nodes of a tree, numbered from the first; none is reached in two ways."""
+    left, right, feature = (
+        np.array(tree[name], np.int64)
+        for name in ("left_children", "right_children", "split_indices")
+    )
+    value = np.array(tree["split_conditions"], np.float32)
+    missing_left = np.array(tree["default_left"], np.bool_)
+    is_inner = left >= 0
+    children = np.concatenate([left[is_inner], right[is_inner]])
+    is_tree = (
+        len({len(one) for one in (left, right, feature, value, missing_left)}) == 1
+        and len(np.unique(children)) == len(children)
+        and bool(((children > 0) & (children < len(left))).all())
+        and bool(((feature >= 0) & (feature < features)).all())
+        and bool(np.isfinite(value).all())
+    )
+    if not len(left) or not is_tree or any(tree.get("split_type", ())):
+        raise ValueError("one of its trees is none of numeric splits")
+    return np.where(is_inner, left + first, -1), right + first, feature, value, missing_left
+
 
 ARCHIVES: Final[Mapping[str, str]] = MappingProxyType(
     {

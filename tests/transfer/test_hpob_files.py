@@ -12,8 +12,7 @@ import pytest
 
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError, TooLargeError
 from fedhpo_gym.transfer import HPOBHandler, hpob_files
-from fedhpo_gym.transfer.boosted_trees import BoostedTrees
-from fedhpo_gym.transfer.hpob_files import DESCRIPTORS, INITIAL, STATISTICS, HPOBFiles
+from fedhpo_gym.transfer.hpob_files import DESCRIPTORS, INITIAL, STATISTICS, BoostedTrees, HPOBFiles
 
 TABLES: Any = {
     "7": {
