@@ -45,20 +45,24 @@ def _read(path: Path) -> Any:
 
     if not path.exists():
         raise MissingDataError(f"`data` must be a file or a folder, {path} is none; {ADVICE}")
+    is_json = path.name.endswith((".json", ".json.gz"))
     with cache.reading(path, ADVICE):
         if path.is_dir() and (path / "dataset_dict.json").exists():
             names = _json(path / "dataset_dict.json")["splits"]
             return pandas.concat([_arrow(path / _bare(name)) for name in names], ignore_index=True)
         if path.is_dir() and (path / "state.json").exists():
             return _arrow(path)
-        if path.is_dir() or path.suffix == ".json":
-            files = [path] if path.is_file() else leaf.find_files(path)
-            return _of_leaf(leaf.read_files(files))
         if path.suffix in (".parquet", ".pq"):
             with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
                 return pandas.read_parquet(path)
-        frame = pandas.read_csv(path, dtype=str, skipinitialspace=True)
-        return frame.apply(_numbers)
+        if not (path.is_dir() or is_json):
+            frame = pandas.read_csv(path, dtype=str, skipinitialspace=True)
+            return frame.apply(_numbers)
+        files = [path] if is_json else leaf.find_files(path)
+        found = leaf.read_files(files)
+    if not files:
+        raise MissingDataError(f"`data` must be a data set, the folder {path} holds none; {ADVICE}")
+    return _of_leaf(found)
 
 
 def _numbers(column: Any) -> Any:
