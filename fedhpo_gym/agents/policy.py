@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
 import gymnasium as gym
@@ -21,9 +20,10 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, Missi
 FORMAT: Final = 1
 STEM: Final = "policy"
 MAX_LAYERS: Final = 1000
-ACTIVATIONS: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
-    {"tanh": np.tanh, "relu": lambda values: np.maximum(values, 0.0)}
-)
+ACTIVATIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "tanh": np.tanh,
+    "relu": lambda values: np.maximum(values, 0.0),
+}
 OUTPUTS: Final = ("clip", "tanh")
 
 

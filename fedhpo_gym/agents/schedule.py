@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
 
 import gymnasium as gym
@@ -16,13 +15,11 @@ from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.space import SearchSpace
 
-KINDS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = MappingProxyType(
-    {
-        "static": np.ones_like,
-        "cosine": lambda done: 0.5 * (1.0 + np.cos(math.pi * done)),
-        "step": lambda done: np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.1**2)),
-    }
-)
+KINDS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
+    "static": np.ones_like,
+    "cosine": lambda done: 0.5 * (1.0 + np.cos(math.pi * done)),
+    "step": lambda done: np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.1**2)),
+}
 """Factor of the initial learning rate where a fraction of the rounds is done: fixed; cosine
 (Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et al.,
 2016)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from fedhpo_gym.core.checks import as_number
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -30,16 +29,14 @@ class Setting:
         return float(number)
 
 
-TRAINING: Mapping[str, Setting] = MappingProxyType(
-    {
-        "learning_rate": Setting(math.nan, 0.0, 1e6),
-        "weight_decay": Setting(0.0, 0.0, 1e6),
-        "batch_size": Setting(math.nan, 1, 2**31 - 1),
-        "step_size": Setting(1, 1, 10**6),
-        "momentum": Setting(0.0, 0.0, 0.9999),
-        "rate_decay": Setting(1.0, 1e-9, 1.0),
-    }
-)
+TRAINING: Mapping[str, Setting] = {
+    "learning_rate": Setting(math.nan, 0.0, 1e6),
+    "weight_decay": Setting(0.0, 0.0, 1e6),
+    "batch_size": Setting(math.nan, 1, 2**31 - 1),
+    "step_size": Setting(1, 1, 10**6),
+    "momentum": Setting(0.0, 0.0, 0.9999),
+    "rate_decay": Setting(1.0, 1e-9, 1.0),
+}
 """What local training reads of any model; most spaces search it. NaN: there is no default.
 
 `momentum` is the share of a local step that the next one takes again; a round begins without.

@@ -35,23 +35,19 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 )
 """Backends by name; a module is imported when its backend is first asked for."""
 
-COURSES: Mapping[str, str] = MappingProxyType(
-    {
-        "raw": "fedhpo_gym.backends.engine_courses:RunningCourses",
-        "federatedscope": "fedhpo_gym.backends.federatedscope.courses:FederatedScopeCourses",
-    }
-)
+COURSES: Mapping[str, str] = {
+    "raw": "fedhpo_gym.backends.engine_courses:RunningCourses",
+    "federatedscope": "fedhpo_gym.backends.federatedscope.courses:FederatedScopeCourses",
+}
 """What keeps courses running between the steps of round environments, by backend."""
 
-OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "device": ("raw",),
-        "source": ("federatedscope",),
-        "interpreter": ("federatedscope",),
-        "time_limit_s": ("federatedscope",),
-        "own_data": ("federatedscope",),
-    }
-)
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "device": ("raw",),
+    "source": ("federatedscope",),
+    "interpreter": ("federatedscope",),
+    "time_limit_s": ("federatedscope",),
+    "own_data": ("federatedscope",),
+}
 """What environments pass on to backends -> the backends that take it."""
 
 
@@ -69,9 +65,7 @@ def _has_surrogate(task: Task) -> bool:
     return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
 
 
-STORED: Mapping[str, Callable[[Task], bool]] = MappingProxyType(
-    {"tabular": _has_table, "surrogate": _has_surrogate}
-)
+STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_table, "surrogate": _has_surrogate}
 """Backends that answer from stored numbers -> whether they have those of a task."""
 
 

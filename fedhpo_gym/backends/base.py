@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,9 +26,11 @@ from fedhpo_gym.tasks import Task
 
 Query = tuple[Mapping[str, object], Fidelity]
 """A configuration and the fidelity it is asked at."""
-LACKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"clients": ("fairness",), "samples": ("flops",), "privacy": ("epsilon", "delta")}
-)
+LACKS: Mapping[str, tuple[str, ...]] = {
+    "clients": ("fairness",),
+    "samples": ("flops",),
+    "privacy": ("epsilon", "delta"),
+}
 """What stored numbers may lack besides metrics -> words in the names of objectives that need it."""
 CheckedQuery = tuple[dict[str, Value], Fidelity]
 """A query whose values are legal and built-in numbers."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import re
 import zipfile
 import zlib
@@ -108,27 +107,28 @@ def find_archives(path: Path) -> list[Archive]:
     """
     if path.suffix == ".zip":
         with _reading(path), zipfile.ZipFile(path) as opened:
-            members = opened.namelist()
-        names = [name for name in members if PurePosixPath(name).name == FILE]
-        for name in members:
+            names = opened.namelist()
+        for name in names:
             if ".." in PurePosixPath(name).parts or name.startswith("/") or "\\" in name:
                 raise InvalidArgumentError(
                     f"`path` must hold files below one folder, got the member {name!r:.200}"
                 )
-        found = [(path, name, PurePosixPath(name)) for name in names]
+        found = [(path, name, PurePosixPath(name).parts) for name in names]
     else:
         files = sorted(path.rglob(FILE)) if path.is_dir() else [path]
         files = [one for one in files if one.is_file()]  # a pipe would be waited for
-        found = [(one, "", PurePosixPath(one.resolve().as_posix())) for one in files]
-    whole = [
-        (one, member, at) for one, member, at in found if len(at.parts) > 3 and at.name == FILE
+        found = [(one, "", one.resolve().parts) for one in files]
+    tables = [
+        Archive(one, member, (parts[-4], parts[-3], parts[-2]))
+        for one, member, parts in found
+        if len(parts) > 3 and parts[-1] == FILE
     ]
-    if not whole:
+    if not tables:
         raise InvalidArgumentError(
             f"`path` must be or hold files <model>/<data>/<algorithm>/{FILE} of FedHPO-Bench, got "
             f"{path}"
         )
-    return [Archive(one, member, at.parts[-4:-1]) for one, member, at in whole]  # type: ignore[arg-type]
+    return tables
 
 
 @checked_types
@@ -186,22 +186,6 @@ def defects(task: Task) -> Iterator[str]:
         yield "their code of that date cannot run this algorithm: nobody knows what made the rows"
 
 
-class _Hashed(io.RawIOBase):
-    """A stream that hashes what is read of it."""
-
-    def __init__(self, inner: IO[bytes]) -> None:
-        self._inner, self.digest = inner, hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        piece = self._inner.read(len(buffer))
-        self.digest.update(piece)
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-
 @contextmanager
 def _reading(what: object) -> Iterator[None]:
     """Say which file is damaged."""
@@ -225,14 +209,14 @@ def _reading(what: object) -> Iterator[None]:
 def _rows(archive: Archive, said: dict[str, Any]) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of every row, the head first; hashes the file."""
     with _reading(archive), archive.path.open("rb") as file:
-        size, raw = archive.path.stat().st_size, file
+        raw: Any = file
+        size = archive.path.stat().st_size
         if archive.member:
             opened = zipfile.ZipFile(file)
             size = opened.getinfo(archive.member).compress_size
-            raw = opened.open(archive.member)  # type: ignore[assignment]
-        hashed, left = _Hashed(raw), GROWTH * size + FREE
-        with gzip.GzipFile(fileobj=hashed) as unpacked:
-            lines = io.TextIOWrapper(unpacked, "utf-8", newline="\n")
+            raw = opened.open(archive.member)
+        left = GROWTH * size + FREE
+        with gzip.open(raw, "rt", encoding="utf-8", newline="\n") as lines:
             for number in range(MOST_ROWS):
                 row = _row(lines)
                 left -= len(row)
@@ -241,7 +225,8 @@ def _rows(archive: Archive, said: dict[str, Any]) -> Iterator[tuple[int, str]]:
                         f"{archive} unpacks to more than {GROWTH} times its size: no table does"
                     )
                 if not row:
-                    said[IMPORTED]["sha256"] = hashed.digest.hexdigest()
+                    raw.seek(0)
+                    said[IMPORTED]["sha256"] = hashlib.file_digest(raw, "sha256").hexdigest()
                     return
                 yield number, row
         raise TooLargeError(f"{archive} has more than {MOST_ROWS:,} rows")

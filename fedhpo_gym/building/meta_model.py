@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import numpy as np
@@ -42,9 +41,7 @@ def gate(sums: Tensor) -> Tensor:
     return sums * (1.0 + sums * torch.rsqrt(1.0 + sums * sums)) * 0.5
 
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {"tanh": torch.tanh, "gate": gate}
-)
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "gate": gate}
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,8 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         return write_health(write_table(target, card, _as_grid(arrays, order_of, shape)))
     card |= {"axes": ["course", "round", "client"], "courses": len(keys)}
     if stopped.any():
-        arrays[LAST_ROUND] = _stored_before(last, rounds[kept]).astype(np.uint16)
+        before = np.maximum(np.searchsorted(rounds[kept], last, "right") - 1, 0)
+        arrays[LAST_ROUND] = rounds[kept][before].astype(np.uint16)
         card[ENDS] = {str(k): v for k, v in sorted(Counter(arrays[LAST_ROUND].tolist()).items())}
     numbers = [
         [d.number(v) for d, v in zip(space.dimensions, key, strict=False)] for key in ordered
@@ -128,10 +129,6 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         "point": np.arange(len(keys)),
     }
     return write_sample(target, card, arrays)
-
-
-def _stored_before(last: NDArray[np.int64], rounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    return rounds[np.maximum(np.searchsorted(rounds, last, "right") - 1, 0)]
 
 
 def gather(results: Results) -> tuple[Arrays, list[tuple[Any, ...]]]:

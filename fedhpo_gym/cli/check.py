@@ -15,22 +15,11 @@ from fedhpo_gym.tasks.meta import MANY_TASKS
 
 
 def main(
-    ids: Annotated[
-        Sequence[str],
-        Arg("ids, patterns like `FedHPO-DAC-*`, or `all`; or with `--laws` what you added", "ID"),
-    ] = (),
+    ids: Annotated[Sequence[str], Arg("ids, `FedHPO-DAC-*`, `all`; or what you added", "ID")] = (),
     *,
-    truth: Annotated[
-        bool,
-        Arg("search 100,000 queries of each id with stored numbers for one that beats its truth"),
-    ] = False,
-    laws: Annotated[
-        bool, Arg("try all laws of what you added: `mine:Greedy`, `mine:FedHPO-LR-Mine`, ...")
-    ] = False,
-    engine: Annotated[
-        bool,
-        Arg("say whether courses have the same bits in any company here, and follow the gradient"),
-    ] = False,
+    truth: Annotated[bool, Arg("search stored numbers for a query that beats the truth")] = False,
+    laws: Annotated[bool, Arg("try all laws of what you added, such as `mine:Greedy`")] = False,
+    engine: Annotated[bool, Arg("say whether courses have equal bits in any company here")] = False,
 ) -> int:
     """Check ids, the engine, or both; 1 where something was refused or does not hold."""
     if laws:

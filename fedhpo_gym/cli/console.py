@@ -195,10 +195,7 @@ Runs = Annotated[Path, Arg("(runs)", "DIR")]
 OwnTables = Annotated[Path | None, Arg("folder (that of your own tables)", "DIR")]
 Rule = Annotated[
     Literal["recommended", "highest_fidelity", "full_fidelity"],
-    Arg(
-        "which trial is the incumbent: the one that the run recommends, the best of the highest "
-        "fidelity so far, or of full fidelity alone"
-    ),
+    Arg("the incumbent: what the run recommends, or the best of the highest or of full fidelity"),
 ]
 Named = Annotated[
     Sequence[str],
@@ -249,9 +246,7 @@ class RunOptions:
     ] = ()
     track: Annotated[
         Sequence[str],
-        Arg(
-            "follow the runs in tensorboard or wandb (offline); may be given several times", "NAME"
-        ),
+        Arg("follow the runs in tensorboard or wandb (offline); may come twice", "NAME"),
     ] = ()
 
 
@@ -259,9 +254,7 @@ class RunOptions:
 class Cluster:
     """Where many processes run."""
 
-    executor: Annotated[
-        str, Arg("processes of this machine, or dask, on a cluster (processes)", "NAME")
-    ] = "processes"
+    executor: Annotated[str, Arg("processes here, or dask (processes)", "NAME")] = "processes"
     address: Annotated[str | None, Arg("of the cluster's scheduler", "URL")] = None
 
 

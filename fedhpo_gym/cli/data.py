@@ -28,39 +28,25 @@ LONG_H = 1.0
 def build(
     variant: Variant,
     *,
-    sample: Annotated[
-        int | None, Arg("N courses spread evenly over the space instead of the whole grid", "N")
-    ] = None,
+    sample: Annotated[int | None, Arg("N courses spread evenly instead of the grid", "N")] = None,
     rounds: Annotated[
-        str | None,
-        Arg("rounds of a sample's courses (all); 27,27,81: two of three end after 27", "R,S"),
+        str | None, Arg("rounds of a sample (all); 27,27,81: two of three end after 27", "R,S")
     ] = None,
-    rates: Annotated[
-        str | None,
-        Arg("client sample rates of a sample (the grid's); what is named twice comes twice", "A,B"),
-    ] = None,
+    rates: Annotated[str | None, Arg("client sample rates of a sample (the grid's)", "A,B")] = None,
     repeat_every: Annotated[
-        int | None,
-        Arg("of N configurations of a sample, the first comes under all seeds (none does)", "N"),
+        int | None, Arg("of N configurations of a sample, the first comes under all seeds", "N")
     ] = None,
     only_finished: Annotated[
         bool, Arg("compute nothing: store those courses of the sample that are finished")
     ] = False,
     merge: Annotated[
-        Sequence[Path],
-        Arg(
-            "folders of the same build on other machines, to take finished courses from",
-            "DIR",
-            several=True,
-        ),
+        Sequence[Path], Arg("folders of the same build on other machines", "DIR", several=True)
     ] = (),
     workers: Annotated[int | None, Arg("processes (one per core)", "N")] = None,
     cluster: Cluster,
     device: Annotated[str, Arg("torch device (cpu)")] = "cpu",
     out: OwnTables = None,
-    yes: Annotated[
-        bool, Arg("start a build of more than an hour; without it, you are told what it will cost")
-    ] = False,
+    yes: Annotated[bool, Arg("start a build of more than an hour")] = False,
 ) -> int:
     """Compute the table of a problem, or a sample of it."""
     from fedhpo_gym.building.build import build_sample, build_table
@@ -113,9 +99,7 @@ def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:
 
 
 def download(
-    names: Annotated[
-        Sequence[str], Arg("names of data sets, `all` of them, or BERT-Tiny", "DATASET")
-    ],
+    names: Annotated[Sequence[str], Arg("data sets, `all` of them, or BERT-Tiny", "DATASET")],
 ) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
     from fedhpo_gym.data import SOURCES, get_source, load_dataset
@@ -149,8 +133,7 @@ def leaf(
     ] = None,
     fraction: Annotated[float, Arg("of the samples (0.1)", flag="--sf")] = 0.1,
     iid_users: Annotated[
-        float | None,
-        Arg("users made by iid sampling: a share below 1, else a number (0.01)", flag="--iu"),
+        float | None, Arg("users made by iid sampling, a share or a number (0.01)", flag="--iu")
     ] = None,
     min_samples: Annotated[int | None, Arg("fewest samples of a user", flag="-k")] = None,
     split: Annotated[

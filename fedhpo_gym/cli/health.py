@@ -36,9 +36,7 @@ def health(
     ids: Ids = (),
     *,
     write: Annotated[bool, Arg("write it onto the cards")] = False,
-    survival: Annotated[
-        bool, Arg("train the best of tables anew, with initial weights moved by 1e-8, instead")
-    ] = False,
+    survival: Annotated[bool, Arg("train the best of tables anew, weights moved by 1e-8")] = False,
 ) -> int:
     """Compare, or with `--write` write, card by card; 1 where a card says something else."""
     cards = chosen(ids)
@@ -164,12 +162,7 @@ page of [natural federations](natural.md#how-hard).
 def difficulty(
     ids: Ids = (),
     *,
-    train: Annotated[
-        int | None,
-        Arg(
-            "really train N random configurations of each id, instead of asking stored numbers", "N"
-        ),
-    ] = None,
+    train: Annotated[int | None, Arg("train N random configurations of each id", "N")] = None,
     algorithm: Algorithm = None,
     settings: Settings = (),
 ) -> int:

@@ -71,16 +71,10 @@ def new(
 
 TABLES = (".csv", ".parquet", ".pq")
 Source = Annotated[
-    Path,
-    Arg(
-        "a zip file, a folder or a tabular.csv.gz of FedHPO-Bench; or a table of results, CSV or "
-        "Parquet",
-        "PATH",
-    ),
+    Path, Arg("zip file, folder or tabular.csv.gz of FedHPO-Bench; or CSV or Parquet", "PATH")
 ]
 Description = Annotated[
-    Path | None,
-    Arg("lines of TOML that describe a table of results (those beside it, *.toml)", "FILE"),
+    Path | None, Arg("TOML that describes a table of results (*.toml beside it)", "FILE")
 ]
 
 

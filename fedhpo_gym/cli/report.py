@@ -67,16 +67,12 @@ def report(
     figure: Annotated[
         str | None,
         Arg(
-            "write one figure only, for example `rank-over-time`; --out ends with .pdf or .svg, or "
-            "with .csv for the numbers behind it",
+            "write one figure only, such as `rank-over-time`; --out ends with .pdf, .svg or .csv",
             "NAME",
         ),
     ] = None,
     landscape: Annotated[
-        str | None,
-        Arg(
-            "draw the losses of one problem over two hyperparameters instead; --out as above", "X,Y"
-        ),
+        str | None, Arg("draw the losses of one problem over two hyperparameters instead", "X,Y")
     ] = None,
     rule: Rule = "recommended",
     out: Annotated[Path | None, Arg("(report.html in the folder)", "FILE")] = None,
@@ -192,11 +188,7 @@ def _teller(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataErr
 
 
 def export(
-    paths: Records,
-    *,
-    optuna: Annotated[
-        Path, Arg("write a new SQLite file of Optuna's, for its pictures and dashboard", "FILE")
-    ],
+    paths: Records, *, optuna: Annotated[Path, Arg("a new SQLite file of Optuna's", "FILE")]
 ) -> int:
     """Write all whole records as studies of Optuna; 1 if one is damaged."""
     require_writable(optuna.parent, "`--optuna`, without its last part,")
@@ -280,9 +272,7 @@ def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, .
 
 
 def tuning_cost(
-    runs: Annotated[
-        Path, Arg("CSV: algorithm, problem, validation, and test, cost if known", "FILE")
-    ],
+    runs: Annotated[Path, Arg("CSV: algorithm, problem, validation; test, cost if known", "FILE")],
     *,
     trials: Annotated[int, Arg("trials of the largest search (100)")] = 100,
 ) -> int:

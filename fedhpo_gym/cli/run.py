@@ -41,11 +41,7 @@ def run(
     *,
     agents: Annotated[
         Sequence[str],
-        Arg(
-            "an agent, for example `random` or `optuna-tpe`; may be given several times",
-            "NAME",
-            "--agent",
-        ),
+        Arg("an agent such as `random`; may be given several times", "NAME", "--agent"),
     ],
     seeds: Annotated[int, Arg("runs per agent (5)", "N")] = 5,
     out: Runs = Path("runs"),
@@ -81,11 +77,7 @@ def run(
 
 def compare(
     problems: Annotated[
-        Sequence[str],
-        Arg(
-            "a suite, such as lr, paper, small or natural (docs/comparing.md), or environment ids",
-            "SUITE",
-        ),
+        Sequence[str], Arg("a suite (docs/comparing.md), or environment ids", "SUITE")
     ],
     *,
     agents: Annotated[str, Arg("names of agents, or `module:Class` of your own", "A,B,C")],
@@ -102,7 +94,7 @@ def compare(
     noise: Annotated[
         Sequence[str],
         Arg(
-            "what evaluations lack, for example `clients=0.01`: clients, bias, iid, epsilon",
+            "what evaluations lack: clients, bias, iid or epsilon, such as `clients=0.01`",
             "NAME=VALUE",
             several=True,
         ),
@@ -155,9 +147,7 @@ def replay(
     paths: Annotated[Sequence[Path], Arg("records or folders", "FILE")],
     *,
     settings: Named = (),
-    exact: Annotated[
-        bool, Arg("demand equal bits of records that another processor computed, too")
-    ] = False,
+    exact: Annotated[bool, Arg("demand equal bits of other processors' records, too")] = False,
 ) -> int:
     """Replay every record; 1 if one of them differs or is damaged.
 

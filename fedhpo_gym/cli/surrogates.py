@@ -34,11 +34,9 @@ def main(
     variant: Variant,
     *,
     candidate: Annotated[str | None, Arg("write this one, whatever its error", "NAME")] = None,
-    keep: Annotated[
-        bool, Arg("write it even if its errors are not accepted; its card says so")
-    ] = False,
+    keep: Annotated[bool, Arg("write it even if its errors are not accepted")] = False,
     measure: Annotated[
-        bool, Arg("fit nothing: write onto the cards of stored ones how far each objective is off")
+        bool, Arg("fit nothing: write onto cards how far each objective is off")
     ] = False,
     out: OwnTables = None,
 ) -> int:

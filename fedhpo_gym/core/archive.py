@@ -27,7 +27,6 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -45,24 +44,22 @@ from fedhpo_gym.core.errors import (
 
 DIGEST = "card_sha256"
 """Entry of a card: `card_digest` of all others."""
-DESCRIBING: Mapping[str, Any] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("created", "hardware", "missing"),
-                *("licence", "data_licence", "data_citation", "problem_citation"),
-                *("build_command", "fit_command", "source_command", "made_by"),
-            ),
-            str,
+DESCRIBING: Mapping[str, Any] = {
+    **dict.fromkeys(
+        (
+            *("created", "hardware", "missing"),
+            *("licence", "data_licence", "data_citation", "problem_citation"),
+            *("build_command", "fit_command", "source_command", "made_by"),
         ),
-        "software": Mapping[str, str],
-        "label_frequencies": Mapping[str, float],
-        "health": Mapping[str, Any],
-        "objectives": Mapping[str, Any],
-        "claimed_best": Mapping[str, Any],
-        "survival": Mapping[str, Any],
-    }
-)
+        str,
+    ),
+    "software": Mapping[str, str],
+    "label_frequencies": Mapping[str, float],
+    "health": Mapping[str, Any],
+    "objectives": Mapping[str, Any],
+    "claimed_best": Mapping[str, Any],
+    "survival": Mapping[str, Any],
+}
 """Entries of cards that decide no answer, with their types: dates, machines, prose, commands in
 messages, and figures that are computed of the answers."""
 UNDIGESTED = frozenset({DIGEST, "arrays", *DESCRIBING})

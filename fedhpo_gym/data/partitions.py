@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
@@ -27,22 +26,20 @@ def _by_user(train: float, val: float) -> Partition:
     )
 
 
-PARTITIONS: Mapping[str, Partition] = MappingProxyType(
-    {
-        "lda": make_federation,
-        "user": _by_user(0.6, 0.2),
-        "user-80-10-10": _by_user(0.8, 0.1),
-        # The data say who is who: no alpha.
-        "unseen": lambda data, seed, clients, _, preprocessing: make_unseen_federation(
-            data, seed, clients, preprocessing
-        ),
-        "skewed": make_skewed_federation,
-        # Communities have no concentration; features stay as published.
-        "community": lambda data, seed, clients, *_: make_graph_federation(data, seed, clients),
-        # Every client has its own problem.
-        "task": lambda data, seed, *_: make_hetero_federation(data, seed),
-    }
-)
+PARTITIONS: Mapping[str, Partition] = {
+    "lda": make_federation,
+    "user": _by_user(0.6, 0.2),
+    "user-80-10-10": _by_user(0.8, 0.1),
+    # The data say who is who: no alpha.
+    "unseen": lambda data, seed, clients, _, preprocessing: make_unseen_federation(
+        data, seed, clients, preprocessing
+    ),
+    "skewed": make_skewed_federation,
+    # Communities have no concentration; features stay as published.
+    "community": lambda data, seed, clients, *_: make_graph_federation(data, seed, clients),
+    # Every client has its own problem.
+    "task": lambda data, seed, *_: make_hetero_federation(data, seed),
+}
 
 
 @checked_types

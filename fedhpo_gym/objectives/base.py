@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -282,7 +281,8 @@ def squash(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(infinite, 1.0, logs / (1.0 + logs))
 
 
-TRANSFORMS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]] | None]] = (
-    MappingProxyType({"clip": None, "squash": squash})
-)
+TRANSFORMS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]] | None]] = {
+    "clip": None,
+    "squash": squash,
+}
 """Transforms by name: None stops at the bounds."""

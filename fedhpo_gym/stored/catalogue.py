@@ -54,18 +54,18 @@ def find(name: str, suffix: str) -> Path | None:
     return None
 
 
-def open_card(reader: Callable[[Path], R], name: str, suffix: str, how: str) -> R:
+def open_card(reader: Callable[..., R], name: str, suffix: str, how: str, *maker: str) -> R:
     """Read what `find` returns, once as long as it is the same; where nothing is, say how."""
     path = find(name, suffix)
     if path is None:
         raise MissingDataError(how)
-    found: R = _read(reader, File(path, path.stat().st_mtime_ns, name))
+    found: R = _read(reader, File(path, path.stat().st_mtime_ns, maker))
     return found
 
 
-@lru_cache(maxsize=16)
-def _read(reader: Callable[[Path], R], file: File) -> R:
-    return reader(file.path)
+@lru_cache(maxsize=32)
+def _read(reader: Callable[..., R], file: File) -> R:
+    return reader(file.path, *file.maker)
 
 
 def list_names(suffix: str) -> tuple[str, ...]:
@@ -95,17 +95,12 @@ def open_table(wanted: str | Identity) -> Table:
     """
     name, arguments = named(wanted)
     command = _command(wanted)
-    path = find(name, ".table.json")
-    if path is None:
-        how = (
-            f"import it with `{command}`" if _is_imported(wanted) else f"build it with `{command}`"
-        )
-        rest = "" if _is_imported(wanted) else f"{COST}, or {TRAIN}"
-        raise MissingDataError(
-            f"there is no table {name!r}; {_instead(name, arguments)}{how}{rest}"
-        )
-    table = _open(File(path, path.stat().st_mtime_ns, command))
-    require_identity(path, table.identity, wanted, command)
+    how = f"build it with `{command}`{COST}, or {TRAIN}"
+    if _is_imported(wanted):
+        how = f"import it with `{command}`"
+    how = f"there is no table {name!r}; {_instead(name, arguments)}{how}"
+    table = open_card(Table, name, ".table.json", how, command)
+    require_identity(table.identity, wanted, command)
     return table
 
 
@@ -146,7 +141,7 @@ def open_sample(wanted: str | Identity) -> Sample:
     if path is None:
         raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")
     sample = Sample(path, command)
-    require_identity(path, sample.identity, wanted, command)
+    require_identity(sample.identity, wanted, command)
     return sample
 
 
@@ -155,12 +150,12 @@ def named(wanted: str | Identity) -> tuple[str, str]:
     return (wanted, "ID") if isinstance(wanted, str) else (wanted.name, wanted.arguments)
 
 
-def require_identity(path: Path, found: Identity, wanted: str | Identity, command: str) -> None:
+def require_identity(found: Identity, wanted: str | Identity, command: str) -> None:
     """Check that a card belongs to what was asked for."""
     if isinstance(wanted, Identity) and found != wanted:
         raise DamagedDataError(
-            f"{path} belongs to `{found.arguments}`, not to `{wanted.arguments}`; delete it and "
-            f"run `{command}`"
+            f"what is stored as {wanted.name} belongs to `{found.arguments}`, not to "
+            f"`{wanted.arguments}`; delete its card and run `{command}`"
         )
 
 
@@ -170,9 +165,4 @@ class File:
 
     path: Path  # where it is
     modified: int  # when it was written, in nanoseconds
-    maker: str = field(compare=False)  # command that makes it, or arguments of one: for messages
-
-
-@lru_cache(maxsize=16)
-def _open(file: File) -> Table:
-    return Table(file.path, file.maker)
+    maker: tuple[str, ...] = field(compare=False)  # what makes it, which messages say

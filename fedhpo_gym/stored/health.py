@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -274,56 +273,50 @@ def inert(health: Mapping[str, Any]) -> list[str]:
     return [name for name, share in importance.items() if share["total"] < INERT]
 
 
-KINDS: Mapping[str, int] = MappingProxyType(
-    {".table.json": FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
-)
+KINDS: Mapping[str, int] = {".table.json": FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
 """How the names of cards end that have a health, and their format."""
 ANY = "*"
 """Stands for every name in a rule."""
 _SHARES = {"cells": float, "full_fidelity": float}
-_FIGURES: Mapping[str, Any] = MappingProxyType(
-    {
-        "of": str,
-        "lattice": {
-            "exact": bool,
-            "grid": Mapping[str, Sequence[Value]],
-            "configurations": int,
-            "draws": int,
-            "rounds": Sequence[int],
-            "client_sample_rates": Sequence[float],
-        },
-        "optimum": {
-            "configuration": Mapping[str, Value],
-            "round": int,
-            **dict.fromkeys(("client_sample_rate", MEANS[0]), float),
-            **dict.fromkeys(MEANS[1:], float | None),
-        },
-        "edges": Mapping[str, Literal["lowest", "highest"]],
-        "losing": (_SHARES, None),
-        "near_optimum": _SHARES,
-        "diverging": (_SHARES, None),
-        "seed_noise": float | None,
-        "spread": float | None,
-        "kendall": {
-            "rounds": {"of": Sequence[int], "tau": float | None},
-            "client_sample_rates": {"of": Sequence[float], "tau": float | None},
-            "seeds": {"pairs": int, "tau": float | None},
-        },
-        "importance": ({ANY: {"alone": float, "total": float}}, None),
-        "missing": Mapping[str, str],
-    }
-)
+_FIGURES: Mapping[str, Any] = {
+    "of": str,
+    "lattice": {
+        "exact": bool,
+        "grid": Mapping[str, Sequence[Value]],
+        "configurations": int,
+        "draws": int,
+        "rounds": Sequence[int],
+        "client_sample_rates": Sequence[float],
+    },
+    "optimum": {
+        "configuration": Mapping[str, Value],
+        "round": int,
+        **dict.fromkeys(("client_sample_rate", MEANS[0]), float),
+        **dict.fromkeys(MEANS[1:], float | None),
+    },
+    "edges": Mapping[str, Literal["lowest", "highest"]],
+    "losing": (_SHARES, None),
+    "near_optimum": _SHARES,
+    "diverging": (_SHARES, None),
+    "seed_noise": float | None,
+    "spread": float | None,
+    "kendall": {
+        "rounds": {"of": Sequence[int], "tau": float | None},
+        "client_sample_rates": {"of": Sequence[float], "tau": float | None},
+        "seeds": {"pairs": int, "tau": float | None},
+    },
+    "importance": ({ANY: {"alone": float, "total": float}}, None),
+    "missing": Mapping[str, str],
+}
 """The figures of a health, and the types of what they hold."""
-_SURVIVAL: Mapping[str, Any] = MappingProxyType(
-    {
-        "of": str,
-        **dict.fromkeys(("draws", "cells", "surviving"), int),
-        "perturbation": float,
-        "optimum": dict.fromkeys(("stored", "trained", "lowest", "highest"), float),
-        "moved": float,
-        "seeds": float | None,
-    }
-)
+_SURVIVAL: Mapping[str, Any] = {
+    "of": str,
+    **dict.fromkeys(("draws", "cells", "surviving"), int),
+    "perturbation": float,
+    "optimum": dict.fromkeys(("stored", "trained", "lowest", "highest"), float),
+    "moved": float,
+    "seeds": float | None,
+}
 
 
 def health_cards() -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.core.checks import as_typed, checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
@@ -25,7 +25,15 @@ from fedhpo_gym.evaluation.records import (
     query_columns,
 )
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.stored.catalogue import KEEP, TRAIN, File, find, list_names, named, require_identity
+from fedhpo_gym.stored.catalogue import (
+    KEEP,
+    TRAIN,
+    find,
+    list_names,
+    named,
+    open_card,
+    require_identity,
+)
 from fedhpo_gym.stored.surrogate_curves import CurveModel
 from fedhpo_gym.stored.surrogate_inputs import CurveInputs
 from fedhpo_gym.stored.surrogate_outputs import (
@@ -200,14 +208,10 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
     """
     name, arguments = named(wanted)
     command = f"fedhpo-gym surrogate {arguments}"
-    path = find(name, f"{SUFFIX}.json")
-    if path is None:
-        raise MissingDataError(
-            f"there is no surrogate {name!r}; fit it on its table or sample with "
-            f"`{command}`{KEEP}, or {TRAIN}"
-        )
-    surrogate = _open(File(path, path.stat().st_mtime_ns, arguments))
-    require_identity(path, surrogate.identity, wanted, command)
+    how = f"fit it on its table or sample with `{command}`{KEEP}, or {TRAIN}"
+    how = f"there is no surrogate {name!r}; {how}"
+    surrogate = open_card(Surrogate, name, f"{SUFFIX}.json", how, arguments)
+    require_identity(surrogate.identity, wanted, command)
     return surrogate
 
 
@@ -224,8 +228,3 @@ def open_preferred(identities: Sequence[Identity]) -> Surrogate:
 def has_surrogate(name: str) -> bool:
     """Return whether there is a surrogate of this name."""
     return find(name, f"{SUFFIX}.json") is not None
-
-
-@lru_cache(maxsize=16)
-def _open(file: File) -> Surrogate:
-    return Surrogate(file.path, file.maker)

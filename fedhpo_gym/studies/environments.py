@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import gymnasium as gym
@@ -90,27 +89,25 @@ PROGRAM: Final = "program"
 SYSTEM: Final = "system"
 """Parameters of a clock: data, but for those that name a file."""
 
-TRUST: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            (
-                *("task", "version", "vector_reward", "render_mode", "backend", "algorithm"),
-                *("alpha", "preprocessing", "precision", "table", "settings", "tune", "seed"),
-                *("device",),
-                *("time_limit_s", "objectives", "constraints", "fidelity", "grid", "freeze_thaw"),
-                *("reward_transform", "budget_s", "budget_rounds", "budget_trials", "max_trials"),
-                *("instances", "reward", "reward_discount", "reward_per_cost", "noise"),
-                *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
-                *("configuration", "history", "potential", "rewards", "reward_scale"),
-                *("time_price", "divergence_penalty", "report_moves"),
-                *("space", "actions", "continuous", "trials", "choose_fidelity"),
-            ),
-            DATA,
+TRUST: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("task", "version", "vector_reward", "render_mode", "backend", "algorithm"),
+            *("alpha", "preprocessing", "precision", "table", "settings", "tune", "seed"),
+            *("device",),
+            *("time_limit_s", "objectives", "constraints", "fidelity", "grid", "freeze_thaw"),
+            *("reward_transform", "budget_s", "budget_rounds", "budget_trials", "max_trials"),
+            *("instances", "reward", "reward_discount", "reward_per_cost", "noise"),
+            *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
+            *("configuration", "history", "potential", "rewards", "reward_scale"),
+            *("time_price", "divergence_penalty", "report_moves"),
+            *("space", "actions", "continuous", "trials", "choose_fidelity"),
         ),
-        **dict.fromkeys(("source", "interpreter", "own_data"), PROGRAM),
-        "system": SYSTEM,
-    }
-)
+        DATA,
+    ),
+    **dict.fromkeys(("source", "interpreter", "own_data"), PROGRAM),
+    "system": SYSTEM,
+}
 """The class of every argument of an environment."""
 
 FILES: Final = ("path", "devices_path", "availability_path")

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from fedhpo_gym.core.errors import needing, require_known
@@ -89,7 +88,8 @@ def scalars(step: StepRecord) -> dict[str, float]:
     }
 
 
-TRACKERS: Mapping[str, Callable[[Path, str, Header], Any]] = MappingProxyType(
-    {"tensorboard": tensorboard, "wandb": wandb}
-)
+TRACKERS: Mapping[str, Callable[[Path, str, Header], Any]] = {
+    "tensorboard": tensorboard,
+    "wandb": wandb,
+}
 """What can follow a run, by name."""

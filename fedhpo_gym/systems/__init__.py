@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
 from fedhpo_gym.core.checks import as_typed, checked_types
@@ -15,9 +14,11 @@ from fedhpo_gym.systems.device_model import DeviceModel
 from fedhpo_gym.systems.model import CROSS_DEVICE, CROSS_SILO, SystemModel, calibrate
 from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord
 
-SYSTEM_MODELS: Final[Mapping[str, type[System]]] = MappingProxyType(
-    {"analytic": SystemModel, "devices": DeviceModel, "recorded": RecordedModel}
-)
+SYSTEM_MODELS: Final[Mapping[str, type[System]]] = {
+    "analytic": SystemModel,
+    "devices": DeviceModel,
+    "recorded": RecordedModel,
+}
 """Kinds of clocks: Eq. 1 of FedHPO-Bench, single devices, and times that a user measured."""
 
 

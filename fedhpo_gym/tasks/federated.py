@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -322,12 +321,10 @@ def _digits(value: float) -> str:
 
 
 _ENTROPIES = (Path(__file__).parents[1] / "data" / "label_entropy.csv").read_text(encoding="utf-8")
-LABEL_ENTROPY: Mapping[str, float] = MappingProxyType(
-    {
-        **{row["name"]: float(row["entropy"]) for row in csv.DictReader(_ENTROPIES.splitlines())},
-        **{table.name: table.entropy for table in NATURAL},
-    }
-)
+LABEL_ENTROPY: Mapping[str, float] = {
+    **{row["name"]: float(row["entropy"]) for row in csv.DictReader(_ENTROPIES.splitlines())},
+    **{table.name: table.entropy for table in NATURAL},
+}
 """Entropy of the labels of a data set in nats, by its name: the loss of their frequencies."""
 
 

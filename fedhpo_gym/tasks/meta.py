@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from fedhpo_gym.core.checks import checked_types
@@ -26,12 +25,10 @@ from fedhpo_gym.tasks.natural import CLIENT_SPACE, JointTask, joint_problems, sh
 META_SPLITS: Final = ("train", "validation", "test")
 META_SPACES: Final = ("LR", "Joint", "Private")
 """Logistic regression; models and optimizers in five rounds; the same in ten, and private."""
-META_IDS: Mapping[str, str] = MappingProxyType({f"FedHPO-B-{s}-v1": s for s in META_SPACES})
+META_IDS: Mapping[str, str] = {f"FedHPO-B-{s}-v1": s for s in META_SPACES}
 """Environment ids -> their search spaces."""
 GENERATED_SPACES: Final = ("LR", "Joint")
-GENERATED_IDS: Mapping[str, str] = MappingProxyType(
-    {f"FedHPO-Generated-{s}-v1": s for s in GENERATED_SPACES}
-)
+GENERATED_IDS: Mapping[str, str] = {f"FedHPO-Generated-{s}-v1": s for s in GENERATED_SPACES}
 """Environment ids of generated tasks -> their search spaces."""
 MANY_TASKS = (*META_IDS, *GENERATED_IDS)
 """Ids of which every episode may have another task."""
@@ -54,11 +51,9 @@ def _space_of(env_id: str, ids: Mapping[str, str]) -> str | None:
 
 LR_ROUNDS = (1, 2, 3, 4)
 RATES = (0.2, 1.0)
-DEALT: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"LR": (5, 20, 50), "Joint": (20,), "Private": (50,)}
-)
+DEALT: Mapping[str, tuple[int, ...]] = {"LR": (5, 20, 50), "Joint": (20,), "Private": (50,)}
 """Numbers of clients that tables are dealt to, by search space."""
-SKEWS: Mapping[str, float] = MappingProxyType({"label": 0.1, "quantity": 1000.0})
+SKEWS: Mapping[str, float] = {"label": 0.1, "quantity": 1000.0}
 """Concentrations of the partition "skewed": with the latter, clients differ in size alone."""
 LEAST_ROWS = 10
 """Rows that a client of a dealt table has on average, at least."""

@@ -342,11 +342,12 @@ def _text(table: OwnTable, extra: TableFile) -> str:
     columns = [f"{_toml(name)} = {_toml(encoding)}" for name, encoding in table.columns.items()]
     like = NaturalTable(table.name, "", "", "", "", (), "", "", 10, 10, 2, 2, 0.0, "")
     spaces = {task.model: task.client_space for task in natural_tasks(like)}
-    ranges = [
-        line
-        for model, space in spaces.items()
-        for line in ("", f"[space.{model}]", *map(_range, space.dimensions))
-    ]
+    ranges: list[str] = []
+    for model, space in spaces.items():
+        ranges += ["", f"[space.{model}]"]
+        for d in space.dimensions:
+            log = str(d.log).lower()
+            ranges.append(f"{d.name} = {{ low = {d.low!r}, high = {d.high!r}, log = {log} }}")
     lines = (
         "# A tuning problem on data of your own, as `fedhpo-gym new` wrote it. Change what you",
         "# like, then raise `version`: ids hold it, and what is stored for one stays true.",
@@ -374,10 +375,6 @@ def _text(table: OwnTable, extra: TableFile) -> str:
         *ranges[1:],
     )
     return "\n".join(lines) + "\n"
-
-
-def _range(d: Dimension) -> str:
-    return f"{d.name} = {{ low = {d.low!r}, high = {d.high!r}, log = {str(d.log).lower()} }}"
 
 
 def _toml(text: str | None) -> str:

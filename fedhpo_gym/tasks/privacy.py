@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -48,9 +47,9 @@ _CURVES = (renyi_curve, poisson_curve)
 """Renyi divergences at `SEARCH_ORDERS`: of a fixed number of clients, and of a Poisson sample."""
 
 
-MECHANISMS: Mapping[str, Algorithm] = MappingProxyType(
-    {name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.private}
-)
+MECHANISMS: Mapping[str, Algorithm] = {
+    name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.private
+}
 """Algorithms whose uploads are Gaussian mechanisms, by name; the others protect nothing."""
 
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from functools import cached_property
 from math import exp, inf
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -145,14 +144,12 @@ def _tree(tree: Mapping[str, Any], features: int, first: int) -> tuple[NDArray[A
     return np.where(is_inner, left + first, -1), right + first, feature, value, missing_left
 
 
-ARCHIVES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "train": "meta-train-dataset.json",
-        "train-augmented": "meta-train-dataset-augmented.json",
-        "validation": "meta-validation-dataset.json",
-        "test": "meta-test-dataset.json",
-    }
-)
+ARCHIVES: Final[Mapping[str, str]] = {
+    "train": "meta-train-dataset.json",
+    "train-augmented": "meta-train-dataset-augmented.json",
+    "validation": "meta-validation-dataset.json",
+    "test": "meta-test-dataset.json",
+}
 INITIAL, DESCRIPTORS, STATISTICS = (
     *("bo-initializations.json", "meta-dataset-descriptors.json", "summary-stats.json"),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Annotated, Final, TypeAlias
 
 import gymnasium as gym
@@ -53,13 +52,11 @@ class Potential:
     high: float
 
 
-POTENTIALS: Mapping[str, Potential] = MappingProxyType(
-    {
-        "log_loss": Potential(lambda loss, _, chance: -decades(loss, chance), -DECADES, DECADES),
-        "loss": Potential(lambda loss, *_: -np.minimum(loss, MAX_LOSS), -MAX_LOSS, 0.0),
-        "accuracy": Potential(lambda _, accuracy, __: accuracy, 0.0, 1.0),
-    }
-)
+POTENTIALS: Mapping[str, Potential] = {
+    "log_loss": Potential(lambda loss, _, chance: -decades(loss, chance), -DECADES, DECADES),
+    "loss": Potential(lambda loss, *_: -np.minimum(loss, MAX_LOSS), -MAX_LOSS, 0.0),
+    "accuracy": Potential(lambda _, accuracy, __: accuracy, 0.0, 1.0),
+}
 """Potentials by name: minus the decades above chance, minus the loss in nats, the accuracy."""
 
 
