@@ -260,11 +260,11 @@ def inspect(frame: Any, target: str, client: str | None, leave_out: Sequence[str
 
 def _of_target(frame: Any, target: str) -> Iterator[str]:
     counts = frame[target].value_counts()
-    numeric = frame[target].dtype.kind in "iuf"
+    numeric = frame[target].dtype.kind == "f"  # whole numbers may be codes of classes
     if len(counts) < 2 or len(counts) > (MOST_NUMBERS if numeric else MOST_CLASSES):
         raise InvalidArgumentError(
             f"`target` must have 2 to {MOST_CLASSES} classes, at most {MOST_NUMBERS} where they "
-            f"are numbers, got {len(counts)} values of {target!r}; what is trained are "
+            f"are real numbers, got {len(counts)} values of {target!r}; what is trained are "
             "classifiers: cut numbers into classes first, as by `pandas.qcut(frame[target], 4)`"
         )
     shares = ", ".join(f"{label} {count / len(frame):.0%}" for label, count in counts[:6].items())

@@ -252,7 +252,11 @@ def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
             {"target": "pased"},
             "must be a column of the data, got 'pased'. Did you mean 'passed'",
         ),
-        ({}, {"target": "wage"}, "must have 2 to 100 classes, at most 20 where they are numbers"),
+        (
+            {},
+            {"target": "wage"},
+            "must have 2 to 100 classes, at most 20 where they are real numbers",
+        ),
         ({"passed": "yes"}, {}, "must have 2 to 100 classes"),
         ({"school": "S1"}, {}, "must say of two clients at least, got 1 in 'school'"),
         ({}, {"leave_out": ["grad"]}, "Unknown column 'grad'"),
