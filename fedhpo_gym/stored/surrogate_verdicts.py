@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fedhpo_gym.core.archive import DIGEST
@@ -132,8 +132,3 @@ def why_refused(card: Mapping[str, Any], objective: str) -> str:
         return "it was not measured on courses that the fit had not seen"
     one = held[objective]
     return "" if one.passed else f"{one.words}; the rule is: {RULE}"
-
-
-def to_card(held: Mapping[str, HeldOut]) -> dict[str, dict[str, Any]]:
-    """Return figures as a card states them."""
-    return {name: asdict(one) for name, one in held.items()}

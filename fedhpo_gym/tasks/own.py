@@ -204,7 +204,6 @@ class ModelTask(Task):
         return super().name + ("Unseen" if _unseen(self) else "")
 
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """Return the size of the model of a configuration."""
         return self.size(**{name: configuration[name] for name in self.architecture})
 
     @classmethod
