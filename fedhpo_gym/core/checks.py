@@ -166,6 +166,13 @@ def check_fields(record: Any, form: str = "{}") -> None:
         object.__setattr__(record, field.name, value)
 
 
+class CheckedFields:
+    """Base of frozen dataclasses that do nothing but `check_fields` when they are made."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 def as_reals(name: str, value: object) -> NDArray[np.floating]:
     """Return an array of real numbers, row by row; float32 stays, all else becomes float64."""
     if type(value) is np.ndarray and value.dtype in _FLOATS:
