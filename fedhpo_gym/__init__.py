@@ -27,13 +27,9 @@ from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
 from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
-VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_trial_vector_env"
 POOL_ENTRY_POINT = "fedhpo_gym.envs:make_pool_env"
-POOL_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_pool_vector_env"
 GENERATED_ENTRY_POINT = "fedhpo_gym.envs:make_generated_env"
-GENERATED_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_generated_vector_env"
 ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
-ROUND_VECTOR_ENTRY_POINT = "fedhpo_gym.envs:make_round_vector_env"
 
 
 @checked_types
@@ -50,28 +46,25 @@ def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
 
 
 def _register_problem(key: str, round_preprocessing: str, *, rounds: bool = True) -> None:
-    _register_twins(f"FedHPO-{key}", ENTRY_POINT, VECTOR_ENTRY_POINT, {"task": key})
+    _register_twins(f"FedHPO-{key}", ENTRY_POINT, {"task": key})
     if rounds and not key.startswith(TRIALS_ONLY):
         own = {"task": key, "preprocessing": round_preprocessing}
-        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, ROUND_VECTOR_ENTRY_POINT, own)
+        _register_twins(f"FedHPO-DAC-{key}", ROUND_ENTRY_POINT, own)
 
 
-def _register_twins(name: str, entry_point: str, vector: str, kwargs: dict[str, Any]) -> None:
-    """Register an id, and its twin with vector rewards."""
+def _register_twins(name: str, entry_point: str, kwargs: dict[str, Any]) -> None:
+    """Register an id and its twin with vector rewards, each with its vector form."""
+    vector = entry_point.replace("_env", "_vector_env")
     for prefix, extra in (("", {}), ("MO-", {"vector_reward": True})):
-        _register(
-            f"{prefix}{name}",
-            entry_point,
-            vector_entry_point=vector,
-            disable_env_checker=bool(extra),
-            kwargs={**kwargs, **extra},
-        )
-
-
-def _register(name: str, entry_point: str, **options: Any) -> None:
-    # Not `gym.register`: it compares a name with all there are, for thousands of names.
-    if name not in gym.registry:
-        gym.registry[name] = EnvSpec(name, entry_point, **options)
+        # Not `gym.register`: it compares a name with all there are, for thousands of names.
+        if (env_id := f"{prefix}{name}") not in gym.registry:
+            gym.registry[env_id] = EnvSpec(
+                env_id,
+                entry_point,
+                vector_entry_point=vector,
+                disable_env_checker=bool(extra),
+                kwargs={**kwargs, **extra},
+            )
 
 
 @checked_types
@@ -315,9 +308,9 @@ for _key in TRAINED:
     _register_problem(_key, "standardized")
 del _key
 for _id, _space in META_IDS.items():
-    _register_twins(_id, POOL_ENTRY_POINT, POOL_VECTOR_ENTRY_POINT, {"space": _space})
+    _register_twins(_id, POOL_ENTRY_POINT, {"space": _space})
 for _id, _space in GENERATED_IDS.items():
-    _register_twins(_id, GENERATED_ENTRY_POINT, GENERATED_VECTOR_ENTRY_POINT, {"space": _space})
+    _register_twins(_id, GENERATED_ENTRY_POINT, {"space": _space})
 load_entry_points()
 for _path in task_files():
     try:

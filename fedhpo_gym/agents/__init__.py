@@ -97,11 +97,6 @@ def agent_class(name: str) -> type[Agent]:
         return REGISTERED[name]
     if ":" not in name:
         raise unknown_name("agent", name, [*AGENTS, *REGISTERED])
-    return _own_class(name)
-
-
-def _own_class(name: str) -> type[Agent]:
-    """Import `module:Class` and check that it is an agent."""
     return _checked_class(name, import_named("agent", "a class of agents", name))
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import Range, check_fields, checked_types
+from fedhpo_gym.core.checks import CheckedFields, Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -117,7 +117,7 @@ class GridSearch(TrialSearch):
 
 
 @dataclass(frozen=True)
-class Evolution:
+class Evolution(CheckedFields):
     """How a trial point is made; the defaults are those of FedHPO-Bench, Appendix C.
 
     Attributes:
@@ -127,9 +127,6 @@ class Evolution:
 
     factor: Annotated[float, Range(0, 2, "(]")] = 0.5
     crossover: Annotated[float, Range(0, 1)] = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def offspring(self, target: Array, pool: Array, rng: np.random.Generator) -> Array:
         """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""

@@ -14,7 +14,7 @@ from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import Positive, PositiveInt, Share
 from fedhpo_gym.agents.multi_fidelity import ROUND, Hyperband, Point, rounded
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.core.checks import check_fields
+from fedhpo_gym.core.checks import CheckedFields
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace, Value
@@ -69,7 +69,7 @@ LOWEST = math.log(1e-32)
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(CheckedFields):
     """How BOHB draws configurations; the defaults are the paper's.
 
     Attributes:
@@ -83,9 +83,6 @@ class ModelSettings:
     good_share: Share = 0.15
     candidates: PositiveInt = 64
     widening: Positive = 3.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class BOHB(Hyperband):

@@ -24,7 +24,7 @@ from fedhpo_gym.agents.clients import (
     Traces,
     checked_arms,
 )
-from fedhpo_gym.core.checks import Range, check_fields
+from fedhpo_gym.core.checks import CheckedFields, Range
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -151,7 +151,7 @@ MIN_LOG_THETA: Final = math.log(1e-8)
 
 
 @dataclass(frozen=True)
-class PersonalSettings:
+class PersonalSettings(CheckedFields):
     """How the network learns.
 
     Attributes:
@@ -165,9 +165,6 @@ class PersonalSettings:
     weight_decay: Annotated[float, Range(0, math.inf, "[)")] = 1e-5
     gamma: Share = 0.0
     diff: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class PersonalPolicy:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent, Positive, PositiveInt, Share
-from fedhpo_gym.core.checks import Range, check_fields
+from fedhpo_gym.core.checks import CheckedFields, Range
 from fedhpo_gym.core.seeding import stream
 
 
 @dataclass(frozen=True)
-class FedPopSettings:
+class FedPopSettings(CheckedFields):
     """How the population evolves.
 
     Attributes:
@@ -38,9 +38,6 @@ class FedPopSettings:
     reach: Annotated[float, Range(0, 2, "(]")] = 0.2
     resample: Share = 0.1
     decay: Positive = 25.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class FedPop(PointAgent):

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt
-from fedhpo_gym.core.checks import Range, check_fields, checked_types
+from fedhpo_gym.core.checks import CheckedFields, Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -93,7 +93,7 @@ def maximise(
 
 
 @dataclass(frozen=True)
-class FTSSettings:
+class FTSSettings(CheckedFields):
     """How the clients model their objective and search.
 
     Attributes:
@@ -111,9 +111,6 @@ class FTSSettings:
     own_features: PositiveInt = 200
     candidates: PositiveInt = 500
     initial: PositiveInt = 3
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 def own_probability(trial: int) -> float:

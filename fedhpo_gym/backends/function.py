@@ -24,8 +24,9 @@ from fedhpo_gym.evaluation.records import (
     Evaluations,
     Fidelity,
 )
-from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.federated import fidelity_grid
 from fedhpo_gym.tasks.own import with_grid
 
 KEYS = tuple(f"{split}_{metric}" for split in SPLITS for metric in METRICS)
@@ -78,17 +79,6 @@ class FunctionTask(Task):
             raise InvalidArgumentError(
                 f"`told` must hold 'val_loss', by which trials are ranked, got {shown(told)}"
             )
-        round_ = Dimension(
-            *("round", rounds[0], rounds[-1], "int"),
-            values=tuple(rounds),
-            unit="rounds",
-            scope="fidelity",
-        )
-        rate = Dimension(
-            *("client_sample_rate", rates[0], rates[-1], "float"),
-            values=tuple(rates),
-            scope="fidelity",
-        )
         return cls(
             model=model,
             dataset=problem,
@@ -96,7 +86,7 @@ class FunctionTask(Task):
             num_classes=num_classes,
             num_parameters=num_parameters,
             client_space=with_grid(space),
-            fidelity_space=SearchSpace((round_, rate)),
+            fidelity_space=fidelity_grid(rounds, rates),
             stored_rounds=tuple(rounds),
             num_clients=clients,
             budget_s=budget_s,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend, StoredBackend
 from fedhpo_gym.core.errors import MissingDataError
-from fedhpo_gym.core.files import load_json, require_bytes
+from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
@@ -133,8 +133,7 @@ def at_value(task: Task, value: float) -> Task:
 def _settings_on(card: Path, task: str) -> dict[str, float]:
     """Return the settings of a card of a task; nothing of one that is damaged or another's."""
     try:
-        require_bytes(card.stat().st_size, card)
-        identity = Identity.from_card(load_json(card.read_bytes(), card))
+        identity = Identity.from_card(read_json(card))
     except (OSError, ValueError, TypeError):  # whoever opens it says what is wrong
         return {}
     return dict(identity.settings) if identity.task == task else {}

@@ -41,12 +41,12 @@ from fedhpo_gym.stored.meta_data import (
     MODEL,
     REPEATED,
     SUFFIX,
+    MetaSurrogate,
     costs_of,
     encoded,
     score_of,
     stem,
 )
-from fedhpo_gym.stored.meta_surrogate import MetaSurrogate
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.meta import META_SPACES, RATES, MetaTask, meta_tasks
 

@@ -16,7 +16,7 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import kendall
-from fedhpo_gym.stored.meta_surrogate import KNOTS, LOWEST, STEP, MetaSurrogate, gate
+from fedhpo_gym.stored.meta_data import KNOTS, LOWEST, STEP, MetaSurrogate, gate
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, WEIGHT_BITS, on_grid
 
 Floats = NDArray[np.float64]

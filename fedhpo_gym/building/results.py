@@ -27,6 +27,7 @@ from fedhpo_gym.stored.health import write_health
 from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, write_sample
 from fedhpo_gym.stored.table import LACKS, write_table
 from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.federated import fidelity_grid
 
 IMPORTED = "imported"
 """Entry of a card of results that somebody else computed: where they come from."""
@@ -82,8 +83,7 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
     known = {d.name: d for d in task.space.dimensions}
     columns = dict(zip(results.names, values, strict=True))
     space = SearchSpace(tuple(_grid(d, columns[name]) for name, d in known.items()))
-    rate, full = (task.fidelity_space[n] for n in ("client_sample_rate", "round"))
-    fidelities = SearchSpace((_grid(full, rounds[kept].tolist()), _grid(rate, rates)))
+    fidelities = fidelity_grid(rounds[kept].tolist(), sorted(rates))
     order = [results.names.index(name) for name in space.names]
     ordered = [(*(key[i] for i in order), *key[-2:]) for key in keys]
     axes = [d.grid for d in (*space.dimensions, fidelities["client_sample_rate"])]

@@ -40,15 +40,7 @@ from fedhpo_gym.stored.surrogate_outputs import (
     objectives,
     to_metrics,
 )
-from fedhpo_gym.stored.surrogate_verdicts import (
-    CLAIM_RULE,
-    CLAIMED,
-    ENTRY,
-    Claim,
-    HeldOut,
-    held_on,
-    to_card,
-)
+from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY, Claim, HeldOut, held_on
 from fedhpo_gym.stored.table import LACKS, Table
 
 Floats = NDArray[np.float64]
@@ -284,15 +276,10 @@ def measured(surrogate: Surrogate) -> dict[str, object]:
     ranking = np.where(rows.trained[:, -1], rows.ranking, -1)
     counted = ranking >= 0
     held = {
-        name: _held(truth[counted, j], said[counted, j], ranking[counted])
+        name: asdict(_held(truth[counted, j], said[counted, j], ranking[counted]))
         for j, name in enumerate(JUDGED)
     }
-    return {
-        "of": surrogate.digest,
-        "courses": int(counted.sum()),
-        "note": NOTE,
-        "held_out": to_card(held),
-    }
+    return {"of": surrogate.digest, "courses": int(counted.sum()), "note": NOTE, "held_out": held}
 
 
 def _source_of(surrogate: Surrogate) -> FittingSource:

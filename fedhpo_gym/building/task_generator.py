@@ -21,8 +21,7 @@ from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.stored.meta_data import COSTS, MetaData, open_meta_data
-from fedhpo_gym.stored.meta_surrogate import gate
+from fedhpo_gym.stored.meta_data import COSTS, MetaData, gate, open_meta_data
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, ROW_BITS, WEIGHT_BITS, on_grid
 from fedhpo_gym.stored.task_generator import (
     FORMAT,

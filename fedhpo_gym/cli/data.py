@@ -103,8 +103,8 @@ def download(
 ) -> int:
     """Fetch data sets; those that cannot be had do not keep the others from coming."""
     from fedhpo_gym.data import SOURCES, get_source, load_dataset
-    from fedhpo_gym.data.bert import NAME as WEIGHTS
-    from fedhpo_gym.data.bert import fetch_weights
+    from fedhpo_gym.data.sentences import NAME as WEIGHTS
+    from fedhpo_gym.data.sentences import fetch_weights
 
     failed = 0
     for name in SOURCES if "all" in names else names:

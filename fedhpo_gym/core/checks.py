@@ -166,6 +166,13 @@ def check_fields(record: Any, form: str = "{}") -> None:
         object.__setattr__(record, field.name, value)
 
 
+class CheckedFields:
+    """Base of frozen dataclasses that do nothing but `check_fields` when they are made."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
 def as_reals(name: str, value: object) -> NDArray[np.floating]:
     """Return an array of real numbers, row by row; float32 stays, all else becomes float64."""
     if type(value) is np.ndarray and value.dtype in _FLOATS:
@@ -342,17 +349,14 @@ def _as_array(value: Any, kind: Any) -> NDArray[Any]:
         array = np.asarray(value)
     except FAULTS:
         raise _WrongTypeError from None
-    kinds = next((found for one, found in _KINDS.items() if _is_kind(kind, one)), "biuf")
+    own = kind if isinstance(kind, type) else object
+    kinds = next((found for one, found in _KINDS.items() if issubclass(own, one)), "biuf")
     if array.dtype.kind not in kinds and (array.size or array.dtype.kind not in "biuf"):
         raise _WrongTypeError
     if kinds == "iuf" and array.dtype not in _FLOATS:
         with np.errstate(over="ignore"):  # infinity: the caller's range refuses it
             return array.astype(np.float64)
     return array if array.dtype.kind in kinds else array.astype(np.int64 if kinds == "iu" else bool)
-
-
-def _is_kind(kind: Any, of: type[np.generic]) -> bool:
-    return isinstance(kind, type) and issubclass(kind, of)
 
 
 _KINDS: Final = {np.bool_: "b", np.integer: "iu", np.floating: "iuf"}

@@ -167,6 +167,12 @@ def require_bytes(size: int, what: object) -> None:
         )
 
 
+def read_json(path: Path) -> Any:
+    """Return what a json file says, if it fits into memory."""
+    require_bytes(path.stat().st_size, path)
+    return load_json(path.read_bytes(), path)
+
+
 def load_json(
     content: bytes, what: object, share: int = 1, parse_constant: Callable[[str], Any] | None = None
 ) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedhpo_gym.core.checks import as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.core.files import load_json
+from fedhpo_gym.core.files import read_json
 from fedhpo_gym.data import cache, leaf
 
 CLIENT, LABEL = "client", "label"
@@ -48,7 +48,7 @@ def _read(path: Path) -> Any:
     is_json = path.name.endswith((".json", ".json.gz"))
     with cache.reading(path, ADVICE):
         if path.is_dir() and (path / "dataset_dict.json").exists():
-            names = _json(path / "dataset_dict.json")["splits"]
+            names = read_json(path / "dataset_dict.json")["splits"]
             return pandas.concat([_arrow(path / _bare(name)) for name in names], ignore_index=True)
         if path.is_dir() and (path / "state.json").exists():
             return _arrow(path)
@@ -84,16 +84,12 @@ def _arrow(folder: Path) -> Any:
 
     with needing("reading a data set on disk", "pyarrow", "columnar", "pyarrow"):
         import pyarrow
-    state = _json(folder / "state.json")
+    state = read_json(folder / "state.json")
     parts = []
     for name in [_bare(one["filename"]) for one in state["_data_files"]]:
         with (folder / name).open("rb") as handle:
             parts.append(pyarrow.ipc.open_stream(handle).read_pandas())
     return pandas.concat(parts, ignore_index=True)
-
-
-def _json(path: Path) -> Any:
-    return load_json(path.read_bytes(), path)
 
 
 def _bare(name: str) -> str:

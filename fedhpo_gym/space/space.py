@@ -116,11 +116,7 @@ class SearchSpace:
 
     def decode(self, action: ArrayLike) -> dict[str, Value]:
         """Return the configuration of an action of (n,) coordinates in [-1, 1]."""
-        array = as_reals("action", action).astype(np.float64, copy=False)
-        if array.shape != (shape := (len(self),)):
-            raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
-        if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):
-            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
+        array = checked_action(action, (len(self),))
         config: dict[str, Value] = {}
         for d, u in zip(self.dimensions, array.tolist(), strict=True):
             if d.is_active(config):
@@ -351,6 +347,16 @@ class SearchSpace:
                 f"`dimensions` must be a list of objects, got {records!r:.80}."
             )
         return cls(tuple(_dimension(record) for record in records))
+
+
+def checked_action(action: object, shape: tuple[int, ...] | None) -> NDArray[np.float64]:
+    """Return an action of a box of [-1, 1]."""
+    array = as_reals("action", action).astype(np.float64, copy=False)
+    if array.shape != shape:
+        raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
+    if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):  # not "above": NaN is refused, too
+        raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
+    return array
 
 
 def _narrowed(dimension: Dimension, values: tuple[Value, ...]) -> Dimension:

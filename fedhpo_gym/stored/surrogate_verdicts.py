@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fedhpo_gym.core.archive import DIGEST
-from fedhpo_gym.core.checks import as_typed, check_fields
+from fedhpo_gym.core.checks import CheckedFields, as_typed
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError
 
 ENTRY = "objectives"
@@ -35,16 +35,13 @@ CLAIM_RULE = (
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(CheckedFields):
     """Held-out figures of an objective at full fidelity; a loss is measured by its logarithm."""
 
     mae: float  # mean absolute error of the claims
     bias: float  # mean of claim less truth
     spread: float  # standard deviation of the truth
     kendall_tau: float | None  # None where truth or claim never differs
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def passed(self) -> bool:
@@ -63,15 +60,12 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(CheckedFields):
     """The best configuration that a surrogate claims, at its fidelity; means over seeds."""
 
     claimed: float  # validation loss that it answers
     trained: float  # validation loss that training reaches
     spread: float  # standard deviation, over courses, of the logarithm of the loss
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def passed(self) -> bool:
@@ -132,8 +126,3 @@ def why_refused(card: Mapping[str, Any], objective: str) -> str:
         return "it was not measured on courses that the fit had not seen"
     one = held[objective]
     return "" if one.passed else f"{one.words}; the rule is: {RULE}"
-
-
-def to_card(held: Mapping[str, HeldOut]) -> dict[str, dict[str, Any]]:
-    """Return figures as a card states them."""
-    return {name: asdict(one) for name, one in held.items()}

@@ -23,8 +23,7 @@ from fedhpo_gym.core.errors import DamagedDataError, require_known
 from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import find, open_card
-from fedhpo_gym.stored.meta_data import COSTS, LOSS, score_of
-from fedhpo_gym.stored.meta_surrogate import gate
+from fedhpo_gym.stored.meta_data import COSTS, LOSS, gate, score_of
 from fedhpo_gym.stored.surrogate_models import (
     HIDDEN_BITS,
     MAX_HIDDEN,

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import unknown_name
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
@@ -57,8 +57,7 @@ def suite(name: str) -> tuple[str, ...]:
     Raises:
         UnknownNameError: no such suite.
     """
-    if name not in SUITES:
-        raise unknown_name("suite", name, SUITES)
+    require_known("suite", name, SUITES)
     return SUITES[name]()
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.identity import UNSAID, Identity
-from fedhpo_gym.core.lazy import Lazy
-from fedhpo_gym.core.plugins import Registry
+from fedhpo_gym.core.plugins import Lazy, Registry
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS

@@ -41,9 +41,15 @@ SILO_RATE = Dimension("client_sample_rate", 0.2, 1.0, "float", bins=5, scope="fi
 
 def fidelities(rounds: Sequence[int], rate: Dimension = SILO_RATE) -> SearchSpace:
     """Return the fidelities of courses that are evaluated after some rounds, ascending."""
-    values, last = tuple(rounds), rounds[-1]
-    of_course = Dimension("round", 1, last, "int", values=values, unit="rounds", scope="fidelity")
+    ends, values = (rounds[0], rounds[-1]), tuple(rounds)
+    of_course = Dimension("round", *ends, "int", values=values, unit="rounds", scope="fidelity")
     return SearchSpace((of_course, rate))
+
+
+def fidelity_grid(rounds: Sequence[int], rates: Sequence[float]) -> SearchSpace:
+    """Return the fidelities of some rounds and client sample rates alone, ascending."""
+    rate = replace(SILO_RATE, low=rates[0], high=rates[-1], values=tuple(rates), bins=None)
+    return fidelities(rounds, rate)
 
 
 SPARSE_ROUNDS = (1, 3, 6, 9, 13, 19, 27, 38, 56, 81, 125, 200, 320, 500)

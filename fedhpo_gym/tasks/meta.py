@@ -18,8 +18,8 @@ from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.data.tables import TABLES
-from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks.federated import Task
+from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.tasks.federated import Task, fidelity_grid
 from fedhpo_gym.tasks.natural import CLIENT_SPACE, JointTask, joint_problems, shared_fields
 
 META_SPLITS: Final = ("train", "validation", "test")
@@ -185,11 +185,7 @@ def _task(space: str, shared: Mapping[str, Any]) -> Task:
             "stored_rounds": LR_ROUNDS,
         }
         joint = LinearTask(**{**known, **linear})
-    rounds = joint.stored_rounds
-    fidelities = (
-        Dimension("round", 1, rounds[-1], "int", values=rounds, unit="rounds", scope="fidelity"),
-        Dimension("client_sample_rate", *RATES, "float", values=RATES, scope="fidelity"),
-    )
     # Else the configurations of logistic regression would all cost the same.
     system = replace(joint.system, compute="epochs")
-    return replace(joint, fidelity_space=SearchSpace(fidelities), system=system)
+    space_of_trials = fidelity_grid(joint.stored_rounds, RATES)
+    return replace(joint, fidelity_space=space_of_trials, system=system)

@@ -97,7 +97,11 @@ class TableFile:
 
     def apply(self, task: Task, table: OwnTable) -> Task:
         """Return a problem with what is changed of it."""
-        own = {"partition": table.partition, "alpha": table.alpha} if not _unseen(task) else {}
+        own = (
+            {"partition": table.partition, "alpha": table.alpha}
+            if task.partition != "unseen"
+            else {}
+        )
         low, high = self.client_sample_rates
         rate = replace(task.fidelity_space["client_sample_rate"], low=low, high=high)
         rounds = tuple(self.rounds) if task.model in RANGED else task.stored_rounds
@@ -123,10 +127,6 @@ class TableFile:
 
 RANGED: Final = ("LR", "MLP")
 """Models whose ranges and rounds a task file may change."""
-
-
-def _unseen(task: Task) -> bool:
-    return task.partition == "unseen"
 
 
 def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
@@ -201,10 +201,9 @@ class ModelTask(Task):
 
     @property
     def name(self) -> str:
-        return super().name + ("Unseen" if _unseen(self) else "")
+        return super().name + ("Unseen" if self.partition == "unseen" else "")
 
     def parameters_of(self, configuration: Mapping[str, Value]) -> int:
-        """Return the size of the model of a configuration."""
         return self.size(**{name: configuration[name] for name in self.architecture})
 
     @classmethod

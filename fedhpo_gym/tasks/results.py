@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,8 +11,7 @@ from fedhpo_gym.core.checks import Range, as_arguments, as_typed, check_fields, 
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.federated import SILO_RATE, Task
-from fedhpo_gym.tasks.logistic_regression import FIDELITY_SPACE
+from fedhpo_gym.tasks.federated import Task, fidelity_grid
 from fedhpo_gym.tasks.natural import RESULTS
 
 MOST_ROUNDS: Final = 65_535
@@ -65,15 +64,6 @@ class ResultsFile:
     @property
     def task(self) -> Task:
         """The problem."""
-        fidelity_space = SearchSpace(
-            tuple(
-                replace(one, low=values[0], high=values[-1], values=tuple(values), bins=None)
-                for one, values in (
-                    (FIDELITY_SPACE["round"], self.rounds),
-                    (SILO_RATE, self.client_sample_rates),
-                )
-            )
-        )
         return Task(
             model=RESULTS,
             dataset=self.name,
@@ -81,7 +71,7 @@ class ResultsFile:
             num_classes=self.classes,
             num_parameters=self.parameters,
             client_space=SearchSpace(tuple(_dimension(n, own) for n, own in self.space.items())),
-            fidelity_space=fidelity_space,
+            fidelity_space=fidelity_grid(self.rounds, self.client_sample_rates),
             stored_rounds=tuple(self.rounds),
             budget_s=self.budget_s,
             citation=self.citation,

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 import fedhpo_gym
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.records import FIDELITIES
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.tasks.meta import MANY_TASKS
-from fedhpo_gym.testing.task import FIDELITIES, HARMLESS, OUT_OF_DATE, WRAPPED
+from fedhpo_gym.testing.task import HARMLESS, OUT_OF_DATE, WRAPPED
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 

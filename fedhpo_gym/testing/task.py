@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.evaluation.records import FIDELITIES
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.rollout import go_on, in_another_process, plain, rollout
 
@@ -25,8 +26,6 @@ WRAPPED = r".*different from the unwrapped version"
 OUT_OF_DATE = r".*The environment \S+ is out of date"
 """What Gymnasium says at every `make` of an older version, which is kept on purpose."""
 HARMLESS = (WRAPPED, r".*must be a float, int, np.integer")
-
-FIDELITIES = ("round", "client_sample_rate")
 
 OTHER_PROCESS = """
 import json, sys

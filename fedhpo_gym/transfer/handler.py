@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import Axes, Range, as_integer, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
-from fedhpo_gym.core.lazy import Lazy
+from fedhpo_gym.core.plugins import Lazy
 from fedhpo_gym.transfer.hpob_files import HPOBFiles
 from fedhpo_gym.transfer.source import SEEDS, MetaSource, OwnTasks, Reals, Tables
 

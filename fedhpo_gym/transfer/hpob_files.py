@@ -27,15 +27,9 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     require_known,
 )
-from fedhpo_gym.core.files import load_json, require_bytes
+from fedhpo_gym.core.files import load_json, read_json, require_bytes
 
 AGAIN: Final = "unpack the archives of https://github.com/sebastianpinedaar/hpo-data again"
-
-
-def document(path: Path) -> Any:
-    """Return what a JSON file says, if it fits into memory."""
-    require_bytes(path.stat().st_size, path)
-    return load_json(path.read_bytes(), path)
 
 
 @contextmanager
@@ -84,7 +78,7 @@ class BoostedTrees:
             DamagedDataError: the file holds no trees for squared errors.
         """
         with reading(self._path):
-            return _trees(document(self._path)["learner"])
+            return _trees(read_json(self._path)["learner"])
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
         """Return the (n,) responses at (n, F) points; NaN is a value that is missing."""
@@ -275,7 +269,7 @@ class HPOBFiles:
         """Return what a small file says, which is kept."""
         if path not in self._texts:
             with reading(path):
-                self._texts[path] = dict(document(path))
+                self._texts[path] = dict(read_json(path))
         return self._texts[path]
 
 

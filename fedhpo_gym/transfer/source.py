@@ -88,14 +88,12 @@ class OwnTasks:
         return [*names, *(f"{name}{LOWER}" for name in names)] if split == AUGMENTED else names
 
     def table(self, space: str, dataset: str, split: str) -> tuple[Reals, Reals]:
-        """Return the pool of a task."""
         require_known("data set", dataset, self.datasets(space, split))
         data = open_meta_data(space)
         index, rate = data.index(dataset.removesuffix(LOWER)), 0 if LOWER in dataset else -1
         return data.features[index], data.scores[index, :, rate, -1]
 
     def initial(self, space: str, dataset: str) -> Mapping[str, Sequence[int]]:
-        """Return the five initial designs of a task."""
         data = open_meta_data(space)
         designs = data.arrays["initial"][data.index(dataset.removesuffix(LOWER))]
         return {seed: design.tolist() for seed, design in zip(SEEDS, designs, strict=True)}

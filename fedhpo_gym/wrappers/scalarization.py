@@ -283,8 +283,7 @@ def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float
             f"`{name}` must be a mapping from objectives to numbers, got {shown(given)}"
         )
     for one in given:
-        if one not in known:
-            raise unknown_name(f"objective in `{name}`", str(one), known)
+        require_known(f"objective in `{name}`", one, known)
     numbers = checked_numbers(name, list(given.values()), len(given))
     return dict(zip(given, numbers.tolist(), strict=True))
 

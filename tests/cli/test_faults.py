@@ -18,7 +18,7 @@ from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.cli.data import LONG_H
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import cache
-from fedhpo_gym.data.bert import FILE, VOCABULARY_SIZE
+from fedhpo_gym.data.sentences import FILE, VOCABULARY_SIZE
 
 __all__ = ["fake_environments"]
 

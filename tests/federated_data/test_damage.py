@@ -22,12 +22,12 @@ import pytest
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import SOURCES, cache
-from fedhpo_gym.data.bert import FILE as WEIGHTS
-from fedhpo_gym.data.bert import pretrained_weights
 from fedhpo_gym.data.graph_sets import PARTS
 from fedhpo_gym.data.graphs import git_blob
 from fedhpo_gym.data.images import BATCHES
 from fedhpo_gym.data.leaf import read_file
+from fedhpo_gym.data.sentences import FILE as WEIGHTS
+from fedhpo_gym.data.sentences import pretrained_weights
 from stored_files import (
     Mutation,
     damaged_arrays,

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from fedhpo_gym.cli import BAD, main
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import SOURCES, load_dataset
-from fedhpo_gym.data.bert import FILE as WEIGHTS
-from fedhpo_gym.data.bert import VOCABULARY_SIZE
 from fedhpo_gym.data.leaf import (
     LeafData,
     UserSamples,
@@ -31,7 +29,8 @@ from fedhpo_gym.data.leaf import (
     read_files,
     write_files,
 )
-from fedhpo_gym.data.sentences import COLA, SST2
+from fedhpo_gym.data.sentences import COLA, SST2, VOCABULARY_SIZE
+from fedhpo_gym.data.sentences import FILE as WEIGHTS
 from stored_files import zipped
 
 Capture = pytest.CaptureFixture[str]

@@ -15,9 +15,9 @@ transformers = pytest.importorskip("transformers")
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
-from fedhpo_gym.data.bert import FILE, pretrained_weights, read_weights  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import TRAIN, VAL, make_dataset  # noqa: E402
+from fedhpo_gym.data.sentences import FILE, pretrained_weights, read_weights  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny, Size  # noqa: E402

@@ -13,7 +13,7 @@ from fedhpo_gym.building import meta_surrogate
 from fedhpo_gym.building.meta_surrogate import FittedSurrogate, fit
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.objectives.base import LARGEST
-from fedhpo_gym.stored.meta_surrogate import KNOTS, MetaSurrogate
+from fedhpo_gym.stored.meta_data import KNOTS, MetaSurrogate
 
 TASKS, COUNT, SHARED, NOISE = 3, 120, 80, 2
 Arrays = dict[str, NDArray[Any]]

@@ -12,18 +12,17 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_reals, shown
+from fedhpo_gym.core.checks import as_integer, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.meta.process import NOWHERE
-from fedhpo_gym.envs.meta.setup import MetaSetup
-from fedhpo_gym.envs.meta.truth import MetaTruth, truth_of
+from fedhpo_gym.envs.meta.setup import MetaSetup, MetaTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.space.dimension import ACTION_SLACK
+from fedhpo_gym.space.space import checked_action
 from fedhpo_gym.stored.meta_data import COSTS
 
 Observation = dict[str, NDArray[np.float32]]
@@ -205,14 +204,7 @@ class MetaEnv(DrawnEnv):
                     f"`action` must be an integer from 0 to {count - 1}, got {shown(action)}"
                 )
             return np.asarray(place, np.intp)
-        array = as_reals("action", action).astype(np.float64, copy=False)
-        if array.shape != self.action_space.shape:
-            raise InvalidArgumentError(
-                f"`action` must have shape {self.action_space.shape}, got {array.shape}"
-            )
-        if not np.abs(array).max() <= 1.0 + ACTION_SLACK:
-            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}")
-        return array
+        return checked_action(action, self.action_space.shape)
 
     def _info(self, action: NDArray[Any]) -> Info:
         process, setup = self._process, self.setup

@@ -18,7 +18,7 @@ from fedhpo_gym.envs.meta.process import Keys, MetaProcess
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import SourceTask
-from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.meta_data import score_of
 from fedhpo_gym.stored.task_generator import (
     TASKS,
@@ -27,6 +27,7 @@ from fedhpo_gym.stored.task_generator import (
     heavy,
     open_generator,
 )
+from fedhpo_gym.tasks.federated import fidelity_grid
 
 MOST_TRIALS: Final = 1000
 SOURCES, SOURCE_TRIALS = 25, 200
@@ -91,21 +92,9 @@ class GeneratedSetup(MetaSetup):
                 f"{shown(wanted)}"
             )
         free = [n for n in ("client_sample_rate", "round") if n not in (arguments.fidelity or {})]
-        self.fidelity_space = SearchSpace(
-            tuple(
-                Dimension(
-                    name,
-                    self.known[name][0],
-                    self.known[name][-1],
-                    "int" if name == "round" else "float",
-                    values=self.known[name],
-                    unit="rounds" if name == "round" else "",
-                    scope="fidelity",
-                )
-                for name in free
-                if arguments.choose_fidelity
-            )
-        )
+        if arguments.choose_fidelity:
+            grid = fidelity_grid(data.rounds, data.rates)
+            self.fidelity_space = SearchSpace(tuple(grid[name] for name in free))
 
     @cached_property
     def search_space(self) -> SearchSpace:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.meta.process import Keys, MetaProcess
-from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, FIDELITIES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
 from fedhpo_gym.envs.vector import Indices, Layout
-from fedhpo_gym.evaluation.records import SourceTask
+from fedhpo_gym.evaluation.records import FIDELITIES, SourceTask
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPLITS
@@ -197,7 +197,6 @@ class PoolProcess(MetaProcess):
         return found
 
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:
-        """Return the configuration that the last step of an episode tried."""
         data = self.setup.data
         if self.setup.arguments.continuous:
             return data.space.decode(np.asarray(action, np.float64))

@@ -13,8 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.core.checks import Range, as_reals, as_typed
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
@@ -26,7 +25,7 @@ from fedhpo_gym.evaluation.multi_objective import Constraints
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.space.dimension import ACTION_SLACK
+from fedhpo_gym.space.space import checked_action
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.wrappers.budget import Budget, with_remaining
 from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
@@ -256,7 +255,8 @@ class TrialEnv(DrawnEnv):
         """
         if not self._ready:
             raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
-        numbers = self._process.step(self._checked(action)[None], _ALL, self._ends_s)
+        asked = checked_action(action, self.action_space.shape)
+        numbers = self._process.step(asked[None], _ALL, self._ends_s)
         self._ends_s = None
         state = self._process.episodes
         taken = np.array(action, dtype=np.float32)
@@ -269,23 +269,13 @@ class TrialEnv(DrawnEnv):
         reward = numbers[0, self._process.scores].astype(np.float32)
         return seen, reward, False, False, self._process.info(0)
 
-    def _checked(self, action: NDArray[np.floating]) -> NDArray[np.float64]:
-        array = as_reals("action", action).astype(np.float64, copy=False)
-        if array.shape != self.action_space.shape:
-            raise InvalidArgumentError(
-                f"`action` must have shape {self.action_space.shape}, got {array.shape}."
-            )
-        if not np.abs(array).max() <= 1.0 + ACTION_SLACK:  # not "above": NaN is refused, too
-            raise InvalidArgumentError(f"`action` must be in [-1, 1], got {array.tolist()}.")
-        return array
-
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for."""
         return self.setup.decode(action)
 
     def course_of(self, action: NDArray[np.floating]) -> tuple[tuple[Value, ...], int]:
         """Return what the trials of a course share, and how many rounds of it a trial trains."""
-        configuration, fidelity = self.decode(self._checked(action))
+        configuration, fidelity = self.decode(action)
         return (*configuration.values(), fidelity.client_sample_rate), fidelity.round
 
     def cost_of(self, action: NDArray[np.floating], paid_rounds: int = 0) -> Cost:
@@ -299,7 +289,7 @@ class TrialEnv(DrawnEnv):
 
     def _owed(self, action: NDArray[np.floating], paid_rounds: int) -> tuple[CheckedQuery, int]:
         """Return what an action asks for, and how many rounds of it are trained anew."""
-        query = self.decode(self._checked(action))
+        query = self.decode(action)
         rounds = query[1].round
         if self.setup.freeze_thaw:
             rounds = max(rounds - paid_rounds, 0)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
@@ -274,8 +274,7 @@ class Truth:
         known = [objective.name for objective in self.objectives]
         as_typed("names", names, Sequence[str] | None)
         for name in names or ():
-            if name not in known:
-                raise unknown_name("objective", name, known)
+            require_known("objective", name, known)
         return [known.index(name) for name in (known if names is None else names)]
 
     def _ranked(

@@ -8,8 +8,7 @@ from importlib import import_module
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import needing, require_known
-from fedhpo_gym.core.lazy import Lazy
-from fedhpo_gym.core.plugins import Registry
+from fedhpo_gym.core.plugins import Lazy, Registry
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.fl.models.model import Model
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.data.bert import PADDING, VOCABULARY_SIZE, pretrained_weights
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features
+from fedhpo_gym.data.sentences import PADDING, VOCABULARY_SIZE, pretrained_weights
 from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 EPSILON = 1e-12
