@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import Curve
-from fedhpo_gym.core.errors import missing_dependency
+from fedhpo_gym.core.errors import needing
 
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
@@ -81,11 +81,9 @@ def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = No
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Picture:
     """Return what a function draws into axes."""
-    try:
+    with needing("drawing a report", "matplotlib", "plot", "matplotlib"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_dependency("drawing a report", "matplotlib", "plot") from error
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
         fill(figure.add_subplot())

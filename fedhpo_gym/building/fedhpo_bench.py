@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.results import IMPORTED, PSEUDO, UNMEASURED, Course, Results, write_results
+from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -29,7 +29,7 @@ from fedhpo_gym.core.errors import (
     TooLargeError,
     require_known,
 )
-from fedhpo_gym.core.identity import FEDHPO_BENCH
+from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED
 from fedhpo_gym.data.tables import TABLES
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value

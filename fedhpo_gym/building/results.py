@@ -29,8 +29,6 @@ from fedhpo_gym.stored.table import LACKS, write_table
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import fidelity_grid
 
-IMPORTED = "imported"
-"""Entry of a card of results that somebody else computed: where they come from."""
 PSEUDO = 65_535
 """Samples of a client of whom nobody says it: accuracies are stored in steps of 1/65,535."""
 UNMEASURED = np.array([MAX_LOSS, 0.0, 0.0])

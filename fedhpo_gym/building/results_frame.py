@@ -96,12 +96,11 @@ def import_frame(
     )
     _check(frame, there)
     require_writable(own_folder(), f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    own_folder().mkdir(parents=True, exist_ok=True)
     task = found.task
     kept = tuple(hyperparameters)
     courses = _courses(frame, kept, there, found.rounds)
     constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
-    said = {"imported": {"from": "a table of results", "fixed": constant}}
+    said = {IMPORTED: {"from": "a table of results", "fixed": constant}}
     results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
     card = write_results(results, folder)
     path = own_folder() / f"{task.key}{SUFFIX}"
@@ -255,6 +254,3 @@ def _text(found: ResultsFile) -> str:
         lines += ["", f"[space.{json.dumps(name)}]"]
         lines += [f"{entry} = {json.dumps(value)}" for entry, value in own.items()]
     return "\n".join([*lines, ""])
-
-
-__all__ = ["IMPORTED", "import_frame"]

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.results import IMPORTED
 from fedhpo_gym.building.surrogate_data import FittingRows
 from fedhpo_gym.core.errors import MissingDataError
-from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, named, open_sample, open_table

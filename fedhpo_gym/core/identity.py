@@ -12,7 +12,8 @@ OPTIONS = ("algorithm", "alpha", "preprocessing", "precision", "table")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
 
 OWN_TABLE, FEDHPO_BENCH, IMPORTED = "fedhpo-gym", "fedhpo-bench", "imported"
-"""Whose table holds the numbers: ours, one that FedHPO-Bench published, or one of the user."""
+"""Whose table holds the numbers: ours, one that FedHPO-Bench published, or one of the user. The
+last word is also the entry of a card that says where somebody else's results come from."""
 UNSAID: Mapping[str, str] = {"precision": "float32", "table": OWN_TABLE}
 """Values that identities, and so cards, leave out: they are older than the option."""
 

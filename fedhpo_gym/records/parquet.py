@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, missing_dependency
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, needing
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.records.incumbents import Numbers, Trials
 from fedhpo_gym.records.record import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
@@ -331,9 +331,7 @@ def _digest_of_bytes(content: bytes, place: int) -> bytes:
 
 
 def _arrow() -> tuple[Any, Any]:
-    try:
+    with needing("columnar records", "pyarrow", "columnar", "pyarrow"):
         import pyarrow as arrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise missing_dependency("columnar records", "pyarrow", "columnar") from error
     return arrow, parquet

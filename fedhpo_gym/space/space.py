@@ -17,9 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import as_reals
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
-from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Scope, Value
-
-__all__ = ["Dimension", "Scope", "SearchSpace", "Value"]
+from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Value
 
 INACTIVE = 0.0
 """Coordinate of a dimension that a configuration has no value of."""

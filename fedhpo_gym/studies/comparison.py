@@ -158,7 +158,6 @@ def compare(
     for env_id, reason in left_out.items():
         warn(f"{env_id} is left out: {reason}")
     require_writable(folder, "`--out`")
-    folder.mkdir(parents=True, exist_ok=True)
     _write_study(folder, problems, request, left_out)
     columnar = parquet.is_installed() if execution.columnar is None else execution.columnar
     work = CellWork(folder.resolve(), columnar, tuple(execution.track), tuple(sys.path))

@@ -287,7 +287,6 @@ def write_task(
     found = inspect(frame, target, client, leave_out)
     into = own_folder() if folder is None else folder
     require_writable(into, f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    into.mkdir(parents=True, exist_ok=True)
     path, copy = into / f"{name}{SUFFIX}", into / f"{name}.csv"
     if path.exists() and not overwrite:
         raise InvalidArgumentError(
@@ -381,6 +380,3 @@ def _toml(text: str | None) -> str:
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
     plain = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in escaped)
     return f'"{plain}"'
-
-
-__all__ = ["NewTask", "own_folder", "read_task_file", "task_files", "write_task"]

@@ -116,6 +116,3 @@ def check_plugin(
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise InvalidArgumentError(f"`name` must have laws that can be tried, got {name!r}")
     return status == pytest.ExitCode.OK
-
-
-__all__ = ["check_plugin", "laws_of"]
