@@ -1,65 +1,10 @@
-"""FedNova (Wang et al., 2020) and SCAFFOLD (Karimireddy et al., 2020), against local drift.
-
-Clients that take more local steps do not count more; control variates correct their drift.
-"""
+"""SCAFFOLD (Karimireddy et al., 2020): control variates correct the drift of local training."""
 
 from __future__ import annotations
 
-from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Array, Context, Parameters, at_least, fit
-from fedhpo_gym.algorithms.serveropt import FedOpt
+from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.fednova import length_of
 from fedhpo_gym.space import Dimension
-
-LENGTH = "length of local training"
-
-
-class FedNova(FedOpt):
-    """Updates are divided by the length of local training, and their mean taken at mean length.
-
-    With D_i what client i makes of the model, p_i its share of the samples and |a_i| its length:
-    D = (sum_j p_j |a_j|) sum_i p_i D_i / |a_i| (Equation 6 there, at the tau_eff of FedAvg),
-    m <- server_momentum m + D, w <- w + server_learning_rate m.
-
-    For t local steps with momentum r, |a_i| = (t - r (1 - r^t) / (1 - r)) / (1 - r), t without
-    momentum (Section 4.2). Weight decay is part of the gradient. Equal lengths, a momentum of 0 and
-    a rate of 1 give FedAvg; running statistics of normalisation layers are averaged as there.
-    """
-
-    name = "fednova"
-    reads_uploads = True
-    sends_updates = True
-
-    def reports(self, parameters: Parameters, context: Context) -> Parameters:
-        return {LENGTH: (0.0 * context.hyperparameters["server_momentum"])[None]}
-
-    def upload(self, parameters: Parameters, context: Context) -> Parameters:
-        length = length_of(context)
-        sent = {name: value / fit(length, value) for name, value in parameters.items()}
-        return {**sent, LENGTH: length[None]}
-
-    def server_update(
-        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
-    ) -> tuple[Parameters, Parameters]:
-        momentum = context.hyperparameters["server_momentum"]
-        rate = context.hyperparameters["server_learning_rate"]
-        length = average[LENGTH][0]
-        moved = {
-            name: fit(momentum, value) * state[name] + fit(length, value) * average[name]
-            for name, value in parameters.items()
-        }
-        updated = {
-            name: value + fit(rate, value) * moved[name] for name, value in parameters.items()
-        }
-        return updated, moved
-
-
-def length_of(context: Context) -> Array:
-    """Return |a| of the items, (items,): their steps, and more with momentum."""
-    steps, _, momentum = context.local()
-    rest = 1.0 - momentum
-    # No power of 0 is asked for; so small a number's is 0.
-    power = context.power(at_least(momentum, 1e-30), steps)
-    return (steps - momentum * (1.0 - power) / rest) / rest
-
 
 WIDE_RATE = Dimension("server_learning_rate", 0.1, 3.0, "float", log=True, bins=4, scope="server")
 """Around the rate 1 of Karimireddy et al."""

@@ -98,6 +98,7 @@ def test_another_process_finds_what_the_module_registers(folder: Path) -> None:
 def test_an_objective_by_module_and_name_is_a_function_that_no_record_holds() -> None:
     env = gym.make("FedHPO-LR-CreditG-v1", objectives=["val_loss", "mine:worst"])
     env.reset(seed=0)
+    env.action_space.seed(0)
     info = env.step(env.action_space.sample())[-1]
     assert info["objectives"]["worst"] >= info["objectives"]["val_loss"]
     spec = spec_of(env)
