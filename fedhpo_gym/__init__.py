@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -81,6 +81,8 @@ def register_task(task: Task) -> str:
     Raises:
         InvalidArgumentError: this package has a problem of that name and version.
     """
+    if task.id in gym.registry and task.key not in {*TASKS, *TRAINED, *REGISTERED}:
+        raise InvalidArgumentError(f"`task` must have an id of its own, {task.id} is another")
     REGISTERED.add(task.key, lambda: task)
     _register_problem(task.key, task.round_preprocessing, rounds=task.has_data)
     return task.id
@@ -111,7 +113,9 @@ def register_function(name: str, function: Callable[..., Any], space: Any, **opt
         from fedhpo_gym.space.configspace import from_configspace
 
         space = from_configspace(space)
-    return register_task(FunctionTask.of(name, function, space, **options))
+    named = ["name", "function", "space"]
+    known = as_arguments("register_function", FunctionTask.of, options, named)
+    return register_task(FunctionTask.of(name, function, space, **known))
 
 
 @checked_types
@@ -206,10 +210,16 @@ def register_task_file(path: Path) -> tuple[str, ...]:
         OSError: there is no such file, or it cannot be read.
     """
     found = read_task_file(path)
+    for key in _of_files.pop(path.resolve(), ()):
+        REGISTERED.pop(key, None)  # an earlier version of the file: its data may be others now
     for key, make in found.items():
         REGISTERED.add(key, make)
         _register_problem(key, "standardized")
+    _of_files[path.resolve()] = tuple(found)
     return tuple(f"FedHPO-{key}" for key in found)
+
+
+_of_files: dict[Path, tuple[str, ...]] = {}
 
 
 @checked_types
@@ -315,8 +325,8 @@ load_entry_points()
 for _path in task_files():
     try:
         register_task_file(_path)
-    except (FedHPOError, OSError) as error:  # one file must not keep the package from working
-        warnings.warn(f"{error}; it is left out", stacklevel=2)
+    except Exception as error:  # noqa: BLE001 - one file must not keep the package from working
+        warnings.warn(f"{error!s} ({_path}); it is left out", stacklevel=1)
 
 __all__ = [
     "__version__",

@@ -72,7 +72,14 @@ STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_table, "surrogat
 @checked_types
 def default_backend(task: Task) -> str:
     """Return who answers a task when none is named: table, surrogate, else `unstored`."""
-    return next((name for name in STORED if STORED[name](task)), task.unstored)
+    there = (name for name in STORED if STORED[name](task))
+    # A surrogate that was kept although it is too far off is asked by its name only.
+    return next((name for name in there if not _is_poor(name, task)), task.unstored)
+
+
+def _is_poor(name: str, task: Task) -> bool:
+    trains = name == "surrogate" and task.unstored == "raw" and not task.tuned
+    return trains and bool(make_backend(name, task).why_refused("val_loss"))
 
 
 @checked_types

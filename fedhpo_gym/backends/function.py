@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.core.checks import as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.plugins import source_of
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     METRICS,
@@ -65,9 +66,14 @@ class FunctionTask(Task):
         num_parameters: int = 1_000,
         num_classes: int = 2,
         budget_s: float = 86_400.0,
-        **others: Any,
+        seeds: Sequence[int] = (1,),
+        version: int = 1,
     ) -> FunctionTask:
         """Return the task of a function; `name` is `<Method>-<Problem>`."""
+        if not rounds or not rates:
+            raise InvalidArgumentError(
+                f"`rounds` and `rates` must hold one number at least, got {rounds!r}, {rates!r}"
+            )
         model, dash, problem = name.partition("-")
         if not (dash and model.isalnum() and problem.replace("-", "").isalnum()):
             raise InvalidArgumentError(
@@ -98,7 +104,8 @@ class FunctionTask(Task):
             function=function,
             told=tuple(told),
             by_client=by_client,
-            **{"version": 1, "seeds": (1,), **others},
+            seeds=tuple(seeds),
+            version=version,
         )
 
 
@@ -121,9 +128,13 @@ class FunctionBackend(Backend):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of what the function is called and asked: raise `version` when it changes."""
+        """Digest of the source of the function and of what it is asked.
+
+        What the function calls is not in it: raise `version` when that changes.
+        """
         own = self._own
-        words = repr((own.id, own.citation, own.space.to_dict(), own.fidelity_space.to_dict()))
+        asked = own.space.to_dict(), own.fidelity_space.to_dict()
+        words = repr((own.id, source_of(own.function), *asked))
         return f"function-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
     @cached_property

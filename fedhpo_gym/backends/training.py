@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.plugins import source_of
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.catalogue import REGISTERED
 from fedhpo_gym.data.federation import Federation
@@ -76,7 +77,15 @@ def fingerprint(task: Task, version: int | None = None) -> str:
     words = f"{data_fingerprint(task)} {task.table_name} engine {version}"
     if task.asynchronous:  # the clock decides who trains on what
         words += f" {task.system!r}"
+    if task.dataset in REGISTERED or "own" in task.tags:  # nothing of it is sealed
+        spaces = task.space.to_dict(), task.fidelity_space.to_dict()
+        words += f" {spaces!r} {task.partition} {task.num_clients}"
+        words += " ".join(_source(get_model(one)) for one in task.models)
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
+
+
+def _source(model: type[Model]) -> str:
+    return source_of(getattr(model, "build", model))
 
 
 def former_engines(task: Task) -> dict[str, tuple[int, int]]:

@@ -45,11 +45,11 @@ def list_ids(word: Word = None) -> int:
     own = (f"FedHPO-{key}" for key in REGISTERED)
     stored = (*pools, *filter(has_generator, GENERATED_IDS))
     shown = (*(task.id for task in TASKS.values()), *own, *stored)
-    rows = [_row(name, tables, surrogates) for name in shown]
+    rows = [_row_or_fault(name, tables, surrogates) for name in shown]
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
-        named = kept or [_row(name, tables, surrogates) for name in ids]
+        named = kept or [_row_or_fault(name, tables, surrogates) for name in ids]
         if not named:
             known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
@@ -93,6 +93,16 @@ def _notes() -> Iterator[str]:
             f'backend="federatedscope" does not answer {without} of these ids here; '
             "`fedhpo-gym show ID` says why."
         )
+
+
+def _row_or_fault(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:
+    """Return the row of an id; what is wrong with a user's own does not keep the others away."""
+    try:
+        return _row(env_id, tables, surrogates)
+    except FedHPOError as error:
+        if env_id.removeprefix("FedHPO-") not in REGISTERED:
+            raise
+        return env_id, *"––––", f"none: {error}"
 
 
 def _row(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:

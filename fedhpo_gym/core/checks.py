@@ -7,7 +7,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache, wraps
 from os import PathLike
 from pathlib import Path
@@ -70,6 +70,7 @@ FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, Typ
 INT_END: Final = 2**63
 """Integers of this size and beyond fit into no int64."""
 C = TypeVar("C", bound=Callable[..., Any])
+R = TypeVar("R")
 _UNIONS: Final = (Union, UnionType)
 _FLOATS: Final = (np.dtype(np.float32), np.dtype(np.float64))
 _repr = reprlib.Repr()
@@ -241,6 +242,14 @@ def as_arguments(
             f"{what} takes no argument {unknown[0]!r}.{suggest(unknown[0], hints)}"
         )
     return {name: as_typed(name, value, hints[name]) for name, value in given.items()}
+
+
+def as_record(what: str, kind: type[R], given: Mapping[str, Any]) -> R:
+    """Return a dataclass of entries by name; one that is missing or unknown is refused by name."""
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+    if missing := [name for name in needed if name not in given]:
+        raise InvalidArgumentError(f"{what} must have the entry {missing[0]!r}, got none")
+    return kind(**as_arguments(what, kind, given))
 
 
 @lru_cache(maxsize=512)

@@ -7,9 +7,11 @@ them when it is imported. Files and records never name a module: only who calls 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -73,13 +75,13 @@ class Registry(Lazy[V]):
         """Add what is made when it is first asked for."""
         if not name.isprintable() or not name or {*name} & {*" :/"}:
             raise InvalidArgumentError(
-                f"the name of a {self._kind} must have letters, digits, '-', '_' or '.' only, got "
-                f"{shown(name)}"
+                f"the name of your own {self._kind} must have letters, digits, '-', '_' or '.' "
+                f"only, got {shown(name)}"
             )
         if name in self._sealed():
             raise InvalidArgumentError(
-                f"the name of a {self._kind} of your own must be none of this package, got "
-                f"{name!r}; choose another"
+                f"the name of your own {self._kind} must be none of this package, got {name!r}; "
+                "choose another"
             )
         self._makers[name] = make
         self._made.pop(name, None)
@@ -114,6 +116,14 @@ def load_entry_points() -> None:
     """Import what installed packages add; one that fails is named in a warning and left out."""
     for found in entry_points(group=GROUP):
         _try(found.load, f"{found.value} of the entry point {found.name!r}")
+
+
+def source_of(call: Callable[..., object]) -> str:
+    """Return what a function is called and its source, where there is one: another is another."""
+    place = f"{call.__module__}:{call.__qualname__}"
+    with suppress(OSError, TypeError):
+        return f"{place} {inspect.getsource(call)}"
+    return place
 
 
 def _try(load: Callable[[], object], what: str) -> None:

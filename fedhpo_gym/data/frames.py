@@ -35,8 +35,11 @@ def read_frame(data: Any) -> Any:
     else:
         frame = _read(as_typed("data", data, Path))
     frame.columns = [str(name) for name in frame.columns]
-    if len({*frame.columns}) < len(frame.columns):
-        raise InvalidArgumentError("`data` must have columns of different names")
+    odd = [name for name in frame.columns if not name.strip() or not name.isprintable()]
+    if odd or len({*frame.columns}) < len(frame.columns):
+        raise InvalidArgumentError(
+            f"`data` must have columns of different, printable names, got {[*frame.columns]!r:.200}"
+        )
     return _flat(frame)
 
 
@@ -56,7 +59,9 @@ def _read(path: Path) -> Any:
             with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
                 return pandas.read_parquet(path)
         if not (path.is_dir() or is_json):
-            frame = pandas.read_csv(path, dtype=str, skipinitialspace=True)
+            frame = pandas.read_csv(
+                path, dtype=str, skipinitialspace=True, keep_default_na=False, na_values=[""]
+            )
             return frame.apply(_numbers)
         files = [path] if is_json else leaf.find_files(path)
         found = leaf.read_files(files)
@@ -65,16 +70,21 @@ def _read(path: Path) -> Any:
     return _of_leaf(found)
 
 
+UNKNOWN: Final = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", ".")
+"""Words that stand for a missing number among numbers; among words they are words."""
+
+
 def _numbers(column: Any) -> Any:
     """Return cells as the numbers they are, to the last digit; codes such as 01 stay words."""
+    cells = column.where(~column.isin(UNKNOWN))
     try:
-        numbers = column.astype(np.float64)
+        numbers = cells.astype(np.float64)
     except ValueError:
         return column
-    written = column.dropna().str
-    if written.match(r"[+-]?0\d").any():
+    written = cells.dropna().str
+    if cells.isna().all() or written.match(r"[+-]?(0\d|\d{16})").any():
         return column
-    whole = column.notna().all() and written.fullmatch(r"[+-]?\d{1,15}").all()
+    whole = cells.notna().all() and written.fullmatch(r"[+-]?\d+").all()
     return numbers.astype(np.int64) if whole else numbers
 
 
@@ -153,10 +163,12 @@ def _flat(frame: Any) -> Any:
                 f"`data` must have numbers, words and lists of numbers as cells, got "
                 f"{type(first).__name__} in {name!r}; images and the like need a model of their own"
             )
-        elif column.dtype.kind == "b":
-            parts.append(column.astype(np.int64))
-        elif column.dtype.kind not in "iuf":
-            parts.append(column.astype("object").map(lambda x: x if pandas.isna(x) else str(x)))
+        elif column.dtype.kind in "biuf":
+            whole = column.dtype.kind != "f" and column.notna().all()
+            if not whole:  # of nullable types, too
+                numbers = column.astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+                column = pandas.Series(numbers, name=name)
+            parts.append(column.astype(np.int64) if whole else column)
         else:
-            parts.append(column)
+            parts.append(column.astype("object").map(lambda x: x if pandas.isna(x) else str(x)))
     return pandas.concat(parts, axis=1)

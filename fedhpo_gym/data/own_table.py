@@ -30,6 +30,7 @@ ENCODINGS: Final[Mapping[str, str]] = {
     "none": "left out",
 }
 """What a column can become."""
+LONGEST: Final = 64
 SPLITS: Final[Mapping[str, str]] = {"60/20/20": "user", "80/10/10": "user-80-10-10"}
 """How the rows of a client are split -> the partition that does so."""
 
@@ -51,6 +52,7 @@ class OwnTable:
         fewest: clients of fewer rows are left out.
         rare: rows that a word must have for a column of its own.
         version: raised when anything here changes: ids hold it.
+        unseen: whether there are ids whose clients are split, too; five clients are needed.
         licence: terms of the data.
         citation: whom to cite.
     """
@@ -67,21 +69,27 @@ class OwnTable:
     fewest: Annotated[int, Range(1)] = 1
     rare: Annotated[int, Range(1)] = 20
     version: Annotated[int, Range(1)] = 1
+    unseen: bool = True
     licence: str = "of the user"
     citation: str = "data of the user"
 
     def __post_init__(self) -> None:
         """Check every entry, and that the file is beside the task file."""
         check_fields(self)
-        if not (self.name.isascii() and self.name.isalnum() and self.name[:1].isupper()):
+        plain = self.name.isascii() and self.name.isalnum() and len(self.name) <= LONGEST
+        if not (plain and self.name[:1].isupper()):
             raise InvalidArgumentError(
-                "`name` must be a capital letter, then letters and digits, such as 'Passed', got "
-                f"{shown(self.name)}"
+                f"`name` must be a capital letter, then letters and digits, at most {LONGEST}, "
+                f"such as 'Passed', got {shown(self.name)}"
             )
-        if Path(self.data).name != self.data or self.data in ("", ".", ".."):
+        if Path(self.data).name != self.data or not self.data.endswith(".csv"):
             raise InvalidArgumentError(
-                "`data` must be the name of a file beside the task file, without folders, got "
+                "`data` must be the name of a .csv file beside the task file, without folders, got "
                 f"{shown(self.data)}"
+            )
+        if self.target == self.client:
+            raise InvalidArgumentError(
+                f"`target` must be another column than `client`, got {shown(self.target)} for both"
             )
         for name, encoding in self.columns.items():
             require_known(f"encoding of the column {name!r}", encoding, ENCODINGS)
@@ -128,12 +136,14 @@ class OwnSource(Source):
         data = self.path.with_name(self.table.data)
         if not data.is_file():
             raise DamagedDataError(f"{data} is missing: {self.path} describes it; {self.again}")
+        if data.resolve().parent != self.path.resolve().parent:
+            raise DamagedDataError(f"{data} is a link to elsewhere: copy what it leads to")
         if (found := cache.checksum(data)) != self.table.sha256:
             raise DamagedDataError(
                 f"{data} has sha256 {found}, and {self.path} was made for another; {self.again}"
             )
         name = f"own-{self.table.name}"
-        arrays = cache.derived(name, [data, self.path], lambda: self._encoded(data), self.repair)
+        arrays = cache.derived(name, [data, self.path], lambda: self.encoded(data), self.repair)
         known = arrays["users"] if len(arrays["users"]) else None
         classes = int(arrays["labels"].max()) + 1
         return make_dataset(self.name, arrays["features"], arrays["labels"], classes, known)
@@ -141,12 +151,22 @@ class OwnSource(Source):
     def check(self, dataset: Dataset) -> None:
         """Nothing is documented of it but what the description decides."""
 
+    def encoded(self, data: Path) -> dict[str, NDArray[Any]]:
+        """Return features, labels and users, as a file says them."""
+        try:
+            return self._encoded(data)
+        except InvalidArgumentError as error:  # the data are as they were: the description is not
+            raise DamagedDataError(f"{self.path} does not fit {data.name}: {error}") from error
+
     def _encoded(self, data: Path) -> dict[str, NDArray[Any]]:
         with needing(f"data set {self.name}", "pandas", "data", "pandas"):
             import pandas
         table = self.table
         named = [table.target, *filter(None, [table.client])]
-        frame = pandas.read_csv(data, dtype=str)  # numbers are read one by one, to the last digit
+        # Numbers are read one by one, to the last digit; what is missing is an empty cell.
+        frame = pandas.read_csv(
+            data, dtype=str, compression=None, keep_default_na=False, na_values=[""]
+        )
         if missing := {*named, *table.columns} - {*frame}:
             raise InvalidArgumentError(
                 f"`columns` must be among those of {data.name}, got {sorted(missing)}"
@@ -209,6 +229,7 @@ MOST_NUMBERS: Final = 20
 GIVES_AWAY, MAJORITY = 0.98, 0.95
 """Accuracy of one column alone from which on it gives the target away, where the most frequent
 class has a smaller share than the second number."""
+LARGE: Final = 1e30
 LOOKED_AT: Final = 5_000
 """Rows that are asked whether a column gives the target away."""
 
@@ -233,7 +254,7 @@ def inspect(frame: Any, target: str, client: str | None, leave_out: Sequence[str
                 f"`{argument}` must be a column of the data, got {name!r}.{suggest(name, frame)}"
             )
     for name in leave_out:
-        require_known("column", name, [*frame])
+        require_known("column", name, [one for one in frame if one not in (target, client)])
     whole = len(frame)
     frame = frame.dropna(subset=[target, *filter(None, [client])])
     notes = list(_of_target(frame, target))
@@ -331,8 +352,9 @@ def _giving_away(frame: Any, target: str, names: Sequence[str]) -> Iterator[str]
         if column.dtype.kind not in "iufb":
             column = pandas.Series(pandas.factorize(column.astype(str), sort=True)[0])
         tree = DecisionTreeClassifier(max_leaf_nodes=8 * len(classes), random_state=0)
-        cells = column.to_numpy(dtype=np.float64)[:, None]
-        accuracy = cross_val_score(tree, np.nan_to_num(cells, nan=-1.0), labels, cv=2).mean()
+        cells = np.nan_to_num(column.to_numpy(dtype=np.float64), nan=-1.0)[:, None]
+        cells = np.clip(cells, -LARGE, LARGE)
+        accuracy = cross_val_score(tree, cells, labels, cv=2).mean()
         if accuracy >= GIVES_AWAY:
             yield (
                 f"WARNING: column {name!r} alone tells {target!r} in {accuracy:.1%} of all rows: "

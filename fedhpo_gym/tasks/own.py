@@ -7,6 +7,7 @@ natural federation.
 from __future__ import annotations
 
 import os
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,9 +20,9 @@ import numpy as np
 
 from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
-from fedhpo_gym.core.files import write_text
+from fedhpo_gym.core.files import sole_writer, write_text
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
 from fedhpo_gym.data.natural import NaturalTable
@@ -59,7 +60,8 @@ def own_folder() -> Path:
 def task_files() -> Iterator[Path]:
     """Yield the task files of the user, in the order of their names."""
     folder = own_folder()
-    yield from sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ()
+    found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ()
+    yield from (path for path in found if path.is_file())
 
 
 @checked_types
@@ -73,8 +75,12 @@ def read_task_file(path: Path) -> Mapping[str, Maker]:
     try:
         with path.open("rb") as handle:
             return _makers(path, handle.read(MOST_BYTES).decode("utf-8"))
-    except (ValueError, UnknownNameError) as error:
-        raise InvalidArgumentError(f"the task file {path} cannot be used: {error}") from error
+    except (ValueError, UnknownNameError, RecursionError) as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: Exception) -> InvalidArgumentError:
+    return InvalidArgumentError(f"the task file {path} cannot be used: {error}")
 
 
 def _makers(path: Path, text: str) -> Mapping[str, Maker]:
@@ -94,6 +100,23 @@ class TableFile:
     rounds: Sequence[int] = ROUNDS
     client_sample_rates: Sequence[float] = (0.1, 1.0)
     space: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        rounds, rates = [*self.rounds], [*self.client_sample_rates]
+        if rounds[:1] != [1] or sorted({*rounds}) != rounds:
+            raise InvalidArgumentError(f"`rounds` must begin with 1 and rise, got {shown(rounds)}")
+        if len(rates) != 2 or not 0 < rates[0] < rates[1] <= 1:
+            raise InvalidArgumentError(
+                "`client_sample_rates` must be the lowest and the highest share of the clients, "
+                f"such as [0.1, 1.0], got {shown(rates)}"
+            )
+        for model, changes in self.space.items():
+            require_known("model of `space`", model, RANGED)
+            for name, own in changes.items():
+                for entry, value in own.items():
+                    require_known(f"entry of {name}", entry, ENTRIES)
+                    as_typed(f"space.{model}.{name}.{entry}", value, ENTRIES[entry])
 
     def apply(self, task: Task, table: OwnTable) -> Task:
         """Return a problem with what is changed of it."""
@@ -118,13 +141,10 @@ class TableFile:
         changes, known = self.space.get(task.model, {}), task.client_space
         for name in changes:
             require_known("hyperparameter", name, known.names)
-        allowed = ("low", "high", "log", "bins")
-        for name, own in changes.items():
-            for one in own:
-                require_known(f"entry of {name}", one, allowed)
         return SearchSpace(tuple(replace(d, **changes.get(d.name, {})) for d in known.dimensions))
 
 
+ENTRIES: Final[Mapping[str, Any]] = {"low": float, "high": float, "log": bool, "bins": int}
 RANGED: Final = ("LR", "MLP")
 """Models whose ranges and rounds a task file may change."""
 
@@ -133,18 +153,22 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     """Register the data set of a task file, and return what makes its problems."""
     named = [one.name for one in fields(TableFile) if one.name in content]
     others = {name: content.pop(name) for name in named}
-    table = OwnTable(**as_arguments("a task file", OwnTable, content))
-    extra = TableFile(**as_arguments("a task file", TableFile, others))
-    for model in extra.space:
-        require_known("model of `space`", model, RANGED)
+    table = as_record("a task file", OwnTable, content)
+    extra = as_record("a task file", TableFile, others)
+    known = data.REGISTERED.get(table.name)
+    if isinstance(known, OwnSource) and known.path != path and known.path.is_file():
+        raise InvalidArgumentError(
+            f"`name` must be of one task file, {known.path} has {table.name!r}, too; give another"
+        )
     name, licence, citation = table.name, table.licence, table.citation
     data.register_source(
         OwnSource(name=name, licence=licence, citation=citation, table=table, path=path)
     )
     like = NaturalTable(name, "", "", "", "", (), "", "", 0, 0, 0, 0, 0.0, "")
     ids = (*natural_names(like), *joint_names(like))
-    there = [one for one in ids if table.client or not one.endswith("Unseen")]
-    return {f"{one}-v{table.version}": partial(_made, one, table, extra) for one in there}
+    splits = table.client is not None and table.unseen
+    there = [one for one in ids if splits or not one.endswith("Unseen")]
+    return {f"{one}-v{table.version}": partial(_made, path, one, table, extra) for one in there}
 
 
 KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] = {
@@ -154,8 +178,15 @@ KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] =
 """What a task file can describe."""
 
 
-def _made(name: str, table: OwnTable, extra: TableFile) -> Task:
+def _made(path: Path, name: str, table: OwnTable, extra: TableFile) -> Task:
     """Read the data, and return the problem of a name."""
+    try:
+        return _task_of(name, table, extra)
+    except (InvalidArgumentError, UnknownNameError) as error:
+        raise _unusable(path, error) from error
+
+
+def _task_of(name: str, table: OwnTable, extra: TableFile) -> Task:
     found = data.load_dataset(table.name)
     clients = table.clients or (0 if found.users is None else len(np.unique(found.users)))
     if name.endswith("Unseen") and clients < FEWEST_UNSEEN:
@@ -281,21 +312,20 @@ def write_task(
     frame, target = read_frame(source), target or LABEL
     if client is None and clients is None and CLIENT in frame:
         client = CLIENT
+    if client is not None and clients is not None:
+        raise InvalidArgumentError(
+            f"`clients` must be left out where `client` names a column, got {clients}"
+        )
     if name is None:
         stem = Path(source).stem if isinstance(source, str | Path) else "Own"
         name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
+        name = f"Data{name}" if not name[:1].isalpha() else name
     found = inspect(frame, target, client, leave_out)
-    into = own_folder() if folder is None else folder
-    require_writable(into, f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    path, copy = into / f"{name}{SUFFIX}", into / f"{name}.csv"
-    if path.exists() and not overwrite:
-        raise InvalidArgumentError(
-            f"`name` must be new, {path} is there; give another, or overwrite it"
-        )
+    count = clients or (frame[client].nunique() if client else 0)
     text = frame.to_csv(index=False, lineterminator="\n")
     table = OwnTable(
         name=name,
-        data=copy.name,
+        data=f"{name}.csv",
         sha256=cache.sha256_of(text.encode("utf-8")),
         target=target,
         columns=found.columns,
@@ -304,13 +334,27 @@ def write_task(
         alpha=alpha,
         split=split,
         rare=found.rare,
+        unseen=client is not None and count >= FEWEST_UNSEEN,
     )
-    count = clients or (frame[client].nunique() if client else 0)
-    extra = TableFile(client_sample_rates=_rates(count))
+    into = own_folder() if folder is None else folder
+    require_writable(into, f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
+    path, extra = into / f"{name}{SUFFIX}", TableFile(client_sample_rates=_rates(count))
     said = _text(table, extra)
-    keys = _makers(path, said)  # what is wrong is said before anything is written
-    write_text(copy, text)
-    write_text(path, said)
+    with sole_writer(into):
+        if path.exists() and not overwrite:
+            raise InvalidArgumentError(
+                f"`name` must be new, {path} is there; give another (`--name`), or overwrite it"
+            )
+        with tempfile.TemporaryDirectory(dir=into) as part:
+            trial = Path(part) / table.data  # what is wrong is said before anything is replaced
+            trial.write_text(text, encoding="utf-8")
+            described = trial.with_suffix(SUFFIX)
+            OwnSource(name=name, licence="", citation="", table=table, path=described).encoded(
+                trial
+            )
+        keys = _makers(path, said)
+        write_text(path.with_name(table.data), text)
+        write_text(path, said)
     rates = " to ".join(f"{rate:g}" for rate in extra.client_sample_rates)
     notes = [*found.notes, f"A round asks a share of {rates} of the clients."]
     return NewTask(path, tuple(f"FedHPO-{key}" for key in keys), tuple(notes))
@@ -359,6 +403,7 @@ def _text(table: OwnTable, extra: TableFile) -> str:
         f"split = {_toml(table.split)}  # of a client's rows: {' or '.join(SPLITS)}",
         f"fewest = {table.fewest}  # clients of fewer rows are left out",
         f"rare = {table.rare}  # rows that a word must have for a column of its own",
+        f"unseen = {str(table.unseen).lower()}  # ids of clients that never train",
         f"licence = {_toml(table.licence)}",
         f"citation = {_toml(table.citation)}",
         f"rounds = {[*extra.rounds]}  # after which models are evaluated; not of joint ids",
@@ -378,5 +423,8 @@ def _text(table: OwnTable, extra: TableFile) -> str:
 def _toml(text: str | None) -> str:
     """Return a text as TOML writes it."""
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
-    plain = "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in escaped)
+    plain = "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
     return f'"{plain}"'
+
+
+__all__ = ["NewTask", "own_folder", "read_task_file", "task_files", "write_task"]

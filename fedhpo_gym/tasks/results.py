@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from fedhpo_gym.core.checks import Range, as_arguments, as_typed, check_fields, shown
+from fedhpo_gym.core.checks import Range, as_record, as_typed, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -102,5 +102,5 @@ def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
 def results_problems(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what makes the problem of a task file, by `<name>-v<version>`."""
     del path
-    task = ResultsFile(**as_arguments("a task file of results", ResultsFile, content)).task
+    task = as_record("a task file of results", ResultsFile, content).task
     return {task.key: lambda: task}

@@ -112,7 +112,10 @@ def check_plugin(
         path = Path(folder) / "test_laws.py"
         known = {"modules": plugin_modules(), "name": name, "settings": dict(settings)}
         path.write_text(CODE.format(**known), encoding="utf-8")
-        status = pytest.main([*options, "--rootdir", folder, str(path)])
+        settled = Path(folder) / "pytest.ini"  # no file above the folder is read
+        settled.write_text("[pytest]\n", encoding="utf-8")
+        alone = ["-c", str(settled), "--rootdir", folder, "--confcutdir", folder, "--noconftest"]
+        status = pytest.main([*options, *alone, str(path)])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise InvalidArgumentError(f"`name` must have laws that can be tried, got {name!r}")
     return status == pytest.ExitCode.OK

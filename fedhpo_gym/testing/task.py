@@ -17,6 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError
+from fedhpo_gym.core.plugins import plugin_modules
 from fedhpo_gym.evaluation.records import FIDELITIES
 from fedhpo_gym.tasks import Task, get_task
 from fedhpo_gym.testing.rollout import go_on, in_another_process, plain, rollout
@@ -27,6 +28,10 @@ OUT_OF_DATE = r".*The environment \S+ is out of date"
 """What Gymnasium says at every `make` of an older version, which is kept on purpose."""
 HARMLESS = (WRAPPED, r".*must be a float, int, np.integer")
 
+PLUGINS = """
+from fedhpo_gym.core.plugins import import_plugins
+import_plugins({!r})
+"""
 OTHER_PROCESS = """
 import json, sys
 import gymnasium as gym
@@ -39,7 +44,9 @@ json.dump({id: rollout(gym.make(id, **wanted[id])) for id in wanted}, sys.stdout
 
 def elsewhere(wanted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return rollouts of environments, by id with their arguments, in a fresh interpreter."""
-    traces: dict[str, Any] = in_another_process(OTHER_PROCESS, wanted)
+    traces: dict[str, Any] = in_another_process(
+        PLUGINS.format(plugin_modules()) + OTHER_PROCESS, wanted
+    )
     return traces
 
 

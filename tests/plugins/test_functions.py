@@ -164,3 +164,24 @@ def test_a_strategy_of_flower_is_tuned_and_averages_as_we_do() -> None:
     env = gym.make(flower.ID, budget_trials=2)
     env.reset(seed=0)
     assert math.isfinite(env.step(env.action_space.sample())[1])
+
+
+def test_an_id_of_this_package_is_never_taken_and_another_source_is_another_fingerprint() -> None:
+    for name in ("DAC-LR-BreastCancer", "Generated-LR", "B-Joint"):
+        with pytest.raises(InvalidArgumentError, match="must have an id of its own"):
+            fedhpo_gym.register_function(name, bowl, SPACE, rounds=[1])
+    register()
+    first = make_backend("function", get_task("Flower-Bowl")).fingerprint
+
+    def other(configuration: Any, fidelity: Any) -> float:
+        del configuration, fidelity
+        return 1.0
+
+    fedhpo_gym.register_function("Flower-Bowl", other, SPACE, rounds=[*ROUNDS])
+    assert make_backend("function", get_task("Flower-Bowl")).fingerprint != first
+    for options, words in (
+        ({"rounds": []}, "one number at least"),
+        ({"round": [1]}, "no argument"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            fedhpo_gym.register_function("Flower-Other", bowl, SPACE, **options)

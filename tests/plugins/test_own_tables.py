@@ -131,8 +131,11 @@ def test_a_changed_file_changes_ids_with_its_version() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('data = "Passed.csv"', 'data = "../Passed.csv"', "`data` must be the name of a file"),
-        ('data = "Passed.csv"', 'data = "/etc/passwd"', "`data` must be the name of a file"),
+        ('data = "Passed.csv"', 'data = "../Passed.csv"', "`data` must be the name of a .csv file"),
+        ('data = "Passed.csv"', 'data = "/etc/passwd"', "`data` must be the name of a .csv file"),
+        ('data = "Passed.csv"', 'data = "P.csv.gz"', "`data` must be the name of a .csv file"),
+        ('target = "passed"', 'goal = "passed"', "must have the entry 'target', got none"),
+        ('target = "passed"', 'target = "school"', "must be another column than `client`"),
         ('name = "Passed"', 'name = "pas/sed"', "`name` must be a capital letter"),
         ('name = "Passed"', 'name = "Tuna"', "must be none of this package, got 'Tuna'"),
         ('kind = "table"', 'kind = "program"', "Unknown kind of task file 'program'"),
@@ -189,12 +192,10 @@ def test_few_or_thousands_of_clients_and_clients_of_one_row_train(rows: int, cli
     )
     env.reset(seed=0)
     assert math.isfinite(env.step(env.action_space.sample())[1])
-    if clients < 5:
-        with pytest.raises(InvalidArgumentError, match="must tell 5 clients apart"):
-            get_task("LR-ManyUnseen")
+    assert any(one.endswith("LR-ManyUnseen-v1") for one in task.ids) == (clients >= 5)
 
 
-def test_rows_without_clients_are_dealt() -> None:
+def test_rows_without_clients_are_dealt(own_folder: Path) -> None:
     frame = made(900).drop(columns="school")
     task = fedhpo_gym.new_task(frame, "passed", clients=4, alpha=0.7, name="Dealt")
     assert not any("Unseen" in one for one in task.ids)
@@ -203,9 +204,9 @@ def test_rows_without_clients_are_dealt() -> None:
     env = gym.make("FedHPO-LR-Dealt-v1", **SHORT)
     env.reset(seed=0)
     assert math.isfinite(env.step(env.action_space.sample())[1])
-    fedhpo_gym.new_task(frame, "passed", clients=9, name="Other")
     with pytest.raises(DamagedDataError, match="`clients` must be fewer than 9"):
-        get_task("LR-Other")
+        fedhpo_gym.new_task(frame, "passed", clients=9, name="Other")
+    assert not [*own_folder.glob("Other*")]
 
 
 def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
@@ -264,6 +265,9 @@ def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
         ({}, {"split": "50/50"}, "Unknown split '50/50'"),
         ({}, {"client": None}, "either `client` must name a column or `clients` say"),
         ({}, {"colour": 1}, "new_task takes no argument 'colour'"),
+        ({}, {"clients": 3}, "`clients` must be left out where `client` names a column"),
+        ({}, {"leave_out": ["passed"]}, "Unknown column 'passed'"),
+        ({"wage": [np.inf, *range(399)]}, {}, "must have finite numbers in 'wage'"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_written(
@@ -295,14 +299,17 @@ def test_cells_of_a_csv_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_any_words_survive_the_file() -> None:
-    """Names of columns are the user's: quotes, backslashes, control characters and all."""
-    odd = 'a "b" \\ c\n\u2028é'
+    """Names of columns are the user's, quotes and backslashes too; unprintable ones are refused."""
+    odd = 'a "b" \\ c é 数'
     frame = made().rename(columns={"school": odd + "1", "age": odd, "passed": odd + "2"})
     task = fedhpo_gym.new_task(frame, odd + "2", client=odd + "1", name="Odd")
     content = tomllib.loads(task.path.read_text(encoding="utf-8"))
     assert (content["client"], content["target"]) == (odd + "1", odd + "2")
     assert content["columns"][odd] == "number"
     assert load_dataset("Odd").features.shape[0] == 400
+    for name in ("", "a\rb", "a\U000e0001"):
+        with pytest.raises(InvalidArgumentError, match="different, printable names"):
+            read_frame(made().rename(columns={"age": name}))
 
 
 def test_the_command_says_what_to_run_next(
@@ -374,3 +381,68 @@ def test_a_table_that_is_made_again_is_another_at_once() -> None:
         env.action_space.seed(0)
         losses.append(env.step(env.action_space.sample())[-1]["objectives"]["val_loss"])
     assert losses[0] != losses[1]
+
+
+def test_words_that_look_like_nothing_are_words_and_long_codes_are_codes(tmp_path: Path) -> None:
+    """In a data frame and in a file: nobody's class, and nobody's client, is lost or merged."""
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame(
+        {
+            "region": rng.choice(["NA", "EU", "null", "AS"], 400),
+            "account": rng.choice([10**17 + k for k in range(9)], 400),
+            "x": rng.normal(size=400),
+            "height": np.where(
+                rng.random(400) < 0.05, "?", rng.integers(150, 200, 400).astype(str)
+            ),
+            "state": rng.choice(["None", "mild", "severe"], 400),
+        }
+    )
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for number, form in enumerate((frame, tmp_path / "a.csv")):
+        for client, count in (("region", 4), ("account", 9)):
+            name = f"A{number}{client}"
+            task = fedhpo_gym.new_task(form, "state", client=client, name=name)
+            data = load_dataset(name)
+            assert (len(data.labels), data.num_classes) == (400, 3)
+            assert len(np.unique(data.users)) == count
+            assert any(f"{count} clients by" in note for note in task.notes)
+    assert read_frame(tmp_path / "a.csv")["height"].isna().sum() == (frame["height"] == "?").sum()
+
+
+def test_one_name_is_of_one_file_and_an_old_version_does_not_answer_with_new_data() -> None:
+    first = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed").path
+    text = first.read_text(encoding="utf-8")
+    other = first.with_name("Other.toml")
+    other.write_text(text.replace("version = 1", "version = 2"), encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match="must be of one task file"):
+        fedhpo_gym.register_task_file(other)
+    first.write_text(text.replace("version = 1", "version = 2"), encoding="utf-8")
+    fedhpo_gym.register_task_file(first)
+    with pytest.raises(LookupError):
+        get_task("LR-Passed-v1")
+
+
+def test_a_fault_of_one_own_task_keeps_nothing_else_away(
+    own_folder: Path, capsys: pytest.CaptureFixture[str], run_python: Callable[..., str]
+) -> None:
+    path = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed").path
+    path.with_suffix(".csv").write_text("school,passed\n", encoding="utf-8")
+    load_dataset.cache_clear()
+    assert main(["list", "Passed"]) == 0
+    assert "was made for another" in capsys.readouterr().out
+    (own_folder / "Empty.toml").write_text("", encoding="utf-8")
+    (own_folder / "Deep.toml").write_text("a = " + "[" * 9_000 + "]" * 9_000, encoding="utf-8")
+    code = "import warnings\nwarnings.simplefilter('ignore')\nimport fedhpo_gym\nprint('here')"
+    assert run_python(code, {ENV_VAR: str(own_folder)}).strip() == "here"
+
+
+def test_numbers_of_changed_ranges_and_functions_have_other_fingerprints() -> None:
+    from fedhpo_gym.backends import make_backend
+
+    path = fedhpo_gym.new_task(made(), "passed", client="school", name="Passed").path
+    found = [make_backend("raw", get_task("LR-Passed")).fingerprint]
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("high = 30.0", "high = 20.0", 1), encoding="utf-8")
+    fedhpo_gym.register_task_file(path)
+    found.append(make_backend("raw", get_task("LR-Passed")).fingerprint)
+    assert found[0] != found[1]

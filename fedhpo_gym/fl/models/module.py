@@ -166,8 +166,11 @@ def count_parameters(build: Build, shape: Sequence[int], classes: int, **own: An
 
 
 def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    with _seeded(seed):
-        found = make()
+    try:
+        with _seeded(seed):
+            found = make()
+    except Exception as error:
+        raise InvalidArgumentError(f"`build` must make a module, but raised {error!r}") from error
     if not isinstance(found, nn.Module):
         raise InvalidArgumentError(f"`build` must return a torch.nn.Module, got {found!r:.80}")
     if lazy := [name for name, one in found.named_parameters() if nn.parameter.is_lazy(one)]:
