@@ -25,6 +25,16 @@ PACKAGES = {
     "fedhpo_gym.agents.policy": "learned policies, kept and played",
     "fedhpo_gym.agents.sb3": "training of policies",
 }
+BESIDE = {
+    "fedhpo_gym": {
+        "autofunction": (
+            "fedhpo_gym.tasks.own.write_task",
+            "fedhpo_gym.building.results_frame.import_frame",
+        ),
+        "automethod": ("fedhpo_gym.backends.function.FunctionTask.of",),
+    }
+}
+"""Where the options of a package's functions are described: directive -> full names."""
 
 
 def write_api(folder: Path) -> None:
@@ -37,6 +47,10 @@ def write_api(folder: Path) -> None:
         parts = [package, "=" * len(package), "", doc, ""]
         for name in sorted(names, key=str.lower):
             parts += _entry(module, package, name)
+        if package in BESIDE:
+            parts += ["Options of the functions above", "-" * 30, ""]
+            for directive, full in BESIDE[package].items():
+                parts += [f".. {directive}:: {one}\n" for one in full]
         write(folder / f"{package}.rst", "\n".join(parts) + "\n")
         rows.append(f"| [`{package}`]({package}.rst) | {words} | {len(names)} |")
     toc = "\n".join(PACKAGES)
