@@ -33,11 +33,9 @@ CORE_BYTES = 45_000_000
 def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget the second distribution, as where it is not installed."""
     monkeypatch.setattr(archive, "second_folder", lambda: None)
-    for known in (catalogue._open, catalogue._read):
-        known.cache_clear()
+    catalogue._read.cache_clear()
     yield
-    for known in (catalogue._open, catalogue._read):
-        known.cache_clear()
+    catalogue._read.cache_clear()
 
 
 def test_the_core_is_light_and_every_card_is_in_it() -> None:
