@@ -22,6 +22,7 @@ from typing import get_type_hints as hints_of
 
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.identity import OPTIONS
+from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import Task, get_task
 
 Command = Callable[..., int]
@@ -282,5 +283,6 @@ def asked_task(variant: Variant) -> Task:
     """Return the variant of a task that the command line names."""
     wanted = {name: getattr(variant, name) for name in OPTIONS}
     given = {name: value for name, value in wanted.items() if value is not None}
-    task = get_task(variant.id).variant(**given)
+    name = resolve_id(variant.id) if ":" in variant.id else variant.id
+    task = get_task(name).variant(**given)
     return task.fix(dict(parse_pairs("--setting", variant.settings)))

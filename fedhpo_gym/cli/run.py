@@ -29,6 +29,7 @@ from fedhpo_gym.cli.console import (
 from fedhpo_gym.cli.problems import useless_limits
 from fedhpo_gym.cli.report import whole_records
 from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.plugins import import_module
 from fedhpo_gym.studies import Execution
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.replay import replay as replay_record
@@ -148,11 +149,17 @@ def replay(
     *,
     settings: Named = (),
     exact: Annotated[bool, Arg("demand equal bits of other processors' records, too")] = False,
+    plugins: Annotated[
+        Sequence[str],
+        Arg("modules of yours that registered what records name", "MODULE", several=True),
+    ] = (),
 ) -> int:
     """Replay every record; 1 if one of them differs or is damaged.
 
     What another processor computed may be rounded otherwise: that is 0, and 1 under `--exact`.
     """
+    for module in plugins:
+        import_module(f"`--plugins` must name modules, got {module!r}", module)
     named = dict(parse_pairs("--set", settings))
     records, damaged = whole_records("replay", paths)
     different = 0

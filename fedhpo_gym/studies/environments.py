@@ -312,7 +312,9 @@ def remake_environment(
 ) -> gym.Env[Any, Any]:
     """Make the environment of a record again."""
     if env_id not in gym.registry:
-        raise unknown_name("environment id", env_id, known_ids())
+        lack = unknown_name("environment id", env_id, known_ids())
+        lack.args = (f"{lack} One of your own is known once the module that registers it is.",)
+        raise lack
     try:
         wanted = EnvSpec.from_json(json.dumps(spec))
     except (ValueError, TypeError, KeyError, gym.error.Error) as error:

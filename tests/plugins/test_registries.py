@@ -78,6 +78,21 @@ def test_a_task_of_a_module_is_trained_with_its_agent_and_objective() -> None:
     assert set(frame["id"]) == {"FedHPO-LR-Mine-v3"}
     assert (frame["heard.worst"] >= frame["heard.val_loss"]).all()
     assert main(["replay", "here"]) == 0
+    assert main(["show", "mine:FedHPO-LR-Mine"]) == 0
+
+
+def test_a_record_of_ones_own_is_replayed_once_its_module_is_named(
+    folder: Path, run_python: RunPython
+) -> None:
+    out = ["--seeds", "1", "--fidelity", "round=1", "--set", "budget_trials=1", "--out", "here"]
+    assert main(["run", "mine:FedHPO-LR-Mine", "--agent", "random", *out]) == 0
+    code = f"""
+import os, sys
+os.chdir({str(folder)!r})
+from fedhpo_gym.cli import main
+print(main(["replay", "here"]), "mine" in sys.modules, main(["replay", "here", "--plugins", "mine"]))
+"""
+    assert run_python(code).splitlines()[-1] == "2 False 0"
 
 
 @pytest.mark.slow
