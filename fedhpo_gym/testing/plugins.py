@@ -115,6 +115,7 @@ def check_plugin(
         settled = Path(folder) / "pytest.ini"  # no file above the folder is read
         settled.write_text("[pytest]\n", encoding="utf-8")
         alone = ["-c", str(settled), "--rootdir", folder, "--confcutdir", folder, "--noconftest"]
+        alone.append("--import-mode=importlib")  # one name for the file of each call
         status = pytest.main([*options, *alone, str(path)])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise InvalidArgumentError(f"`name` must have laws that can be tried, got {name!r}")
