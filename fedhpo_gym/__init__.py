@@ -81,11 +81,19 @@ def register_task(task: Task) -> str:
     Raises:
         InvalidArgumentError: this package has a problem of that name and version.
     """
-    if task.id in gym.registry and task.key not in {*TASKS, *TRAINED, *REGISTERED}:
-        raise InvalidArgumentError(f"`task` must have an id of its own, {task.id} is another")
-    REGISTERED.add(task.key, lambda: task)
-    _register_problem(task.key, task.round_preprocessing, rounds=task.has_data)
-    return task.id
+    return _add(task.key, lambda: task, task.round_preprocessing, rounds=task.has_data)
+
+
+def _add(
+    key: str, make: Callable[[], Task], round_preprocessing: str, *, rounds: bool = True
+) -> str:
+    """Register a user's problem and its ids, none of which stands for something else already."""
+    env_id = f"FedHPO-{key}"
+    if env_id in gym.registry and key not in {*TASKS, *TRAINED, *REGISTERED}:
+        raise InvalidArgumentError(f"a problem must have an id of its own, {env_id} is another")
+    REGISTERED.add(key, make)
+    _register_problem(key, round_preprocessing, rounds=rounds)
+    return env_id
 
 
 @checked_types
@@ -105,7 +113,8 @@ def register_function(name: str, function: Callable[..., Any], space: Any, **opt
             `told`, `clients`, `by_client`, `num_parameters`, `budget_s`, `seeds`, `version`, ...
 
     Raises:
-        InvalidArgumentError: an argument is out of its range, or the name is taken.
+        InvalidArgumentError: an argument is out of its range, or the id is one of this package. One
+            of your own is replaced, as notebooks need.
     """
     from fedhpo_gym.backends.function import FunctionTask
 
@@ -142,35 +151,27 @@ def register_model(
     """
     with needing(f"model {name}", "torch", "torch", "torch"):
         from fedhpo_gym.fl.models import REGISTERED as OWN_MODELS
-        from fedhpo_gym.fl.models.module import count_parameters, module_model
+        from fedhpo_gym.fl.models.module import module_model
     kind = module_model(name, build, [one.name for one in dimensions])
     OWN_MODELS.add(name, lambda: kind)
     found = []
     for like in map(get_task, tasks):
-        # Of images the data say the shape; of tables the task does.
         key = f"{name}-{like.name.partition('-')[2]}-v{like.version}"
-        REGISTERED.add(
-            key, partial(_own_model_task, like, name, build, dimensions, count_parameters)
-        )
-        _register_problem(key, like.round_preprocessing)
-        found.append(f"FedHPO-{key}")
+        make = partial(_own_model_task, like, name, build, dimensions)
+        found.append(_add(key, make, like.round_preprocessing))
     return tuple(found)
 
 
 def _own_model_task(
-    like: Task,
-    name: str,
-    build: Callable[..., Any],
-    dimensions: Sequence[Dimension],
-    count: Callable[..., int],
+    like: Task, name: str, build: Callable[..., Any], dimensions: Sequence[Dimension]
 ) -> Task:
     from fedhpo_gym.data import load_dataset
-    from fedhpo_gym.fl.models.module import as_inputs
+    from fedhpo_gym.fl.models.module import as_inputs, count_parameters
 
     shape: Sequence[int] = (like.num_features,)
-    if not like.tags & {"tabular-data", "natural"}:
+    if not like.tags & {"tabular-data", "natural"}:  # of images the data say the shape
         shape = as_inputs(load_dataset(like.dataset).features[np.arange(1)]).shape[1:]
-    size = partial(count, build, tuple(shape), like.num_classes)
+    size = partial(count_parameters, build, tuple(shape), like.num_classes)
     return ModelTask.like(like, name, dimensions, size)
 
 
@@ -211,15 +212,18 @@ def register_task_file(path: Path) -> tuple[str, ...]:
     """
     found = read_task_file(path)
     for key in _of_files.pop(path.resolve(), ()):
-        REGISTERED.pop(key, None)  # an earlier version of the file: its data may be others now
-    for key, make in found.items():
-        REGISTERED.add(key, make)
-        _register_problem(key, "standardized")
+        _forget(key)  # an earlier version of the file: its data may be others now
     _of_files[path.resolve()] = tuple(found)
-    return tuple(f"FedHPO-{key}" for key in found)
+    return tuple(_add(key, make, "standardized") for key, make in found.items())
 
 
 _of_files: dict[Path, tuple[str, ...]] = {}
+
+
+def _forget(key: str) -> None:
+    REGISTERED.pop(key, None)
+    for prefix in ("FedHPO-", "MO-FedHPO-", "FedHPO-DAC-", "MO-FedHPO-DAC-"):
+        gym.registry.pop(f"{prefix}{key}", None)
 
 
 @checked_types
@@ -330,6 +334,7 @@ for _path in task_files():
 
 __all__ = [
     "__version__",
+    "import_results",
     "load_runs",
     "new_task",
     "parallel",

@@ -164,7 +164,7 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     data.register_source(
         OwnSource(name=name, licence=licence, citation=citation, table=table, path=path)
     )
-    like = NaturalTable(name, "", "", "", "", (), "", "", 0, 0, 0, 0, 0.0, "")
+    like = _like(name)
     ids = (*natural_names(like), *joint_names(like))
     splits = table.client is not None and table.unseen
     there = [one for one in ids if splits or not one.endswith("Unseen")]
@@ -176,6 +176,13 @@ KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] =
     "results": results_problems,
 }
 """What a task file can describe."""
+
+
+def _like(
+    name: str, rows: int = 10, clients: int = 10, classes: int = 2, width: int = 2
+) -> NaturalTable:
+    """Return what a natural federation of these counts would be described by."""
+    return NaturalTable(name, "", "", "", "", (), "", "", rows, clients, classes, width, 0.0, "")
 
 
 def _made(path: Path, name: str, table: OwnTable, extra: TableFile) -> Task:
@@ -195,8 +202,7 @@ def _task_of(name: str, table: OwnTable, extra: TableFile) -> Task:
             f"got {clients}; use the id without Unseen"
         )
     rows, width = found.features.shape
-    counts = rows, clients, found.num_classes, width
-    like = NaturalTable(table.name, "", "", "", "", (), "", "", *counts, 0.0, "")
+    like = _like(table.name, rows, clients, found.num_classes, width)
     made = (*natural_tasks(like), *joint_problems(shared_fields(like)))
     return extra.apply(next(task for task in made if task.name == name), table)
 
@@ -382,7 +388,7 @@ def _text(table: OwnTable, extra: TableFile) -> str:
         ]
     meanings = [f"#   {_toml(name)}: {words}" for name, words in ENCODINGS.items()]
     columns = [f"{_toml(name)} = {_toml(encoding)}" for name, encoding in table.columns.items()]
-    like = NaturalTable(table.name, "", "", "", "", (), "", "", 10, 10, 2, 2, 0.0, "")
+    like = _like(table.name)
     spaces = {task.model: task.client_space for task in natural_tasks(like)}
     ranges: list[str] = []
     for model, space in spaces.items():

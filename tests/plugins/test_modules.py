@@ -151,3 +151,5 @@ def test_what_is_no_classifier_is_refused_by_name(build: Any, words: str) -> Non
     with pytest.raises(InvalidArgumentError, match="none of this package, got 'CNN'"):
         fedhpo_gym.register_model("CNN", net)
     assert [*REGISTERED] == ["Net"]
+    with pytest.raises(InvalidArgumentError, match="FedHPO-DAC-LR-BreastCancer-v1 is another"):
+        fedhpo_gym.register_model("DAC-LR", net, ["LR-BreastCancer"])

@@ -420,6 +420,8 @@ def test_one_name_is_of_one_file_and_an_old_version_does_not_answer_with_new_dat
     fedhpo_gym.register_task_file(first)
     with pytest.raises(LookupError):
         get_task("LR-Passed-v1")
+    assert "FedHPO-LR-Passed-v2" in gym.registry
+    assert not {"FedHPO-LR-Passed-v1", "MO-FedHPO-DAC-LR-Passed-v1"} & {*gym.registry}
 
 
 def test_a_fault_of_one_own_task_keeps_nothing_else_away(
