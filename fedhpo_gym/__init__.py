@@ -221,7 +221,8 @@ _of_files: dict[Path, tuple[str, ...]] = {}
 
 
 def _forget(key: str) -> None:
-    REGISTERED.pop(key, None)
+    if key in REGISTERED:
+        del REGISTERED[key]  # `pop` would make it, and so read its data
     for prefix in ("FedHPO-", "MO-FedHPO-", "FedHPO-DAC-", "MO-FedHPO-DAC-"):
         gym.registry.pop(f"{prefix}{key}", None)
 

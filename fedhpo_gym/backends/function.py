@@ -28,7 +28,6 @@ from fedhpo_gym.evaluation.records import (
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import fidelity_grid
-from fedhpo_gym.tasks.own import with_grid
 
 KEYS = tuple(f"{split}_{metric}" for split in SPLITS for metric in METRICS)
 """What a function may tell, such as "val_loss"."""
@@ -91,7 +90,7 @@ class FunctionTask(Task):
             num_features=1,
             num_classes=num_classes,
             num_parameters=num_parameters,
-            client_space=with_grid(space),
+            client_space=space.with_grid(),
             fidelity_space=fidelity_grid(rounds, rates),
             stored_rounds=tuple(rounds),
             num_clients=clients,

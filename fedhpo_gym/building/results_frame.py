@@ -153,6 +153,10 @@ def _clients(frame: Any, given: int | None) -> int:
         raise InvalidArgumentError(
             "`clients` must say how many the federation has, where no column `client` does"
         )
+    if given not in (None, there) and there > 1:
+        raise InvalidArgumentError(
+            f"`clients` must be left out where a column tells {there} apart, got {given}"
+        )
     return given or there
 
 

@@ -90,8 +90,8 @@ def fit_surrogate(
     name = source.stored.name
     if source.num_held_out < FOLDS:
         raise InvalidArgumentError(
-            f"`wanted` must name a table or sample of at least {FOLDS} configurations with "
-            f"minibatches of their own, got {name!r} with {source.num_held_out}; build a larger one"
+            f"`wanted` must name a table or sample of at least {FOLDS} configurations (those that "
+            f"share minibatches count as one), got {name!r} with {source.num_held_out}"
         )
     target = writable_table_folder(folder)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import fedhpo_gym
 from fedhpo_gym.cli.console import Arg, OwnTables, complain, say, say_prose
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.tasks import TRIALS_ONLY
 from fedhpo_gym.tasks.own import own_folder
 
@@ -104,6 +104,11 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
 
 
 def _told(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise MissingDataError(
+            f'{path} must describe the results: lines `name = "Mine"` and `parameters = 5000` '
+            "(numbers of the model), and where no column says it `rounds` and `clients`"
+        )
     try:
         told = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedhpo_gym.core.checks import as_typed
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.data import cache, leaf
 
@@ -59,15 +59,29 @@ def _read(path: Path) -> Any:
             with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
                 return pandas.read_parquet(path)
         if not (path.is_dir() or is_json):
-            frame = pandas.read_csv(
-                path, dtype=str, skipinitialspace=True, keep_default_na=False, na_values=[""]
-            )
-            return frame.apply(_numbers)
+            return _csv(path)
         files = [path] if is_json else leaf.find_files(path)
         found = leaf.read_files(files)
     if not files:
         raise MissingDataError(f"`data` must be a data set, the folder {path} holds none; {ADVICE}")
     return _of_leaf(found)
+
+
+def _csv(path: Path) -> Any:
+    import pandas
+
+    how = "save it anew, or read it by `pandas.read_csv` and give the data frame"
+    try:
+        frame = pandas.read_csv(
+            path, dtype=str, skipinitialspace=True, keep_default_na=False, na_values=[""]
+        )
+    except UnicodeDecodeError as error:
+        raise DamagedDataError(
+            f"{path} must be text in UTF-8, and is not ({error}); {how}"
+        ) from None
+    if len(frame.columns) == 1 and (marks := [one for one in ";\t|" if one in frame.columns[0]]):
+        raise DamagedDataError(f"{path} must have commas between cells, got {marks[0]!r}; {how}")
+    return frame.apply(_numbers)
 
 
 UNKNOWN: Final = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", ".")

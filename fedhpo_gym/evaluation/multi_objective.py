@@ -180,7 +180,7 @@ def read_constraints(
     names = [objective.name for objective in objectives]
     found = {}
     for name, constraint in given.items():
-        require_known("constraint on the chosen `objectives`", name, names)
+        require_known("objective of a constraint (it must be among `objectives`)", name, names)
         place = names.index(name)
         limit, _ = found[place] = _limit_and_weight(name, constraint)
         low, high = objectives[place].bounds

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -107,6 +108,15 @@ class Dimension:
         # Twelve digits remove the last-bit noise, so that 0.001 is 0.001; the ends stay exact.
         inner = (float(f"{point:.12g}") for point in points[1:-1])
         return (self.low, *inner, self.high)
+
+    def with_grid(self) -> "Dimension":
+        """Return the same dimension with a grid of at most five points, unless it has one."""
+        if self.values is not None or self.bins is not None:
+            return self
+        for bins in (5, 4, 3):
+            with suppress(InvalidArgumentError):  # whole numbers of a short interval repeat
+                return replace(self, bins=bins)
+        return replace(self, bins=2)
 
     def discretized(self) -> "Dimension":
         """Return the same dimension with only its grid points legal."""

@@ -82,6 +82,10 @@ class SearchSpace:
         require_known("dimension", name, self.names)
         return self.dimensions[self.names.index(name)]
 
+    def with_grid(self) -> "SearchSpace":
+        """Return the same space whose intervals have a grid, where its author gave none."""
+        return SearchSpace(tuple(one.with_grid() for one in self.dimensions))
+
     def discretized(self) -> "SearchSpace":
         """Return the space in which only grid points are legal."""
         return SearchSpace(tuple(dimension.discretized() for dimension in self.dimensions))

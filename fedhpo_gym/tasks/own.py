@@ -10,7 +10,6 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -151,14 +150,17 @@ RANGED: Final = ("LR", "MLP")
 
 def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     """Register the data set of a task file, and return what makes its problems."""
-    named = [one.name for one in fields(TableFile) if one.name in content]
-    others = {name: content.pop(name) for name in named}
+    extras = [one.name for one in fields(TableFile)]
+    known = ["kind", *(one.name for one in fields(OwnTable)), *extras]
+    for entry in content:
+        require_known("entry of a task file", entry, known)
+    others = {name: content.pop(name) for name in extras if name in content}
     table = as_record("a task file", OwnTable, content)
     extra = as_record("a task file", TableFile, others)
-    known = data.REGISTERED.get(table.name)
-    if isinstance(known, OwnSource) and known.path != path and known.path.is_file():
+    there = data.REGISTERED.get(table.name)
+    if isinstance(there, OwnSource) and there.path != path and there.path.is_file():
         raise InvalidArgumentError(
-            f"`name` must be of one task file, {known.path} has {table.name!r}, too; give another"
+            f"`name` must be of one task file, {there.path} has {table.name!r}, too; give another"
         )
     name, licence, citation = table.name, table.licence, table.citation
     data.register_source(
@@ -167,8 +169,8 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     like = _like(name)
     ids = (*natural_names(like), *joint_names(like))
     splits = table.client is not None and table.unseen
-    there = [one for one in ids if splits or not one.endswith("Unseen")]
-    return {f"{one}-v{table.version}": partial(_made, path, one, table, extra) for one in there}
+    made = [one for one in ids if splits or not one.endswith("Unseen")]
+    return {f"{one}-v{table.version}": partial(_made, path, one, table, extra) for one in made}
 
 
 KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], Mapping[str, Maker]]]] = {
@@ -207,23 +209,6 @@ def _task_of(name: str, table: OwnTable, extra: TableFile) -> Task:
     return extra.apply(next(task for task in made if task.name == name), table)
 
 
-BINS: Final = (5, 4, 3, 2)
-
-
-def with_grid(space: SearchSpace) -> SearchSpace:
-    """Return a space whose intervals have a grid, where its author gave none."""
-    return SearchSpace(tuple(map(_with_bins, space.dimensions)))
-
-
-def _with_bins(dimension: Dimension) -> Dimension:
-    if dimension.kind == "category" or dimension.values or dimension.bins:
-        return dimension
-    for bins in BINS[:-1]:
-        with suppress(InvalidArgumentError):  # whole numbers of a short interval repeat
-            return replace(dimension, bins=bins)
-    return replace(dimension, bins=BINS[-1])
-
-
 TUNED: Final = (
     *("learning_rate", "weight_decay", "batch_size", "step_size", "rate_decay", "momentum"),
 )
@@ -252,7 +237,7 @@ class ModelTask(Task):
         shared = (one for one in task.client_space.dimensions if one.name in TUNED)
         changed = {
             "model": model,
-            "client_space": with_grid(SearchSpace((*shared, *dimensions))),
+            "client_space": SearchSpace((*shared, *dimensions)).with_grid(),
             "architecture": tuple(one.name for one in dimensions),
             "num_parameters": size(**{one.name: one.high for one in dimensions}),
             "model_settings": (),

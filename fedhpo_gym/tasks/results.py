@@ -15,8 +15,6 @@ from fedhpo_gym.tasks.federated import Task, fidelity_grid
 from fedhpo_gym.tasks.natural import RESULTS
 
 MOST_ROUNDS: Final = 65_535
-BINS: Final = 5
-"""Points of the grid of a hyperparameter without `values`."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,10 @@ class ResultsFile:
                 )
 
     @property
+    def _space(self) -> SearchSpace:
+        return SearchSpace(tuple(_dimension(*one) for one in self.space.items())).with_grid()
+
+    @property
     def task(self) -> Task:
         """The problem."""
         return Task(
@@ -70,7 +72,7 @@ class ResultsFile:
             num_features=1,
             num_classes=self.classes,
             num_parameters=self.parameters,
-            client_space=SearchSpace(tuple(_dimension(n, own) for n, own in self.space.items())),
+            client_space=self._space,
             fidelity_space=fidelity_grid(self.rounds, self.client_sample_rates),
             stored_rounds=tuple(self.rounds),
             budget_s=self.budget_s,
@@ -95,8 +97,7 @@ def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
     if not values and len(ends) < 2:
         raise InvalidArgumentError(f"`space` must give {name!r} `values`, or `low` and `high`")
     kind: Any = "int" if all(isinstance(value, int) for value in points) else "float"
-    given: dict[str, Any] = {"values": tuple(points)} if values else {"bins": BINS}
-    return Dimension(name, points[0], points[-1], kind, log=log, **given)
+    return Dimension(name, points[0], points[-1], kind, log=log, values=tuple(values) or None)
 
 
 def results_problems(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -132,6 +132,13 @@ def test_its_ids_price_what_a_configuration_is_large() -> None:
     assert math.isfinite(course.step(course.action_space.sample())[1])
 
 
+class Cut(nn.Linear):
+    """Leaves torch on its way."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(super().forward(x).numpy())
+
+
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -141,6 +148,11 @@ def test_its_ids_price_what_a_configuration_is_large() -> None:
         (
             lambda shape, classes: nn.Linear(*shape, classes).double(),
             "of float32, got torch.float64",
+        ),
+        (lambda shape, classes: Cut(*shape, classes), "Can't call numpy"),
+        (
+            lambda shape, classes: nn.Linear(shape[0] + 1, classes),
+            "can differentiate, but it raised",
         ),
     ],
 )

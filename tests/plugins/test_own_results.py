@@ -130,6 +130,8 @@ def test_a_grid_with_holes_gets_a_surrogate(
     path = tmp_path / "search.csv"
     columns = ["lr", "momentum", "round", "val_loss", "val_accuracy"]
     pandas.DataFrame(rows, columns=columns).to_csv(path, index=False)
+    assert cli.main(["import", str(path)]) == cli.ERROR
+    assert "must describe the results: lines `name = " in capsys.readouterr().err
     path.with_suffix(".toml").write_text('name = "Search"\nparameters = 10\nclients = 5\n')
     assert cli.main(["import", str(path)]) == 0
     assert capsys.readouterr().out.endswith("fedhpo-gym surrogate FedHPO-Results-Search-v0\n")
@@ -190,6 +192,8 @@ def test_what_is_no_table_of_courses_is_refused(
         return
     with pytest.raises(FedHPOError, match=words):
         fedhpo_gym.import_results(frame, "Mine", 10, **MINE)
+    with pytest.raises(InvalidArgumentError, match="`clients` must be left out where a column"):
+        fedhpo_gym.import_results(made_frame(), "Mine", 10, clients=9, **MINE)
     assert not [*tables.glob("*.json")]
 
 

@@ -134,7 +134,7 @@ def test_a_changed_file_changes_ids_with_its_version() -> None:
         ('data = "Passed.csv"', 'data = "../Passed.csv"', "`data` must be the name of a .csv file"),
         ('data = "Passed.csv"', 'data = "/etc/passwd"', "`data` must be the name of a .csv file"),
         ('data = "Passed.csv"', 'data = "P.csv.gz"', "`data` must be the name of a .csv file"),
-        ('target = "passed"', 'goal = "passed"', "must have the entry 'target', got none"),
+        ('target = "passed"', "", "must have the entry 'target', got none"),
         ('target = "passed"', 'target = "school"', "must be another column than `client`"),
         ('name = "Passed"', 'name = "pas/sed"', "`name` must be a capital letter"),
         ('name = "Passed"', 'name = "Tuna"', "must be none of this package, got 'Tuna'"),
@@ -143,7 +143,8 @@ def test_a_changed_file_changes_ids_with_its_version() -> None:
         ("[space.MLP]", "[space.CNN]", "Unknown model of `space` 'CNN'"),
         ("version = 1", "version = 0", "`version` must be at least 1"),
         ("fewest = 1", "clients = 5\nfewest = 1", "either `client` must name a column or"),
-        ("rare = 8", "rares = 8", "takes no argument 'rares'. Did you mean 'rare'?"),
+        ("rare = 8", "rares = 8", "Unknown entry of a task file 'rares'. Did you mean 'rare'?"),
+        ("rare = 8", "round = 8", "Unknown entry of a task file 'round'. Did you mean 'rounds'?"),
         ("version = 1", "version 1", "Expected '='"),
     ],
 )
@@ -296,6 +297,34 @@ def test_cells_of_a_csv_are_read_as_they_are_written(tmp_path: Path) -> None:
     assert frame["b"].tolist() == [0.1, 2.675e-3]
     assert frame["c"].tolist() == [3, 4]
     assert frame["d"].tolist()[0] == "true"
+
+
+def test_a_csv_of_another_kind_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    for content, words in (
+        (b"a;b\n1,5;2\n", "must have commas between cells, got ';'"),
+        ("name,b\né,2\n".encode("latin-1"), "must be text in UTF-8"),
+    ):
+        (tmp_path / "a.csv").write_bytes(content)
+        with pytest.raises(DamagedDataError, match=f"{words}.*give the data frame"):
+            read_frame(tmp_path / "a.csv")
+
+
+def test_dates_are_days() -> None:
+    frame = made().assign(born=pandas.date_range("1999-12-31 18:00", periods=400))
+    frame["seen"] = ["2026-02-30" if i == 7 else f"2026-02-{i % 28 + 1:02}" for i in range(400)]
+    frame.loc[3, "born"] = pandas.NaT
+    task = fedhpo_gym.new_task(frame, "passed", client="school", name="Dated")
+    assert "Column 'born': dates are days since 1970." in task.notes
+    columns = tomllib.loads(task.path.read_text(encoding="utf-8"))["columns"]
+    assert (columns["born"], columns["seen"]) == ("date", "words")  # there is no such day
+    born = load_dataset("Dated").features[:, 6]
+    assert (born[1], born[2] - born[0]) == (10_957.75, 2.0)
+    assert np.flatnonzero(np.isnan(born)).tolist() == [3]
+    text = task.path.read_text(encoding="utf-8").replace('"seen" = "words"', '"seen" = "date"')
+    task.path.write_text(text, encoding="utf-8")
+    fedhpo_gym.register_task_file(task.path)
+    with pytest.raises(DamagedDataError, match=r"not what 'date' needs.*2026-02-30"):
+        load_dataset("Dated")
 
 
 def test_any_words_survive_the_file() -> None:

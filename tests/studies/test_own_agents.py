@@ -19,6 +19,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.studies import Execution, compare
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
+from fedhpo_gym.testing import check_plugin
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -92,6 +93,11 @@ def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_the_agent_of_the_page_keeps_all_laws() -> None:
+    assert check_plugin("mine:Greedy")
+
+
 def test_no_record_imports_its_agent(records: Path, folder: Path) -> None:
     (folder / "mine.py").unlink()
     del sys.modules["mine"]

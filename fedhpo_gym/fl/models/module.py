@@ -76,8 +76,17 @@ class ModuleModel(TorchModel):
             n: torch.from_numpy(v)[None] for n, v in model.init(np.random.default_rng(0)).items()
         }
         on_device = {n: v.transpose(0, 1).to(device) for n, v in parameters.items()}
-        with torch.no_grad():
-            found = model._forward(on_device, 0, sample.to(device), training=False)
+        leaves = {n: on_device[n][0, 0].clone().requires_grad_() for n in model._trained}
+        x = sample.to(device)
+        try:
+            found = model._forward(on_device, 0, x, training=False, leaves=leaves)
+            if leaves and isinstance(found, Tensor):
+                torch.autograd.grad(found.sum(), [*leaves.values()], allow_unused=True)
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"`build` must give a module that takes {tuple(x.shape)} samples and that torch "
+                f"can differentiate, but it raised {error!r:.300}"
+            ) from error
         if not isinstance(found, Tensor) or found.shape != (2, federation.num_classes):
             got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise InvalidArgumentError(
