@@ -71,9 +71,11 @@ def make_pages(_app: Sphinx) -> None:
     """Write the pages that are made from the package before any is read."""
     from api_pages import write_api
     from claims import StaleError, page
+    from family_pages import family_index, family_pages
     from problem_pages import write, write_pages
 
-    write_pages(MADE / "problems")
+    folder = MADE / "problems"
+    write_pages(folder, family_pages(folder / "pictures"), family_index())
     write_api(MADE / "api")
     try:
         write(MADE / "claims.md", page())

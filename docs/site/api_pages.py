@@ -10,6 +10,11 @@ from problem_pages import write
 PACKAGES = {
     "fedhpo_gym": "registers the ids; truth, records, several workers, problems of your own",
     "fedhpo_gym.agents": "optimizers, and the protocol of your own",
+    "fedhpo_gym.envs.trial.arguments": "what gymnasium.make takes for FedHPO-* ids",
+    "fedhpo_gym.envs.round.arguments": "what it takes for FedHPO-DAC-* ids",
+    "fedhpo_gym.envs.meta.pools": "what it takes for FedHPO-B-* ids",
+    "fedhpo_gym.envs.meta.generated": "what it takes for FedHPO-Generated-* ids",
+    "fedhpo_gym.harnesses.problem": "a problem as a function, for other libraries' loops",
     "fedhpo_gym.wrappers": "what is put around an environment",
     "fedhpo_gym.objectives": "what is good, and objectives of your own",
     "fedhpo_gym.evaluation.records": "queries and their answers",
@@ -43,6 +48,8 @@ def write_api(folder: Path) -> None:
     for package, words in PACKAGES.items():
         module = importlib.import_module(package)
         names = [name for name in getattr(module, "__all__", _own(module)) if name[0] != "_"]
+        if package.startswith("fedhpo_gym.envs."):
+            names = [name for name in names if name.endswith("Arguments")]
         doc = (module.__doc__ or "").strip()
         parts = [package, "=" * len(package), "", doc, ""]
         for name in sorted(names, key=str.lower):

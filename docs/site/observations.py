@@ -39,7 +39,9 @@ def entries(task: Task) -> Iterator[str]:
         "The reward is one number, or on `MO-` ids a score per objective; higher is better."
     )
     size, ranks = len(names), task.objectives["val_loss"]
-    yield _table(with_remaining(of_trials.space(task, size, ranks)), meanings(TrialEnv) | ADDED)
+    yield entry_table(
+        with_remaining(of_trials.space(task, size, ranks)), meanings(TrialEnv) | ADDED
+    )
     if task.name.startswith(TRIALS_ONLY):
         return
     controls, history = Controls(task), RoundArguments(task=task.key).history
@@ -48,7 +50,7 @@ def entries(task: Task) -> Iterator[str]:
         f"{', '.join(f'`{name}`' for name in controls.space.names)}. A step trains some rounds "
         f"with them; {history} evaluations are shown."
     )
-    yield _table(of_rounds.space(history, controls.size, None), meanings(RoundEnv))
+    yield entry_table(of_rounds.space(history, controls.size, None), meanings(RoundEnv))
 
 
 def meanings(kind: type) -> Mapping[str, str]:
@@ -64,7 +66,8 @@ def meanings(kind: type) -> Mapping[str, str]:
     return found
 
 
-def _table(space: gym.spaces.Dict, known: Mapping[str, str]) -> str:
+def entry_table(space: gym.spaces.Dict, known: Mapping[str, str]) -> str:
+    """Return what each entry of observations means, with its shape and bounds."""
     rows = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
     for name in sorted(space, key=[*known].index):  # an entry without a meaning ends the build
         box, meaning = space[name], known[name]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from fedhpo_gym.cli.problems import number
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.health import labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns, asked_space, losses_at
 
@@ -42,6 +43,37 @@ def draw(path: Path, stored: StoredNumbers, importance: Mapping[str, Any] | None
     names = sorted(columns, key=lambda name: -(importance or {}).get(name, {"total": 0})["total"])
     _landscape(left, columns, losses[-1], names, most)
     _curves(right, rounds, losses, labels_on(stored))
+    _save(figure, path)
+
+
+def draw_family(path: Path, space: SearchSpace, rounds: Any, tasks: list[tuple[Any, Any]]) -> None:
+    """Draw (n, d) actions and (rounds, n) losses of several tasks, each in its own best loss."""
+    columns = space.decode_columns(np.concatenate([actions for actions, _ in tasks]))
+    losses = np.concatenate([found / found[-1].min() for _, found in tasks], axis=1)
+    figure = Figure((7.2, 2.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    known = space.configurations_of(columns)  # without what is not active
+    active = {name: np.array([name in one for one in known]) for name in space.names}
+    spread = {n: _spread(columns[n][active[n]], losses[-1][active[n]]) for n in space.names}
+    names = sorted(space.names, key=lambda name: -spread[name])[:2]
+    both = active[names[0]] & active[names[1]]
+    chosen = {name: columns[name][both] for name in names}
+    _landscape(left, chosen, losses[-1][both], names, MOST_CELLS)
+    _curves(right, np.array(rounds), losses, None)
+    left.set_title("median loss, in multiples of the best")
+    right.set(title="loss, in multiples of the best", xticks=rounds, xticklabels=rounds)
+    right.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+    _save(figure, path)
+
+
+def _spread(values: Any, losses: Any) -> float:
+    """Return how much the median of the logarithm of a loss varies over the cells of a column."""
+    cell, names = _cells(values, MOST_CELLS)
+    medians = [np.median(np.log(losses[cell == i])) for i in range(len(names)) if (cell == i).any()]
+    return float(np.ptp(medians))
+
+
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 

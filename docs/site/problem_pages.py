@@ -20,6 +20,7 @@ from fedhpo_gym.cli.show import description
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.envs.trial.arguments import TrialArguments
+from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored.health import (
     health_cards,
@@ -34,6 +35,7 @@ from fedhpo_gym.tasks import TASKS, TRAINED, TRIALS_ONLY, Task
 
 DOCS = Path(__file__).resolve().parents[1]
 HEADS = ("name", "from", "to", "scale", "grid", "unit", "set by", "usual", "active where")
+OBJECTIVE_HEADS = ("objective", "unit", "better", "range")
 BACKENDS = {
     "tabular": "`tabular`: a stored table",
     "surrogate": "`surrogate`: a fitted model",
@@ -41,11 +43,14 @@ BACKENDS = {
 }
 
 
-def write_pages(folder: Path) -> list[str]:
-    """Write all pages below a folder and return their names; files that stay are not touched."""
+def write_pages(folder: Path, families: Mapping[str, str], index: str) -> list[str]:
+    """Write all pages below a folder and return their names; files that stay are not touched.
+
+    `families` are the pages of ids with many tasks, and `index` the table of these.
+    """
     variants = _variants()
     _draw_all(folder / "pictures", variants)
-    pages = {}
+    pages = {**families}
     for key, task in TASKS.items():
         pages[key] = "\n\n".join(_problem_page(task, variants.get(key, [])))
     for table in NATURAL:
@@ -53,7 +58,7 @@ def write_pages(folder: Path) -> list[str]:
         pages[table.name] = "\n\n".join(_natural_page(table.name, own))
     # They are found by their index: a hundred more entries beside every page help nobody.
     pages = {name: f"---\norphan: true\n---\n\n{text}" for name, text in pages.items()}
-    pages["index"] = "\n\n".join(_index(variants))
+    pages["index"] = "\n\n".join(_index(variants, index))
     for name, text in pages.items():
         write(folder / f"{name}.md", text + "\n")
     return [*pages]
@@ -108,7 +113,7 @@ def _problem_page(task: Task, cards: Sequence[Path]) -> Iterator[str]:
         f'env = gym.make("{task.id}"{backend})\n```'
     )
     yield "## What is tuned"
-    yield _space_table(task.space, usual(task.space))
+    yield space_table(task.space, usual(task.space))
     yield (
         "*Usual* is what is used where nobody tunes: plain federated averaging, as near to it as "
         "the space comes."
@@ -130,7 +135,8 @@ def _ids(task: Task) -> str:
     return "Ids: " + ", ".join(f"`{one}`" for one in ids) + "."
 
 
-def _space_table(space: SearchSpace, middle: Mapping[str, Any]) -> str:
+def space_table(space: SearchSpace, middle: Mapping[str, Any]) -> str:
+    """Return the table of a search space; `middle` is what is used where nobody tunes."""
     rows = []
     for one in space.dimensions:
         is_word = one.kind == "category"
@@ -181,9 +187,9 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
         if refused and not _arguments(cards[0], task):  # the surrogate may put one in its place
             env = gym.make(f"{prefix}{task.id}", disable_env_checker=True)
             names = env.unwrapped.setup.objective_names
-        rows = [_objective_row(task, name) for name in names]
+        rows = [objective_row(task.objectives[name]) for name in names]
         yield f"`{prefix}{task.id}` has by default:"
-        yield table(("objective", "unit", "better", "range"), rows)
+        yield table(OBJECTIVE_HEADS, rows)
     rest = ", ".join(f"`{name}`" for name in task.objectives)
     yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
     if refused:
@@ -191,10 +197,10 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
         yield f"The stored surrogate refuses {names}, whose errors are too large."
 
 
-def _objective_row(task: Task, name: str) -> tuple[object, ...]:
-    one = task.objectives[name]
+def objective_row(one: Objective) -> tuple[object, ...]:
+    """Return the cells of an objective under `OBJECTIVE_HEADS`."""
     better = "lower" if one.minimize else "higher"
-    return (f"`{name}`", one.unit, better, " to ".join(map(problems.number, one.bounds)))
+    return (f"`{one.name}`", one.unit, better, " to ".join(map(problems.number, one.bounds)))
 
 
 def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> Iterator[str]:
@@ -302,7 +308,7 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
     for task in tasks:
         yield f"## {task.key}"
         yield _ids(task)
-        space = _space_table(task.space, usual(task.space))
+        space = space_table(task.space, usual(task.space))
         if space in seen:
             yield f"The search space is that of {seen[space]}."
         else:
@@ -326,7 +332,7 @@ def _natural_page(name: str, tasks: Sequence[Task]) -> Iterator[str]:
 # -------------------------------------------------------------------------------------- all of them
 
 
-def _index(variants: Mapping[str, Sequence[Path]]) -> Iterator[str]:
+def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[str]:
     yield "# One page per problem"
     yield (
         "Each page is made from the catalogue, the cards of stored numbers and the spaces of the "
@@ -339,6 +345,8 @@ def _index(variants: Mapping[str, Sequence[Path]]) -> Iterator[str]:
         clients, tuned = f"{task.num_clients:,}", len(task.space)
         rows.append((f"[{key}]({key}.md)", task.model, task.dataset, clients, tuned, stored))
     yield table(("problem", "model", "data", "clients", "tuned", "stored"), rows)
+    yield "## Many tasks behind one id"
+    yield families
     yield "## Natural federations"
     rows = [
         (f"[{one.name}]({one.name}.md)", one.who, one.what, one.clients, f"{one.rows:,}")
