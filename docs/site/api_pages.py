@@ -9,6 +9,7 @@ from problem_pages import write
 
 PACKAGES = {
     "fedhpo_gym": "registers the ids; truth, records, several workers, problems of your own",
+    "fedhpo_gym.core.errors": "every exception that is raised on purpose",
     "fedhpo_gym.agents": "optimizers, and the protocol of your own",
     "fedhpo_gym.envs.trial.arguments": "what gymnasium.make takes for FedHPO-* ids",
     "fedhpo_gym.envs.round.arguments": "what it takes for FedHPO-DAC-* ids",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import gymnasium as gym
 
+from fedhpo_gym.building.meta_data import FEATURES
 from fedhpo_gym.envs.round import observation as of_rounds
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.env import RoundEnv
@@ -23,7 +24,12 @@ ADDED = {"remaining_budget": "share of the simulated seconds that is left"}
 TABLE = re.compile(
     r"^(=+[ =]+)\n(?:key [^\n]*\n=[ =]+\n)?(.*?)\n^=[ =]+$", re.MULTILINE | re.DOTALL
 )
-NAMES = {"FAIRNESS_NAMES": FAIRNESS_NAMES, "PRIVACY_NAMES": PRIVACY_NAMES, "MAX_LOSS": ["10"]}
+NAMES = {
+    "FAIRNESS_NAMES": FAIRNESS_NAMES,
+    "PRIVACY_NAMES": PRIVACY_NAMES,
+    "FEATURES": FEATURES,
+    "MAX_LOSS": ["10"],
+}
 """What names of lists in these docstrings stand for."""
 HEADS = ("entry", "meaning", "shape", "lowest", "highest")
 
