@@ -20,7 +20,6 @@ MADE = DOCS / "made"
 sys.path.insert(0, str(DOCS / "site"))
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, in guides
 logging.getLogger("traitlets").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", message=".*is out of date", category=DeprecationWarning)
 
 project = "fedhpo_gym"
 author = "The fedhpo_gym contributors"
@@ -75,7 +74,9 @@ def make_pages(_app: Sphinx) -> None:
     from problem_pages import write, write_pages
 
     folder = MADE / "problems"
-    write_pages(folder, family_pages(folder / "pictures"), family_index())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # old versions have pages, too
+        write_pages(folder, family_pages(folder / "pictures"), family_index())
     write_api(MADE / "api")
     try:
         write(MADE / "claims.md", page())
