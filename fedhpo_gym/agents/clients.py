@@ -222,7 +222,7 @@ class ArmAgent(Agent):
         arms: what it chooses from; by default 27 draws from the prior.
     """
 
-    policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `from_dict`
+    policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `restore`
 
     acts_on = ("round",)
     per_client = True
@@ -257,7 +257,7 @@ class ArmAgent(Agent):
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        self.policy = type(self.policy).from_dict(state["policy"])
+        self.policy.restore(state["policy"])
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         self._clients = sampled_clients(observation)
