@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import CheckedFields, Range, checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -116,27 +115,22 @@ class GridSearch(TrialSearch):
         return cell / (size - 1)
 
 
-@dataclass(frozen=True)
-class Evolution(CheckedFields):
-    """How a trial point is made; the defaults are those of FedHPO-Bench, Appendix C.
+FACTOR, CROSSOVER = 0.5, 0.5
+"""F, what a difference is multiplied by, and CR, the chance that a coordinate is the mutant's
+(FedHPO-Bench, Appendix C)."""
 
-    Attributes:
-        factor: F, what a difference is multiplied by.
-        crossover: CR, the chance that a coordinate is the mutant's.
-    """
 
-    factor: Annotated[float, Range(0, 2, "(]")] = 0.5
-    crossover: Annotated[float, Range(0, 1)] = 0.5
-
-    def offspring(self, target: Array, pool: Array, rng: np.random.Generator) -> Array:
-        """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
-        first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
-        mutant = first + self.factor * (second - third)
-        outside = (mutant < 0.0) | (mutant > 1.0)
-        mutant = np.where(outside, rng.random(len(mutant)), mutant)
-        crossed = rng.random(len(mutant)) < self.crossover
-        crossed[rng.integers(len(mutant))] = True
-        return np.where(crossed, mutant, target)
+def offspring(
+    target: Array, pool: Array, rng: np.random.Generator, crossover: float = CROSSOVER
+) -> Array:
+    """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
+    first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
+    mutant = first + FACTOR * (second - third)
+    outside = (mutant < 0.0) | (mutant > 1.0)
+    mutant = np.where(outside, rng.random(len(mutant)), mutant)
+    crossed = rng.random(len(mutant)) < crossover
+    crossed[rng.integers(len(mutant))] = True
+    return np.where(crossed, mutant, target)
 
 
 class DifferentialEvolution(TrialSearch):
@@ -151,19 +145,13 @@ class DifferentialEvolution(TrialSearch):
 
     Args:
         members: of the population; the first trials are as many draws from the prior.
-        settings: how trial points are made.
     """
 
     @checked_types
     def __init__(
-        self,
-        problem: SearchProblem,
-        *,
-        members: Annotated[int, Range(4, 10_000)] = 20,
-        settings: Evolution | None = None,
+        self, problem: SearchProblem, *, members: Annotated[int, Range(4, 10_000)] = 20
     ) -> None:
         super().__init__(problem)
-        self._evolution = settings or Evolution()
         self._rng = stream(self.seed, "differential_evolution")
         self.population = self._rng.random((members, self.action_space.shape[0]))
         self._fitness = np.full(members, -np.inf)
@@ -180,7 +168,7 @@ class DifferentialEvolution(TrialSearch):
         member = number % len(self.population)
         point = self.population[member]
         if number >= len(self.population):
-            point = self._evolution.offspring(point, self.population, self._rng)
+            point = offspring(point, self.population, self._rng)
         self._targets[number] = (member, point)
         return self.from_unit(point)
 

@@ -29,7 +29,7 @@ class BoundingBoxSearch(GaussianProcessSearch):
 
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
         value = rng.random(len(candidates))
-        if len(own.scores) >= max(self._initial, 1):
+        if len(own.scores) >= self.initial:
             value = super().prefer(own, candidates, rng)
         if not self.sources:
             return value
