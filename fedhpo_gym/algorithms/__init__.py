@@ -1,4 +1,4 @@
-"""FL algorithms: each file says all of one, what may be set, what travels, and what it does.
+"""FL algorithms: each class says all of one, what may be set, what travels, and what it does.
 
 Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
 """
@@ -11,14 +11,10 @@ from types import MappingProxyType
 from fedhpo_gym.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
 from fedhpo_gym.algorithms.base import Algorithm
-from fedhpo_gym.algorithms.ditto import Ditto
 from fedhpo_gym.algorithms.dpfedavg import DPFedAvg
-from fedhpo_gym.algorithms.fedavg import FedAvg
-from fedhpo_gym.algorithms.fedbn import FedBN
+from fedhpo_gym.algorithms.fedavg import Ditto, FedAvg, FedBN, FedProx, Local
 from fedhpo_gym.algorithms.fednova import FedNova
 from fedhpo_gym.algorithms.fedopt import FedOpt
-from fedhpo_gym.algorithms.fedprox import FedProx
-from fedhpo_gym.algorithms.local import Local
 from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import ServerOpt
