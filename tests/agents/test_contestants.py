@@ -162,8 +162,6 @@ def test_spread_points_are_spread() -> None:
     for name, number in (("latin-hypercube", 32), ("sobol", 64)):
         found = cells(agent_class(name)(box_problem(BOX)), number)
         assert all(sorted(column) == list(range(number)) for column in found.T)
-    small: Any = agent_class("latin-hypercube")
-    assert small(box_problem(BOX), block=4).size == 4
 
 
 def test_offspring_is_rand_1_bin() -> None:
