@@ -211,7 +211,19 @@ DEFAULT_ARMS: Final = 27
 """Number of arms in Khodak et al. (2021) and in FedHPO-Bench, Section 4.2."""
 
 
-class ArmAgent(Agent):
+class ClientAgent(Agent):
+    """Chooses a row in [-1, 1]^n for each client that trains."""
+
+    acts_on = ("round",)
+    per_client = True
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self.width = check_unit_rows(self.action_space)
+        self._clients = np.empty(0, dtype=np.int64)
+
+
+class ArmAgent(ClientAgent):
     """Plays an arm on every sampled client, and learns from those that report.
 
     Rows of clients that are not sampled hold their likeliest arm; the environment ignores them.
@@ -224,20 +236,16 @@ class ArmAgent(Agent):
 
     policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `restore`
 
-    acts_on = ("round",)
-    per_client = True
-
     def __init__(self, problem: SearchProblem, *, arms: ArmGrid | None = None) -> None:
         super().__init__(problem)
-        width = check_unit_rows(self.action_space)
-        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, width))
+        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, self.width))
         self.arms = arms or listed_arms(drawn)
-        if self.arms.width != width:
+        if self.arms.width != self.width:
             raise InvalidArgumentError(
-                f"`arms` must have {width} coordinates, as the action space, got {self.arms.width}."
+                f"`arms` must have {self.width} coordinates, as the action space, got "
+                f"{self.arms.width}."
             )
         self._rng = stream(self.seed, "arm_choice")
-        self._clients = np.empty(0, dtype=np.int64)
         self._played = np.empty((0, len(self.arms.sizes)), dtype=np.int64)
 
     @abstractmethod
@@ -274,16 +282,8 @@ class ArmAgent(Agent):
 Point = NDArray[np.float64]
 
 
-class PointAgent(Agent):
+class PointAgent(ClientAgent):
     """Chooses a point in [-1, 1]^n for each client that trains; others get the middle."""
-
-    acts_on = ("round",)
-    per_client = True
-
-    def __init__(self, problem: SearchProblem) -> None:
-        super().__init__(problem)
-        self.width = check_unit_rows(self.action_space)
-        self._clients = np.empty(0, dtype=np.int64)
 
     @abstractmethod
     def choose(self, clients: NDArray[np.int64]) -> Point:
