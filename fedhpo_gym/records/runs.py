@@ -177,7 +177,6 @@ class JudgedRun:
 
     Attributes:
         accuracy: (N,) accuracy of each trial on the test split.
-        word: what a step is called: "trial" or "step".
         described: returns configuration, fidelity and true objectives of a step, from 0.
         scored: all of its scores, where rewards are vectors.
         spent: total of each of `COSTS` that the record says.
@@ -187,7 +186,6 @@ class JudgedRun:
     header: Header
     trials: Trials
     accuracy: Numbers
-    word: str
     described: Callable[[int], Described]
     scored: ScoredTrials | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -222,7 +220,6 @@ class JudgedRun:
             header=run.header,
             trials=trials,
             accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
-            word="step" if of_rounds else "trial",
             described=lambda place: (
                 steps[place].configuration,
                 steps[place].fidelity,
