@@ -15,9 +15,6 @@ from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
-BLOCK = 64
-"""Actions that are drawn at once."""
-
 
 class RandomSearch(Agent):
     """Independent uniform actions (Bergstra and Bengio, 2012).
@@ -31,30 +28,20 @@ class RandomSearch(Agent):
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         self._rng = stream(self.seed, "random_search")
-        self._drawn, self._next = self._block(0), 0
-        if problem.start:
-            self._drawn = self.first_actions()
+        self._given: list[NDArray[np.float32]] = [*self.first_actions()]
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        if self._next == len(self._drawn):
-            self._drawn, self._next = self._block(BLOCK), 0
-        self._next += 1
-        action: NDArray[np.float32] = self._drawn[self._next - 1].copy()
-        return action
-
-    def _block(self, number: int) -> NDArray[np.float32]:
-        """Draw several actions at once: the same numbers as one by one, sooner."""
-        box = self.action_space
-        return self._rng.uniform(box.low, box.high, (number, *box.shape)).astype(np.float32)
+        if self._given:
+            return self._given.pop(0)
+        return self._rng.uniform(self.action_space.low, self.action_space.high).astype(np.float32)
 
     def _state(self) -> dict[str, Any]:
-        left = self._drawn[self._next :]
-        return {"rng": self._rng.bit_generator.state, "left": left.tolist()}
+        left = [action.tolist() for action in self._given]
+        return {"rng": self._rng.bit_generator.state, "left": left}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        left = np.array(state["left"], dtype=np.float32)
-        self._drawn, self._next = left.reshape(-1, *self.action_space.shape), 0
+        self._given = [np.array(action, dtype=np.float32) for action in state["left"]]
 
 
 MAX_GRID = 2**24
