@@ -136,7 +136,7 @@ def recorded(name: str) -> Callable[[Path], Path]:
 
 
 def of_record(path: Path) -> Answers:
-    return [read_record(path), read_judged(path).word]
+    return [read_record(path), read_judged(path).trials.is_course]
 
 
 UNIT = {

@@ -29,7 +29,7 @@ from fedhpo_gym.records.files import read_record, write_record
 from fedhpo_gym.records.incumbents import Study, Trajectory, Trials
 from fedhpo_gym.records.parquet import Column, read_judged, store
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord
-from fedhpo_gym.records.runs import JudgedRun, trials_of_run
+from fedhpo_gym.records.runs import JudgedRun
 
 LEVELS = np.array([9.0, 27.0, 81.0])
 SAMPLE = 2000
@@ -106,7 +106,7 @@ def json_seconds() -> float:
         path = Path(folder) / "run.jsonl"
         write_record(path, record(SAMPLE))
         start = process_time()
-        Trajectory.of("p", "a", 0, trials_of_run(read_record(path)))
+        Trajectory.of("p", "a", 0, JudgedRun.of(read_record(path)).trials)
         return (process_time() - start) / SAMPLE
 
 

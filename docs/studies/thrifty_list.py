@@ -9,7 +9,7 @@ from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.learned_network import Given
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
-from fedhpo_gym.agents.transfer.zero_shot import ZeroShotSearch
+from fedhpo_gym.agents.transfer.ensembles import ZeroShotSearch
 
 
 class ThriftyList(ZeroShotSearch):

@@ -78,11 +78,9 @@ class AutoFedRL(Agent):
         self._past = [*self._past, (step.action.tolist(), float(step.reward))][
             -self._settings.window :
         ]
-        if len(self._past) > 1:
-            self._reinforce()
-
-    def _reinforce(self) -> None:
-        """Take one step along the gradient of the mean reward in the window (Eq. 5)."""
+        if len(self._past) < 2:
+            return
+        # One step along the gradient of the mean reward in the window (Eq. 5).
         points = np.array([point for point, _ in self._past])
         rewards = np.array([reward for _, reward in self._past])
         advantage = (rewards - rewards.mean()) / (rewards.std() or 1.0)

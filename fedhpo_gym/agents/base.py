@@ -199,7 +199,12 @@ class Agent(ABC):
     transfers: ClassVar[bool] = False
 
     def __init__(self, problem: SearchProblem) -> None:
-        self._check_process(problem)
+        if problem.process not in self.acts_on:
+            with_rows = ", made with per_client=True" if self.per_client else ""
+            raise InvalidArgumentError(
+                f"{type(self).__name__} acts in {WHERE[self.acts_on[0]]}{with_rows}; got one in "
+                f"which a step is a {problem.process}."
+            )
         if problem.start and not self.starts:
             raise InvalidArgumentError(
                 f"`shared_start` must be 0 for {type(self).__name__}, which begins with nothing "
@@ -262,14 +267,6 @@ class Agent(ABC):
             raise InvalidArgumentError(
                 f"`objectives` must be {wanted} for {cls.__name__}, got "
                 f"{list(problem.objectives)}; use the environment id {how} `MO-`."
-            )
-
-    def _check_process(self, problem: SearchProblem) -> None:
-        if problem.process not in self.acts_on:
-            with_rows = ", made with per_client=True" if self.per_client else ""
-            raise InvalidArgumentError(
-                f"{type(self).__name__} acts in {WHERE[self.acts_on[0]]}{with_rows}; got one in "
-                f"which a step is a {problem.process}."
             )
 
     def _checked_space(self, problem: SearchProblem) -> gym.spaces.Box:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,12 +11,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import CheckedFields, Range, checked_types
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-
-BLOCK = 64
-"""Actions that are drawn at once."""
 
 
 class RandomSearch(Agent):
@@ -32,30 +28,20 @@ class RandomSearch(Agent):
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         self._rng = stream(self.seed, "random_search")
-        self._drawn, self._next = self._block(0), 0
-        if problem.start:
-            self._drawn = self.first_actions()
+        self._given: list[NDArray[np.float32]] = [*self.first_actions()]
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
-        if self._next == len(self._drawn):
-            self._drawn, self._next = self._block(BLOCK), 0
-        self._next += 1
-        action: NDArray[np.float32] = self._drawn[self._next - 1].copy()
-        return action
-
-    def _block(self, number: int) -> NDArray[np.float32]:
-        """Draw several actions at once: the same numbers as one by one, sooner."""
-        box = self.action_space
-        return self._rng.uniform(box.low, box.high, (number, *box.shape)).astype(np.float32)
+        if self._given:
+            return self._given.pop(0)
+        return self._rng.uniform(self.action_space.low, self.action_space.high).astype(np.float32)
 
     def _state(self) -> dict[str, Any]:
-        left = self._drawn[self._next :]
-        return {"rng": self._rng.bit_generator.state, "left": left.tolist()}
+        left = [action.tolist() for action in self._given]
+        return {"rng": self._rng.bit_generator.state, "left": left}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        left = np.array(state["left"], dtype=np.float32)
-        self._drawn, self._next = left.reshape(-1, *self.action_space.shape), 0
+        self._given = [np.array(action, dtype=np.float32) for action in state["left"]]
 
 
 MAX_GRID = 2**24
@@ -116,27 +102,22 @@ class GridSearch(TrialSearch):
         return cell / (size - 1)
 
 
-@dataclass(frozen=True)
-class Evolution(CheckedFields):
-    """How a trial point is made; the defaults are those of FedHPO-Bench, Appendix C.
+FACTOR, CROSSOVER = 0.5, 0.5
+"""F, what a difference is multiplied by, and CR, the chance that a coordinate is the mutant's
+(FedHPO-Bench, Appendix C)."""
 
-    Attributes:
-        factor: F, what a difference is multiplied by.
-        crossover: CR, the chance that a coordinate is the mutant's.
-    """
 
-    factor: Annotated[float, Range(0, 2, "(]")] = 0.5
-    crossover: Annotated[float, Range(0, 1)] = 0.5
-
-    def offspring(self, target: Array, pool: Array, rng: np.random.Generator) -> Array:
-        """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
-        first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
-        mutant = first + self.factor * (second - third)
-        outside = (mutant < 0.0) | (mutant > 1.0)
-        mutant = np.where(outside, rng.random(len(mutant)), mutant)
-        crossed = rng.random(len(mutant)) < self.crossover
-        crossed[rng.integers(len(mutant))] = True
-        return np.where(crossed, mutant, target)
+def offspring(
+    target: Array, pool: Array, rng: np.random.Generator, crossover: float = CROSSOVER
+) -> Array:
+    """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
+    first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
+    mutant = first + FACTOR * (second - third)
+    outside = (mutant < 0.0) | (mutant > 1.0)
+    mutant = np.where(outside, rng.random(len(mutant)), mutant)
+    crossed = rng.random(len(mutant)) < crossover
+    crossed[rng.integers(len(mutant))] = True
+    return np.where(crossed, mutant, target)
 
 
 class DifferentialEvolution(TrialSearch):
@@ -151,19 +132,13 @@ class DifferentialEvolution(TrialSearch):
 
     Args:
         members: of the population; the first trials are as many draws from the prior.
-        settings: how trial points are made.
     """
 
     @checked_types
     def __init__(
-        self,
-        problem: SearchProblem,
-        *,
-        members: Annotated[int, Range(4, 10_000)] = 20,
-        settings: Evolution | None = None,
+        self, problem: SearchProblem, *, members: Annotated[int, Range(4, 10_000)] = 20
     ) -> None:
         super().__init__(problem)
-        self._evolution = settings or Evolution()
         self._rng = stream(self.seed, "differential_evolution")
         self.population = self._rng.random((members, self.action_space.shape[0]))
         self._fitness = np.full(members, -np.inf)
@@ -180,7 +155,7 @@ class DifferentialEvolution(TrialSearch):
         member = number % len(self.population)
         point = self.population[member]
         if number >= len(self.population):
-            point = self._evolution.offspring(point, self.population, self._rng)
+            point = offspring(point, self.population, self._rng)
         self._targets[number] = (member, point)
         return self.from_unit(point)
 

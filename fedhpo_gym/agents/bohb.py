@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import Positive, PositiveInt, Share
 from fedhpo_gym.agents.multi_fidelity import ROUND, Hyperband, Point, rounded
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.core.checks import CheckedFields
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace, Value
@@ -68,21 +66,10 @@ LOWEST = math.log(1e-32)
 """Densities of the unit cube below e to this are equal: far from all bad points is not better."""
 
 
-@dataclass(frozen=True)
-class ModelSettings(CheckedFields):
-    """How BOHB draws configurations; the defaults are the paper's.
-
-    Attributes:
-        random_share: chance that a configuration is drawn from the prior.
-        good_share: share of the configurations of a rung that counts as good.
-        candidates: points drawn near good configurations, of which the likeliest is taken.
-        widening: what bandwidths are multiplied by where candidates are drawn.
-    """
-
-    random_share: Share = 1 / 3
-    good_share: Share = 0.15
-    candidates: PositiveInt = 64
-    widening: Positive = 3.0
+RANDOM_SHARE, GOOD_SHARE = 1 / 3, 0.15
+"""Chance that a configuration is drawn from the prior, and share of a rung that counts as good."""
+CANDIDATES, WIDENING = 64, 3.0
+"""Points drawn near good configurations, and what bandwidths are multiplied by for that."""
 
 
 class BOHB(Hyperband):
@@ -96,55 +83,40 @@ class BOHB(Hyperband):
     intervals, because the action codec has turned integers and grids into such.
     """
 
-    def __init__(
-        self,
-        problem: SearchProblem,
-        *,
-        low: Value | None = None,
-        high: Value | None = None,
-        eta: int = 3,
-        fidelities: Sequence[str] = ROUND,
-        model: ModelSettings | None = None,
-    ) -> None:
-        """Start as `Hyperband` does; `model` says how configurations are drawn."""
-        super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
-        self._model = model or ModelSettings()
+    def _begin(self) -> None:
+        super()._begin()
         self._model_rng = stream(self.seed, "bohb")
 
     def _draw(self, rung: int) -> Point:
         prior, pair = super()._draw(rung), self._densities()
-        if pair is None or self._model_rng.random() < self._model.random_share:
+        if pair is None or self._model_rng.random() < RANDOM_SHARE:
             return prior
-        return rounded(likeliest(pair, self._model, self._model_rng)[0])
+        return rounded(likeliest(pair, self._model_rng)[0])
 
     def _densities(self) -> tuple[Density, Density] | None:
         """Return l and g of the highest rung that has them."""
         for seen in reversed(self._seen):
-            pair = densities(seen, self.width + 1, self._model.good_share)
+            pair = densities(seen, self.width + 1)
             if pair is not None:
                 return pair
         return None
 
 
-def densities(
-    seen: Sequence[tuple[float, Point]], fewest: int, good_share: float
-) -> tuple[Density, Density] | None:
+def densities(seen: Sequence[tuple[float, Point]], fewest: int) -> tuple[Density, Density] | None:
     """Return the densities of good and of bad points, no point being both; None of too few."""
-    good = max(fewest, int(good_share * len(seen)))
+    good = max(fewest, int(GOOD_SHARE * len(seen)))
     if len(seen) - good < fewest:
         return None
     order = sorted(seen, key=lambda one: -one[0])
     points = np.array([point for _, point in order])
-    bad = max(fewest, int((1.0 - good_share) * len(seen)))
+    bad = max(fewest, int((1.0 - GOOD_SHARE) * len(seen)))
     return Density(points[:good]), Density(points[good : good + bad])
 
 
-def likeliest(
-    pair: tuple[Density, Density], model: ModelSettings, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def likeliest(pair: tuple[Density, Density], rng: np.random.Generator) -> NDArray[np.float64]:
     """Return (candidates, n) points drawn near good ones, the one of largest l / g first."""
     good, bad = pair
-    points = good.draw(model.candidates, model.widening, rng)
+    points = good.draw(CANDIDATES, WIDENING, rng)
     ratios = np.maximum(good.log(points), LOWEST) - np.maximum(bad.log(points), LOWEST)
     return np.asarray(points[np.argsort(-ratios, kind="stable")])
 
@@ -195,28 +167,21 @@ class KernelDensitySearch(TrialSearch):
     try it again would teach nothing. With budgets of some twenty trials, of which at least the
     first 2 (n + 1) and a third of the others are random, little is left to the model: it barely
     beats random search, as in FedHPO-Bench, where it wins on 7 problems of 20.
-
-    Args:
-        model: how configurations are drawn.
     """
 
     replays = False
 
-    def __init__(self, problem: SearchProblem, *, model: ModelSettings | None = None) -> None:
-        super().__init__(problem)
-        self._model = model or ModelSettings()
-
     def _suggest(self, number: int) -> NDArray[Any]:
         rng = stream(self.seed, "kernel_density", number)
         width = self.action_space.shape[0]
-        prior = rng.random((self._model.candidates, width))
+        prior = rng.random((CANDIDATES, width))
         actions, scores = self.told()
         points = 2.0 * self.to_unit(actions) - 1.0
         seen = list(zip(scores[:, 0].tolist(), points, strict=True))
-        pair = densities(seen, width + 1, self._model.good_share)
-        if pair is None or rng.random() < self._model.random_share:
+        pair = densities(seen, width + 1)
+        if pair is None or rng.random() < RANDOM_SHARE:
             return self.from_unit(self.first_untried(prior))
-        near = (likeliest(pair, self._model, rng) + 1.0) / 2.0
+        near = (likeliest(pair, rng) + 1.0) / 2.0
         return self.from_unit(self.first_untried(np.concatenate([near, prior])))
 
 

@@ -211,7 +211,19 @@ DEFAULT_ARMS: Final = 27
 """Number of arms in Khodak et al. (2021) and in FedHPO-Bench, Section 4.2."""
 
 
-class ArmAgent(Agent):
+class ClientAgent(Agent):
+    """Chooses a row in [-1, 1]^n for each client that trains."""
+
+    acts_on = ("round",)
+    per_client = True
+
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
+        self.width = check_unit_rows(self.action_space)
+        self._clients = np.empty(0, dtype=np.int64)
+
+
+class ArmAgent(ClientAgent):
     """Plays an arm on every sampled client, and learns from those that report.
 
     Rows of clients that are not sampled hold their likeliest arm; the environment ignores them.
@@ -222,22 +234,18 @@ class ArmAgent(Agent):
         arms: what it chooses from; by default 27 draws from the prior.
     """
 
-    policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `from_dict`
-
-    acts_on = ("round",)
-    per_client = True
+    policy: Any  # what learns how good arms are: it has `update`, `to_dict` and `restore`
 
     def __init__(self, problem: SearchProblem, *, arms: ArmGrid | None = None) -> None:
         super().__init__(problem)
-        width = check_unit_rows(self.action_space)
-        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, width))
+        drawn = stream(self.seed, "arms").uniform(-1.0, 1.0, (DEFAULT_ARMS, self.width))
         self.arms = arms or listed_arms(drawn)
-        if self.arms.width != width:
+        if self.arms.width != self.width:
             raise InvalidArgumentError(
-                f"`arms` must have {width} coordinates, as the action space, got {self.arms.width}."
+                f"`arms` must have {self.width} coordinates, as the action space, got "
+                f"{self.arms.width}."
             )
         self._rng = stream(self.seed, "arm_choice")
-        self._clients = np.empty(0, dtype=np.int64)
         self._played = np.empty((0, len(self.arms.sizes)), dtype=np.int64)
 
     @abstractmethod
@@ -257,7 +265,7 @@ class ArmAgent(Agent):
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
-        self.policy = type(self.policy).from_dict(state["policy"])
+        self.policy.restore(state["policy"])
 
     def ask(self, observation: Observation) -> NDArray[np.float32]:
         self._clients = sampled_clients(observation)
@@ -274,16 +282,8 @@ class ArmAgent(Agent):
 Point = NDArray[np.float64]
 
 
-class PointAgent(Agent):
+class PointAgent(ClientAgent):
     """Chooses a point in [-1, 1]^n for each client that trains; others get the middle."""
-
-    acts_on = ("round",)
-    per_client = True
-
-    def __init__(self, problem: SearchProblem) -> None:
-        super().__init__(problem)
-        self.width = check_unit_rows(self.action_space)
-        self._clients = np.empty(0, dtype=np.int64)
 
     @abstractmethod
     def choose(self, clients: NDArray[np.int64]) -> Point:

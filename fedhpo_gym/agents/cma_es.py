@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 
 with needing("agent 'cma-es'", "cmaes", "agents", "cmaes"):
     import cmaes
+
+WIDTH = 0.25
+"""The first step width, as a share of the range."""
 
 
 class CMAES(TrialSearch):
@@ -29,19 +31,14 @@ class CMAES(TrialSearch):
 
     Args:
         problem: at least two coordinates.
-        width: the first step width, as a share of the range.
     """
 
-    @checked_types
-    def __init__(
-        self, problem: SearchProblem, *, width: Annotated[float, Range(0, 1, "(]")] = 0.25
-    ) -> None:
+    def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         if self.action_space.shape[0] < 2:
             raise InvalidArgumentError(
                 f"`action_space` must have at least two coordinates, got {self.action_space}."
             )
-        self._width = width
         self._steps = np.array([_step(d) for d in problem.search_space.dimensions])
         self._bounds = np.stack([self._steps / 2.0, 1.0 - self._steps / 2.0], axis=1)
         self._starts = 0
@@ -57,7 +54,7 @@ class CMAES(TrialSearch):
         bounds = self._bounds + np.where(self._bounds[:, :1] == self._bounds[:, 1:], [-0.5, 0.5], 0)
         arguments: dict[str, Any] = {
             "mean": np.clip(mean, bounds[:, 0], bounds[:, 1]),
-            "sigma": self._width,
+            "sigma": WIDTH,
             "bounds": bounds,
             "seed": int(rng.integers(2**31)),
         }

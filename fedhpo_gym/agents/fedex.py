@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,29 +127,24 @@ class FedExPolicy:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "sizes": list(self.sizes),
-            "settings": asdict(self.settings),
             "log_theta": [logs.tolist() for logs in self._logs],
             "store": list(self._store),
             "stopped": self.stopped,
             "traces": asdict(self.traces),
         }
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a policy from what `to_dict` returned; it goes on as if never interrupted."""
-        policy = cls(data["sizes"], FedExSettings(**data["settings"]))
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on where the one was that returned `data`, with the same sizes and settings."""
         logs = [np.array(row, dtype=np.float64) for row in data["log_theta"]]
-        if [len(row) for row in logs] != list(policy.sizes):
+        if [len(row) for row in logs] != list(self.sizes):
             raise InvalidArgumentError(
-                f"`log_theta` must have rows of {list(policy.sizes)} numbers, got "
+                f"`log_theta` must have rows of {list(self.sizes)} numbers, got "
                 f"{[len(row) for row in logs]}; the saved policy is damaged."
             )
-        policy._logs = logs
-        policy._store = [float(value) for value in data["store"]]
-        policy.stopped = bool(data["stopped"])
-        policy.traces = Traces.from_dict(data["traces"])
-        return policy
+        self._logs = logs
+        self._store = [float(value) for value in data["store"]]
+        self.stopped = bool(data["stopped"])
+        self.traces = Traces.from_dict(data["traces"])
 
     def _step(self, factor: int, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the step of the schedule; dividing first, so that tiny gradients are safe."""

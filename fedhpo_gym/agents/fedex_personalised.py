@@ -235,24 +235,18 @@ class PersonalPolicy:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "sizes": list(self.sizes),
-            "settings": asdict(self.settings),
             "encodings": self.encodings.tolist(),
             "parameters": listed(self._parameters),
             "adam": self._adam.to_dict(),
             "traces": asdict(self.traces),
         }
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a policy from what `to_dict` returned; it goes on as if never interrupted."""
-        encodings = np.array(data["encodings"], dtype=np.float64)
-        policy = cls(len(encodings), data["sizes"], 0, PersonalSettings(**data["settings"]))
-        policy.encodings = encodings
-        policy._parameters = arrays(data["parameters"])
-        policy._adam = Adam.from_dict(data["adam"])
-        policy.traces = Traces.from_dict(data["traces"])
-        return policy
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on where the one was that returned `data`, with the same sizes and settings."""
+        self.encodings = np.array(data["encodings"], dtype=np.float64)
+        self._parameters = arrays(data["parameters"])
+        self._adam = Adam.from_dict(data["adam"])
+        self.traces = Traces.from_dict(data["traces"])
 
 
 class PersonalisedFedEx(ArmAgent):

@@ -75,12 +75,8 @@ class FedPop(PointAgent):
         for one in feedbacks:
             self._falls[member_of[one.client]].append(one.before - one.after)
         self._steps += 1
-        if self._steps % self._settings.interval == 0:
-            self._evolve()
-
-    def _evolve(self) -> None:
         tried = np.array([i for i, falls in enumerate(self._falls) if falls])
-        if len(tried) < 2:
+        if self._steps % self._settings.interval or len(tried) < 2:
             return
         scores = [float(np.mean(self._falls[i])) for i in tried]
         parents = tried[exploit(scores, self._settings.share, self._rng)]

@@ -16,6 +16,8 @@ from fedhpo_gym.core.seeding import stream
 with needing("agent 'bo-rf'", "scikit-learn", "agents", "sklearn"):
     from sklearn.ensemble import RandomForestRegressor
 
+CANDIDATES: Final = 500
+"""Draws from the prior, and as many neighbours, per suggestion."""
 TREES: Final = 10
 DEPTH: Final = 20
 SPLIT: Final = 3
@@ -40,19 +42,18 @@ class ForestSearch(TrialSearch):
 
     Args:
         initial: trials before there is a model.
-        candidates: draws from the prior, and as many neighbours, per suggestion.
     """
 
     replays = False
 
-    def __init__(self, problem: SearchProblem, *, initial: int = 10, candidates: int = 500) -> None:
+    def __init__(self, problem: SearchProblem, *, initial: int = 10) -> None:
         super().__init__(problem)
-        self._initial, self._candidates = initial, candidates
+        self._initial = initial
 
     def _suggest(self, number: int) -> NDArray[Any]:
         rng = stream(self.seed, "random_forest", number)
         width = self.action_space.shape[0]
-        prior = rng.random((self._candidates, width))
+        prior = rng.random((CANDIDATES, width))
         if len(self.results) < self._initial or number % 5 == 4:
             return self.from_unit(self.first_untried(prior))
         actions, scores = self.told()
@@ -66,9 +67,9 @@ class ForestSearch(TrialSearch):
             n_jobs=1,
         ).fit(points, losses)
         best = points[np.argsort(losses, kind="stable")[:5]]
-        centres = best[rng.integers(len(best), size=self._candidates)]
+        centres = best[rng.integers(len(best), size=CANDIDATES)]
         moves = 0.2 * rng.standard_normal(centres.shape)
-        moved = rng.integers(width, size=self._candidates)[:, None] == np.arange(width)
+        moved = rng.integers(width, size=CANDIDATES)[:, None] == np.arange(width)
         near = centres + np.where(moved, moves, 0.0)
         places = self.on_grid(np.concatenate([prior, np.clip(near, 0.0, 1.0)]))
         trees = np.array([tree.predict(places) for tree in forest.estimators_])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, ClassVar, Final, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -126,8 +126,6 @@ class FederatedThompson:
     parameters are fixed; the maximiser is random search. Clients are chosen uniformly.
     """
 
-    kind: ClassVar[type[FTSSettings]] = FTSSettings
-
     @checked_types
     def __init__(
         self,
@@ -138,7 +136,7 @@ class FederatedThompson:
     ) -> None:
         self.clients = clients
         self.dimensions = dimensions
-        self.settings = settings or self.kind()
+        self.settings = settings or FTSSettings()
         self._seed = seed
         self._points: list[list[list[float]]] = [[] for _ in range(clients)]
         self._values: list[list[float]] = [[] for _ in range(clients)]
@@ -182,24 +180,13 @@ class FederatedThompson:
         return self._sent[client][1]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "clients": self.clients,
-            "dimensions": self.dimensions,
-            "seed": self._seed,
-            "settings": asdict(self.settings),
-            "points": deepcopy(self._points),
-            "values": deepcopy(self._values),
-        }
+        return {"points": deepcopy(self._points), "values": deepcopy(self._values)}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild the optimizers from what `to_dict` returned; they go on as before."""
-        settings = cls.kind(**data["settings"])
-        made = cls(data["clients"], data["dimensions"], data["seed"], settings)
-        for client in range(made.clients):
-            for point, value in zip(data["points"][client], data["values"][client], strict=True):
-                made.observe(client, point, value)
-        return made
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Take in what new optimizers of the same seed and settings returned by `to_dict`."""
+        for client, known in enumerate(zip(data["points"], data["values"], strict=True)):
+            for point, value in zip(*known, strict=True):
+                self.observe(client, point, value)
 
     def _trials(self, client: int) -> int:
         if not 0 <= client < self.clients:
@@ -252,7 +239,7 @@ class FTS(PointAgent):
         return self.policy.to_dict()
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        self.policy = type(self.policy).from_dict(state)
+        self.policy.restore(state)
 
 
 @dataclass(frozen=True)
@@ -284,8 +271,6 @@ class PrivateThompson(FederatedThompson):
     number's mixture is one subsampled Gaussian mechanism of multiplier z and rate q, whose
     composition any accountant knows.
     """
-
-    kind = PrivateSettings
 
     @checked_types
     def __init__(

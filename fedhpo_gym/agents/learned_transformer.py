@@ -102,11 +102,11 @@ class LearnedTransformer(TransferSearch):
     """
 
     learned, stored = "policy", True
+    initial = 0
 
     def __init__(self, problem: SearchProblem, *, policy: Given = None) -> None:
         """Take a network, or the path of its card; by default the stored one of the space."""
         super().__init__(problem)
-        self._initial = 0  # trials of its own that it needs
         self.network = nets.network_for("learned-transformer", shapes, problem, policy)
 
     def _drawn(self, rng: np.random.Generator, actions: Array, scores: Array) -> NDArray[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.black_box import Evolution
+from fedhpo_gym.agents.black_box import CROSSOVER, FACTOR
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -300,19 +300,8 @@ class DEHB(Hyperband):
     trial, not by the newest bracket, so that what came up does not depend on who is waiting.
     """
 
-    def __init__(
-        self,
-        problem: SearchProblem,
-        *,
-        low: Value | None = None,
-        high: Value | None = None,
-        eta: int = 3,
-        fidelities: Sequence[str] = ROUND,
-        settings: Evolution | None = None,
-    ) -> None:
-        """Start as `Hyperband` does; `settings` say how trial points are made."""
-        super().__init__(problem, low=low, high=high, eta=eta, fidelities=fidelities)
-        self._evolution = settings or Evolution()
+    def _begin(self) -> None:
+        super()._begin()
         self._evolution_rng = stream(self.seed, "dehb")
         self.populations = [self._evolution_rng.random((n, self.width)) for n in self._most()]
         self._fitness = [np.full(len(members), -np.inf) for members in self.populations]
@@ -367,12 +356,12 @@ class DEHB(Hyperband):
         lacking = max(PARENTS - len(pool), 0)
         pool = np.concatenate([pool, self._evolution_rng.random((lacking, pool.shape[1]))])
         first, second, third = pool[self._evolution_rng.choice(len(pool), PARENTS, replace=False)]
-        return np.asarray(first + self._evolution.factor * (second - third))
+        return np.asarray(first + FACTOR * (second - third))
 
     def _offspring(self, target: Array, parents: Array) -> Array:
         """Return (n,) a mutant crossed with the target; one coordinate at least is the mutant's."""
         rng, mutant = self._evolution_rng, self._mutant(target, parents)
-        crossed = rng.random(len(target)) < self._evolution.crossover
+        crossed = rng.random(len(target)) < CROSSOVER
         if not crossed.any():
             crossed[rng.integers(len(target))] = True
         point = np.where(crossed, mutant, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
@@ -115,23 +114,13 @@ class NSGA2(OptunaSearch):
 
     Optuna's: uniform crossover with probability 0.9, and a coordinate is drawn anew with
     probability 1/n. The population is 20 instead of 50: an episode has few trials.
-
-    Args:
-        population: members of a generation.
     """
 
     rewards = "vector"
 
-    @checked_types
-    def __init__(
-        self, problem: SearchProblem, *, population: Annotated[int, Range(2)] = 20
-    ) -> None:
-        self._population = population
-        super().__init__(problem)
-
     def _sampler(self) -> optuna.samplers.BaseSampler:
         seed = int(stream(self.seed, "nsga2").integers(2**31))
-        return optuna.samplers.NSGAIISampler(population_size=self._population, seed=seed)
+        return optuna.samplers.NSGAIISampler(population_size=20, seed=seed)
 
 
 class MOTPE(OptunaSearch):

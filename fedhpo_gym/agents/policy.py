@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,11 +151,7 @@ def load_policy(folder: Path | str) -> Policy:
         DamagedDataError: a file is damaged; names it and the command that makes it again.
     """
     card = Path(folder) / f"{STEM}.json"
-    try:
-        found = card.is_file()
-    except OSError:  # a name that no file can have
-        found = False
-    if not found:
+    if not os.path.isfile(card):  # noqa: PTH113 - false for names that no file can have
         raise MissingDataError(
             f"there is no policy in {shown(str(folder))}; save one there with `save_policy`"
         )

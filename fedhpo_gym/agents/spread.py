@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import PositiveInt
 from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
@@ -59,17 +57,9 @@ class LatinHypercube(_Spread):
     """Latin hypercubes of `size` points each (McKay, Beckman and Conover, 1979), by scipy.
 
     Every coordinate of a block has one point in each of `size` equal intervals.
-
-    Args:
-        block: points of one hypercube.
     """
 
     size = 32
-
-    @checked_types
-    def __init__(self, problem: SearchProblem, *, block: PositiveInt = 32) -> None:
-        super().__init__(problem)
-        self.size = block
 
     def _drawn(self, block: int) -> Array:
         rng = stream(self.seed, "latin_hypercube", block)

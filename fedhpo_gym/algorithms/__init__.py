@@ -1,4 +1,4 @@
-"""FL algorithms: each file says all of one, what may be set, what travels, and what it does.
+"""FL algorithms: each class says all of one, what may be set, what travels, and what it does.
 
 Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
 """
@@ -8,20 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedhpo_gym.algorithms.adaptive import FedAdam, FedYogi
 from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
 from fedhpo_gym.algorithms.base import Algorithm
-from fedhpo_gym.algorithms.ditto import Ditto
 from fedhpo_gym.algorithms.dpfedavg import DPFedAvg
-from fedhpo_gym.algorithms.fedavg import FedAvg
-from fedhpo_gym.algorithms.fedbn import FedBN
-from fedhpo_gym.algorithms.fednova import FedNova
-from fedhpo_gym.algorithms.fedopt import FedOpt
-from fedhpo_gym.algorithms.fedprox import FedProx
-from fedhpo_gym.algorithms.local import Local
+from fedhpo_gym.algorithms.fedavg import Ditto, FedAvg, FedBN, FedProx, Local
+from fedhpo_gym.algorithms.fedopt import FedNova, FedOpt
 from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
-from fedhpo_gym.algorithms.serveropt import ServerOpt
+from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
 

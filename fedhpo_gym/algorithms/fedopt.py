@@ -1,8 +1,8 @@
-"""FedOpt (Asad et al., 2020; Reddi et al., 2021): SGD with momentum on the server."""
+"""FedOpt and FedNova: SGD with momentum on the server."""
 
 from __future__ import annotations
 
-from fedhpo_gym.algorithms.base import Algorithm, Context, Parameters, fit
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit
 from fedhpo_gym.space import Dimension
 
 
@@ -10,8 +10,8 @@ class FedOpt(Algorithm):
     """The server takes the step of `torch.optim.SGD` along the pseudo-gradient.
 
     With w the global model and w' the clients' average: g = w - w', m <- momentum m + g,
-    w <- w - server_learning_rate m. A momentum of 0 and a rate of 1 give FedAvg.
-    Ranges are those of Table 8 of FedHPO-Bench.
+    w <- w - server_learning_rate m. A momentum of 0 and a rate of 1 give FedAvg
+    (Asad et al., 2020; Reddi et al., 2021). Ranges are those of Table 8 of FedHPO-Bench.
     """
 
     name = "fedopt"
@@ -36,3 +36,55 @@ class FedOpt(Algorithm):
             name: value - fit(rate, value) * buffer[name] for name, value in parameters.items()
         }
         return updated, buffer
+
+
+LENGTH = "length of local training"
+
+
+class FedNova(FedOpt):
+    """Updates are divided by the length of local training, and their mean taken at mean length.
+
+    With D_i what client i makes of the model, p_i its share of the samples and |a_i| its length:
+    D = (sum_j p_j |a_j|) sum_i p_i D_i / |a_i| (Wang et al., 2020, Equation 6, FedAvg's tau_eff),
+    m <- server_momentum m + D, w <- w + server_learning_rate m.
+
+    For t local steps with momentum r, |a_i| = (t - r (1 - r^t) / (1 - r)) / (1 - r), t without
+    momentum (Section 4.2). Weight decay is part of the gradient. Equal lengths, a momentum of 0 and
+    a rate of 1 give FedAvg; running statistics of normalisation layers are averaged as there.
+    """
+
+    name = "fednova"
+    reads_uploads = True
+    sends_updates = True
+
+    def reports(self, parameters: Parameters, context: Context) -> Parameters:
+        return {LENGTH: (0.0 * context.hyperparameters["server_momentum"])[None]}
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        length = length_of(context)
+        sent = {name: value / fit(length, value) for name, value in parameters.items()}
+        return {**sent, LENGTH: length[None]}
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        momentum = context.hyperparameters["server_momentum"]
+        rate = context.hyperparameters["server_learning_rate"]
+        length = average[LENGTH][0]
+        moved = {
+            name: fit(momentum, value) * state[name] + fit(length, value) * average[name]
+            for name, value in parameters.items()
+        }
+        updated = {
+            name: value + fit(rate, value) * moved[name] for name, value in parameters.items()
+        }
+        return updated, moved
+
+
+def length_of(context: Context) -> Array:
+    """Return |a| of the items, (items,): their steps, and more with momentum."""
+    steps, _, momentum = context.local()
+    rest = 1.0 - momentum
+    # No power of 0 is asked for; so small a number's is 0.
+    power = context.power(at_least(momentum, 1e-30), steps)
+    return (steps - momentum * (1.0 - power) / rest) / rest

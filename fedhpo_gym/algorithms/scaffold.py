@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit
-from fedhpo_gym.algorithms.fednova import length_of
+from fedhpo_gym.algorithms.fedopt import length_of
 from fedhpo_gym.space import Dimension
 
 WIDE_RATE = Dimension("server_learning_rate", 0.1, 3.0, "float", log=True, bins=4, scope="server")

@@ -1,7 +1,7 @@
 """Run records: reading, summarising, and a report to look at."""
 
 from fedhpo_gym.analysis.groups import group
-from fedhpo_gym.analysis.report import Report, build_report, make_report
+from fedhpo_gym.analysis.report import Report, build_report
 from fedhpo_gym.records.files import read_folder, read_record, set_aside, write_record
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord
 
@@ -12,7 +12,6 @@ __all__ = [
     "StepRecord",
     "build_report",
     "group",
-    "make_report",
     "read_folder",
     "read_record",
     "set_aside",

@@ -77,12 +77,26 @@ def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tup
         for agent in found.order
     }
 
-    def lines(values: Curves, at: Numbers, words: tuple[str, str]) -> Callable[[Any], None]:
+    regret = _band_columns(found)
+
+    def lines(
+        values: Curves, at: Numbers, words: tuple[str, str], bands: bool = False
+    ) -> Callable[[Any], None]:
         def fill(axes: Any) -> None:
             for place, agent in enumerate(found.order):
-                axes.step(at, values[agent], label=plot.label(agent), **_line(looks[agent], place))
+                colour, style = looks[agent]
+                if bands:
+                    band = found.regret[agent]
+                    shade = {"step": "post", "color": colour, "alpha": 0.15, "lw": 0}
+                    axes.fill_between(at, band.all_lower, band.all_upper, **shade)
+                # The lines of the three leaders are strong.
+                line = {"where": "post", "color": colour, "ls": style}
+                width = 2.4 if place < LEADERS else 1.2
+                axes.step(at, values[agent], label=plot.label(agent), lw=width, **line)
             axes.set_xscale("log")
             plot.plain_log(axes.xaxis, plot.percent if words[0] == BUDGET else "{:g}".format)
+            if bands:
+                axes.set_ylim(bottom=0)
             plot.finish(axes, *words, below=True)
 
         return fill
@@ -117,9 +131,9 @@ def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tup
                 f"Mean over problems of the mean over seeds; {found.scale}. "
                 + (BANDS if found.has_seeds else "One run each: there are no bands."),
             ),
-            lambda axes: _regret(axes, found, looks),
+            lines(regret, found.fractions, (BUDGET, "normalised regret"), bands=True),
             found.fractions,
-            _band_columns(found),
+            regret,
         ),
         *(
             _difference(f"{prefix}-differences-{name}", kind, where, block)
@@ -352,25 +366,6 @@ def incumbents_figure(problem: Problem, name: str, looks: plot.Looks) -> Figure:
     title = f"Validation loss {what}over simulated time"
     numbers = Table.of_values(name, title, caption, head, _rows(columns))
     return Figure(plot.draw_curves(curves, name, looks), numbers)
-
-
-def _line(look: tuple[str, Any], place: int) -> dict[str, Any]:
-    """Return the look of a step function: those of the three leaders are strong."""
-    width = 2.4 if place < LEADERS else 1.2
-    return {"where": "post", "color": look[0], "ls": look[1], "lw": width}
-
-
-def _regret(axes: Any, found: Comparison, looks: plot.Looks) -> None:
-    for place, agent in enumerate(found.order):
-        band = found.regret[agent]
-        line = _line(looks[agent], place)
-        shade = {"step": "post", "color": looks[agent][0], "alpha": 0.15, "lw": 0}
-        axes.fill_between(found.fractions, band.all_lower, band.all_upper, **shade)
-        axes.step(found.fractions, band.mean, label=plot.label(agent), **line)
-    axes.set_xscale("log")
-    plot.plain_log(axes.xaxis, plot.percent)
-    axes.set_ylim(bottom=0)
-    plot.finish(axes, BUDGET, "normalised regret", below=True)
 
 
 def _difference(name: str, kind: CriticalDifference, where: str, block: str) -> Figure:

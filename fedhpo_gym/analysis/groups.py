@@ -12,6 +12,7 @@ from fedhpo_gym.analysis.problems import LARGEST, FinalIncumbent, Problem, Refer
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.records.incumbents import RULE, Trajectory, incumbents
+from fedhpo_gym.records.parquet import leaves
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.records.runs import JudgedRun, agent_arguments, problem_of
 
@@ -89,7 +90,7 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
     place = int(incumbents(trials, rule)[-1])
     configuration, fidelity, objectives = run.described(place)
     best = FinalIncumbent(
-        word=run.word,
+        word="step" if trials.is_course else "trial",
         number=place + 1,
         steps=len(trials.time_s),
         configuration=configuration,
@@ -201,15 +202,9 @@ def _differences(own: Mapping[str, str], all_of_them: Iterable[Mapping[str, str]
     ]
 
 
-def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat(mapping: Mapping[str, Any]) -> dict[str, str]:
     """Return nested arguments under names with dots, as words."""
-    found: dict[str, str] = {}
-    for name, value in mapping.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = str(value)
-    return found
+    return {".".join(path): str(value) for path, value in leaves(mapping) if value != {}}
 
 
 def _text(content: object) -> str:

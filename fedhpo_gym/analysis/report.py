@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,14 +38,13 @@ from fedhpo_gym.analysis.figures import (
     regret_figure,
     schedule_figures,
 )
-from fedhpo_gym.analysis.groups import flat, group
+from fedhpo_gym.analysis.groups import flat
 from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError, require_known
 from fedhpo_gym.records.incumbents import COLUMNS, RULE, Study, Trajectory
-from fedhpo_gym.records.record import RunRecord
 
 TITLE = "Federated hyperparameter optimization: report"
 RULES_IN_WORDS = {
@@ -92,14 +90,6 @@ class Report:
 
 _Part: TypeAlias = tuple[str, Mapping[str, File]]
 """A section, and the files it brings."""
-
-
-@checked_types
-def make_report(
-    records: Iterable[tuple[Path, RunRecord]], version: str, now: datetime | None = None
-) -> str:
-    """Return the report of some runs as an HTML page."""
-    return build_report(group(records), version, now).html
 
 
 @checked_types

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from math import comb, erfc, exp, lgamma, log, sqrt
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -286,7 +286,6 @@ def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
 EXACT: Final = 50
 """Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
 
-Alternative = Literal["two-sided", "less"]
 PValues = Annotated[Sequence[float] | Numbers, Axes(1, 1, empty=True)]
 
 
@@ -341,8 +340,8 @@ def nemenyi(values: Matrix) -> Numbers:
 
 
 @checked_types
-def wilcoxon(x: Vector, y: Vector, alternative: Alternative = "two-sided") -> float:
-    """Return the p-value of Wilcoxon's signed-rank test of paired (B,) values (Wilcoxon, 1945).
+def wilcoxon(x: Vector, y: Vector) -> float:
+    """Return the two-sided p-value of Wilcoxon's test of paired (B,) values (Wilcoxon, 1945).
 
     Differences of zero are ranked and then left out (Pratt, 1959). Up to `EXACT` differences, all
     signs of the ranks at hand are counted, ties included; beyond, the rank sum is taken as normal.
@@ -355,10 +354,7 @@ def wilcoxon(x: Vector, y: Vector, alternative: Alternative = "two-sided") -> fl
         return 1.0
     plus = float(ranked[difference[difference != 0] > 0].sum())
     total = float(ranked.sum())
-    below = _sum_at_most(ranked, plus)
-    if alternative == "less":
-        return below
-    return min(1.0, 2.0 * min(below, _sum_at_most(ranked, total - plus)))
+    return min(1.0, 2.0 * min(_sum_at_most(ranked, plus), _sum_at_most(ranked, total - plus)))
 
 
 @checked_types

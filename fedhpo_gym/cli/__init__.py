@@ -39,10 +39,7 @@ KEEPING = frozenset({"build", "compare", "download", "meta-data", "run"})
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "list": ("listing:list_ids", "list the environments and what can answer them"),
     "agents": ("listing:list_agents", "list the agents and what each can do"),
-    "show": (
-        "show:main",
-        "say what an environment asks and how healthy it is; `all` compares them",
-    ),
+    "show": ("show:main", "say what an environment asks and how healthy it is"),
     "new": ("own:new", "make a problem of data of your own: a task file, and its ids"),
     "run": ("run:run", "run agents, and write one record per run"),
     "compare": ("run:compare", "compare agents on a suite, many runs at a time, and report"),

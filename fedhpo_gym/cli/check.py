@@ -7,7 +7,7 @@ from fnmatch import filter as matching
 from typing import Annotated
 
 from fedhpo_gym.cli.console import Arg, say, say_table
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.processor import this_platform, version_of
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
@@ -17,7 +17,6 @@ from fedhpo_gym.tasks.meta import MANY_TASKS
 def main(
     ids: Annotated[Sequence[str], Arg("ids, `FedHPO-DAC-*`, `all`; or what you added", "ID")] = (),
     *,
-    truth: Annotated[bool, Arg("search stored numbers for a query that beats the truth")] = False,
     laws: Annotated[bool, Arg("try all laws of what you added, such as `mine:Greedy`")] = False,
     engine: Annotated[bool, Arg("say whether courses have equal bits in any company here")] = False,
 ) -> int:
@@ -27,28 +26,10 @@ def main(
             from fedhpo_gym.testing import check_plugin
         kept = [check_plugin(name) for name in ids]
         return 0 if all(kept) else 1
-    if truth:
-        return 0 if _truths_hold(ids or ["all"]) else 1
     if not ids and not engine:
         raise InvalidArgumentError("`ids` must name what to check, got none; or give `--engine`")
     holds = not engine or _engine_holds()
     return 0 if (not ids or _ids_pass(ids)) and holds else 1
-
-
-def _truths_hold(words: Sequence[str]) -> bool:
-    """Print the lowest regret that a search finds of each id; return whether none beats a truth."""
-    with needing("the kit of checks", "pytest", "check", "pytest"):
-        from fedhpo_gym.testing.checks import TOLERANCE, lowest_regret
-    holds = True
-    for env_id in chosen(words, [task.id for task in TASKS.values()]):
-        try:
-            found = lowest_regret(env_id)
-        except (MissingDataError, InvalidArgumentError) as error:
-            say(f"{env_id}: not known: {error}")
-            continue
-        holds &= found >= -TOLERANCE
-        say(f"{env_id}: {'holds' if found >= -TOLERANCE else 'BEATEN'}, lowest {found:.2e}")
-    return holds
 
 
 def _engine_holds() -> bool:

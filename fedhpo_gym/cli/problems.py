@@ -1,11 +1,9 @@
-"""The page that sets the stored problems side by side, made of nothing but their cards."""
+"""What the cards of stored problems say of them, in words, and what limits leave of them."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,28 +17,10 @@ from fedhpo_gym.envs.trial.truth import values_of_queries
 from fedhpo_gym.objectives import ENERGY
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.catalogue import open_table
-from fedhpo_gym.stored.health import (
-    INERT,
-    NEAR,
-    SURVIVES,
-    faults,
-    health_cards,
-    health_on,
-    inert,
-    labels_on,
-    open_card,
-    survival_on,
-)
+from fedhpo_gym.stored.health import NEAR, SURVIVES, labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
 from fedhpo_gym.stored.surrogate import Surrogate, open_preferred
-from fedhpo_gym.stored.surrogate_verdicts import (
-    CLAIM_RULE,
-    LARGEST_BIAS,
-    LARGEST_MISS,
-    LOWEST_TAU,
-    claim_on,
-    held_on,
-)
+from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, claim_on, held_on
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import Task
@@ -146,37 +126,7 @@ def survival_words(found: Mapping[str, Any]) -> str:
     )
 
 
-def _text(name: str, **numbers: object) -> str:
-    """Return the text of a file beside this one, with numbers in it."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8").format(**numbers)
-
-
-TITLE = _text("problems.md", inert=percent(INERT), survives=percent(SURVIVES))
-PROBLEM_HEADS = (
-    *("id", "variant", "optimum", "labels", "edges", "losing", "near", "diverging"),
-    *("noise/spread", "τ rounds", "τ rates", "τ seeds", "inert"),
-)
 WIDTH = 100
-CHAOS = "some of the best configurations do not survive a perturbation of their initial weights"
-KINDS = {"table": "Tables", "surrogate": "Surrogates"}
-
-
-def page() -> str:
-    """Return the page."""
-    cards, parts = health_cards(), [TITLE]
-    stored = [open_card(card) for card in cards]
-    for kind, title in KINDS.items():
-        chosen = [s for c, s in zip(cards, stored, strict=True) if c.match(f"*.{kind}.json")]
-        rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
-        head = f"| {' | '.join(PROBLEM_HEADS)} |\n|{'---|' * len(PROBLEM_HEADS)}"
-        parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
-    parts += [*section(stored), "## What is degenerate\n", *_degenerate(stored)]
-    return "\n".join(parts).rstrip("\n") + "\n"
-
-
-def health_of_card(stored: StoredNumbers) -> Mapping[str, Any]:
-    """Return the health on a card."""
-    return health_on(stored, f"fedhpo-gym health {stored.identity.id} --write")
 
 
 def name_of(stored: StoredNumbers) -> str:
@@ -189,45 +139,6 @@ def variant_of(stored: StoredNumbers) -> str:
     """Return the arguments of a variant, without quotation marks."""
     words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "")
     return words.replace("'", "")
-
-
-def _cells(stored: StoredNumbers) -> Iterator[str]:
-    health, labels = health_of_card(stored), labels_on(stored)
-    tau = health["kendall"]
-    yield name_of(stored)
-    yield variant_of(stored)
-    yield number(health["optimum"]["val_loss"])
-    yield number(labels["val_loss"]) if labels else "–"
-    ends = {"lowest": "−", "highest": "+"}
-    yield ", ".join(f"{name} {ends[end]}" for name, end in health["edges"].items()) or "–"
-    for figure in ("losing", "near_optimum", "diverging"):
-        yield percent(health[figure]["full_fidelity"]) if health[figure] else "–"
-    noise, spread = health["seed_noise"], health["spread"]
-    yield f"{noise / spread:.2f}" if noise is not None and spread else "–"
-    for key in ("rounds", "client_sample_rates", "seeds"):
-        value = tau[key]["tau"]
-        yield "–" if value is None else f"{value:.2f}"
-    yield ", ".join(inert(health)) or "–"
-
-
-def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
-    """Yield a paragraph per fault with the problems that have it, and how many have none."""
-    named: dict[str, list[str]] = {}
-    healthy = 0
-    for one in stored:
-        health = health_of_card(one)
-        found = faults(health, labels_on(one))
-        moved = survival_on(one)
-        if moved is not None and moved["surviving"] < moved["cells"]:
-            found.append(CHAOS)
-        kind = "table" if health["lattice"]["exact"] else "surrogate"
-        for fault in found:
-            named.setdefault(fault, []).append(f"{name_of(one)} ({variant_of(one)}; {kind})")
-        healthy += not found
-    for fault, names in named.items():
-        words = f"**{fault[0].upper()}{fault[1:]}** ({len(names)}): {', '.join(names)}."
-        yield textwrap.fill(words, WIDTH, break_on_hyphens=False) + "\n"
-    yield f"The other {healthy} of {len(stored)} have none of these faults."
 
 
 OPENERS: Final[Mapping[str, Callable[[Task], StoredNumbers]]] = {
@@ -325,16 +236,6 @@ def _useless_words(setup: TrialSetup) -> str:
     )
 
 
-SECTION = _text("verdicts.md", tau=LOWEST_TAU, bias=LARGEST_BIAS, miss=LARGEST_MISS)
-VERDICT_HEADS = (
-    "surrogate",
-    "courses",
-    "offered",
-    "refused (τ, bias over spread)",
-    "best: claimed, trained",
-)
-
-
 def verdicts_of(stored: StoredNumbers) -> dict[str, Any] | None:
     """Return figures and verdict by objective, as JSON data; None for a table."""
     if not isinstance(stored, Surrogate):
@@ -354,25 +255,3 @@ def claim_words(stored: StoredNumbers) -> str | None:
     if claim is None:
         return "not trained"
     return f"{'kept' if claim.passed else 'MISSED'} ({claim.words}); the rule is that {CLAIM_RULE}"
-
-
-def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
-    """Yield the parts of the page of all problems that are of objectives."""
-    rows = []
-    for one in (one for one in stored if isinstance(one, Surrogate)):
-        held = held_on(one.card)
-        offered = [name for name, figures in held.items() if figures.passed]
-        refused = [
-            f"{name} ({'none' if f.kendall_tau is None else format(f.kendall_tau, '.2f')}, "
-            f"{abs(f.bias) / f.spread if f.spread else 0:.2f})"
-            for name, f in held.items()
-            if not f.passed
-        ]
-        counted, claim = str(one.card["objectives"]["courses"]), claim_on(one.card)
-        best = f"{claim.claimed:.3g}, {claim.trained:.3g}" if claim else "–"
-        best += " (missed)" if claim and not claim.passed else ""
-        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–", best)
-        rows.append(f"| {' | '.join(cells)} |")
-    yield SECTION
-    yield "\n".join([f"| {' | '.join(VERDICT_HEADS)} |", f"|{'---|' * len(VERDICT_HEADS)}", *rows])
-    yield ""

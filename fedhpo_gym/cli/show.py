@@ -49,10 +49,7 @@ def main(
     backend: Annotated[str | None, Arg("tabular, surrogate, raw or federatedscope", "NAME")] = None,
     as_json: Annotated[bool, Arg("print JSON, for machines", flag="--json")] = False,
 ) -> int:
-    """Print one environment in words or as JSON, or the page of all."""
-    if variant.id == "all":
-        say(problems.page().rstrip("\n"))
-        return 0
+    """Print one environment in words or as JSON."""
     if variant.id in SUITES:
         raise InvalidArgumentError(f"{variant.id} is a suite: see `fedhpo-gym list {variant.id}`")
     if (space := meta_space(variant.id)) is not None:

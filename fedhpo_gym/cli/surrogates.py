@@ -11,7 +11,7 @@ import numpy as np
 from fedhpo_gym.cli.console import Arg, OwnTables, Variant, asked_task, complain, say
 from fedhpo_gym.cli.listing import lacking, newest_id
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.core.identity import OWN_TABLE, Identity
+from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.models import COMPILED
@@ -75,7 +75,9 @@ def fit_all(folder: Path, *, keep: bool) -> int:
     tables = list_tables()
     samples = [name for name in list_samples() if name not in tables]
     for source in (*map(open_sample, samples), *map(open_table, tables)):  # the quick ones first
-        identity = newest_identity(source.identity)
+        stored = source.identity  # of it, the newest task that answers has the surrogate
+        task = get_task(newest_id(stored)).variant(**dict(stored.options))
+        identity = task.fix(dict(stored.settings)).surrogate_identities[0]
         card = folder / f"{identity.name}{SUFFIX}.json"
         try:
             if not _is_fitted(card, source):
@@ -138,13 +140,6 @@ def _card(name: str) -> Path:
     if card is None:  # listed a moment ago
         raise MissingDataError(f"the card of the surrogate {name!r} is gone; fit it again")
     return card
-
-
-def newest_identity(stored: Identity) -> Identity:
-    """Return what a surrogate of stored numbers belongs to: the newest that answers from it."""
-    options = dict(stored.options)
-    task = get_task(newest_id(stored)).variant(**options).fix(dict(stored.settings))
-    return task.surrogate_identities[0]
 
 
 def _is_fitted(card: Path, source: StoredCurves) -> bool:

@@ -126,21 +126,16 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
 
 
 @explained_types
-def client_fairness(
-    evaluation: Evaluation | Evaluations, split: Split = "val", metric: Metric = "accuracy"
-) -> NDArray[np.float64]:
+def client_fairness(evaluation: Evaluation | Evaluations) -> NDArray[np.float64]:
     """Return the (6,) fairness vector of an evaluation, (B, 6) of B, over clients with samples.
 
-    Where training diverged, it is ``WORST_FAIRNESS``: clients that all have nothing are equal.
+    It is of their validation accuracies. Where training diverged, it is ``WORST_FAIRNESS``: clients
+    that all have nothing are equal.
     """
-    if metric == "loss":
-        raise InvalidArgumentError(
-            "`metric` must be one where higher is better, got 'loss'; use 'accuracy' or 'f1'."
-        )
-    key = ("client_fairness", split, metric)
+    key = "client_fairness"
     if key not in evaluation.memo:
-        values = evaluation.clients(split, metric)
-        has_samples = evaluation.num_samples[..., SPLITS.index(split)] > 0
+        values = evaluation.clients("val", FAIRNESS_METRIC)
+        has_samples = evaluation.num_samples[..., SPLITS.index("val")] > 0
         measured = fairness_vector(np.where(has_samples, values, np.nan))
         diverged = np.asarray(evaluation.has_diverged)[..., None]
         found = np.where(diverged, WORST_FAIRNESS, measured)
@@ -149,32 +144,29 @@ def client_fairness(
     return evaluation.memo[key]
 
 
-@checked_types
-def fairness_objective(measure: str, split: Split = "val") -> Objective:
-    """Make the objective ``[{split}_]fairness_{measure}`` of client-wise accuracy."""
+def fairness_objective(measure: str) -> Objective:
+    """Make the objective ``fairness_{measure}`` of client-wise validation accuracy."""
     require_known("fairness measure", measure, FAIRNESS_NAMES)
-    require_known("split", split, SPLITS)
     is_spread = measure == "std"
     position = FAIRNESS_NAMES.index(measure)
     bounds = (0.0, WORST_FAIRNESS[position] if is_spread else 1.0)
 
     def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
-        return client_fairness(evaluations, split)[:, position]
+        return client_fairness(evaluations)[:, position]
 
     def sensitivity(clients: NDArray[np.float64]) -> NDArray[np.float64]:
         # A standard deviation of n values is a norm of them over the root of n; one value that
         # moves by 1 changes it most if all others are equal. A quantile may jump with one client.
         return np.sqrt(clients - 1) / clients if is_spread else np.ones_like(clients)
 
-    prefix = "" if split == "val" else f"{split}_"
     return Objective(
-        name=f"{prefix}fairness_{measure}",
+        name=f"fairness_{measure}",
         unit="1",
         minimize=is_spread,
         bounds=bounds,
         compute=compute,
-        sensitivity=None if split == "test" else sensitivity,
-        reads=frozenset({(split, FAIRNESS_METRIC)}),
+        sensitivity=sensitivity,
+        reads=frozenset({("val", FAIRNESS_METRIC)}),
     )
 
 
@@ -236,7 +228,6 @@ class Spending(Spent):
         return self._find()
 
 
-@checked_types
 def privacy_objective(name: str) -> Objective:
     """Make the objective that minimizes one of ``PRIVACY_NAMES``."""
     require_known("privacy measure", name, PRIVACY_NAMES)
@@ -251,7 +242,6 @@ def privacy_objective(name: str) -> Objective:
 
 def cost_objective(name: str, unit: str, highest: float) -> Objective:
     """Make the objective that minimizes one of `COST_NAMES`."""
-    require_known("cost", name, COST_NAMES)
 
     def compute(evaluations: Evaluations, spent: Spent) -> NDArray[np.float64]:
         return np.full(len(evaluations), spent.costs[name], dtype=np.float64)

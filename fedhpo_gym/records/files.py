@@ -237,7 +237,13 @@ class GrowingRecord:
                 self.kept += 1
                 self._end += len(line)
                 return
-            self._drop_former()
+            self._warn(
+                f"{self._path}: line {self.kept + 1} is not what the run before it wrote, from the "
+                "same seed; the package, a library or the data has changed, or the agent's "
+                "randomness has other sources than its seed. What follows was written anew"
+            )
+            self._former = self._former[: self.kept]
+            os.ftruncate(self._descriptor, self._end)
         with naming(self._path):
             written = 0
             while written < len(line):  # a disk that gets full takes a part first
@@ -249,15 +255,6 @@ class GrowingRecord:
         with naming(self._path):
             os.ftruncate(self._descriptor, self._end)
             os.fsync(self._descriptor)
-
-    def _drop_former(self) -> None:
-        self._warn(
-            f"{self._path}: line {self.kept + 1} is not what the run before it wrote, from the "
-            "same seed; the package, a library or the data has changed, or the agent's randomness "
-            "has other sources than its seed. What follows was written anew"
-        )
-        self._former = self._former[: self.kept]
-        os.ftruncate(self._descriptor, self._end)
 
 
 @contextmanager

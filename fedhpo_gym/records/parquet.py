@@ -48,7 +48,7 @@ def to_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     """Return the leaves of some rows as columns, in the order in which they first appear."""
     found: dict[tuple[str, ...], list[Any]] = defaultdict(lambda: [None] * len(rows))
     for place, row in enumerate(rows):
-        for path, value in _leaves(row):
+        for path, value in leaves(row):
             found[path][place] = value
     return [_typed(path, values) for path, values in found.items()]
 
@@ -69,12 +69,13 @@ def from_columns(columns: Sequence[Column], length: int) -> list[dict[str, Any]]
     return rows
 
 
-def _leaves(
+def leaves(
     value: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield what is in nested mappings, each with the names that lead to it."""
     for name, item in value.items():
         if isinstance(item, Mapping) and item:
-            yield from _leaves(item, (*path, name))
+            yield from leaves(item, (*path, name))
         else:
             yield (*path, name), item
 
@@ -239,7 +240,7 @@ def read_judged(path: Path) -> JudgedRun:
         course = _course(found, columns) if word == "step" else None
     accuracy = columns[_ACCURACY]
     return JudgedRun(
-        found.header, trials, accuracy, word, lambda place: _described(path, place), None,
+        found.header, trials, accuracy, lambda place: _described(path, place), None,
         {name: float(columns[cost].sum()) for cost, name in costs.items()}, course,
     )  # fmt: skip
 

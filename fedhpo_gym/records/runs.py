@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import growing_volumes, hypervolume, non_dominated
 from fedhpo_gym.records.incumbents import Numbers, Trials
@@ -178,7 +177,6 @@ class JudgedRun:
 
     Attributes:
         accuracy: (N,) accuracy of each trial on the test split.
-        word: what a step is called: "trial" or "step".
         described: returns configuration, fidelity and true objectives of a step, from 0.
         scored: all of its scores, where rewards are vectors.
         spent: total of each of `COSTS` that the record says.
@@ -188,7 +186,6 @@ class JudgedRun:
     header: Header
     trials: Trials
     accuracy: Numbers
-    word: str
     described: Callable[[int], Described]
     scored: ScoredTrials | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -197,12 +194,32 @@ class JudgedRun:
     @classmethod
     def of(cls, run: RunRecord) -> JudgedRun:
         """Take from a record what comparisons and reports need."""
-        steps = run.steps
+        steps, of_rounds = run.steps, "step" in run.final.incumbent
+        if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
+            raise InvalidArgumentError(
+                f"`objectives` must hold 'val_loss' to be compared; step {lacking[0]} of agent "
+                f"{run.header.agent!r} on {run.header.id} does not"
+            )
+        observed = np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64)
+        trials = Trials(
+            time_s=np.array([step.elapsed_s for step in steps], dtype=np.float64),
+            value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
+            # All steps of a course have one level: their rounds are no fidelity that was chosen.
+            level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
+            test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
+            observed=observed if any(step.truth for step in steps) else None,
+            violation=(
+                np.array([step.extra["violation"] for step in steps], dtype=np.float64)
+                if "violation" in steps[0].extra
+                else None
+            ),
+            is_course=of_rounds,
+            recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
+        )
         return cls(
             header=run.header,
-            trials=trials_of_run(run),
+            trials=trials,
             accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
-            word="step" if "step" in run.final.incumbent else "trial",
             described=lambda place: (
                 steps[place].configuration,
                 steps[place].fidelity,
@@ -216,39 +233,6 @@ class JudgedRun:
             },
             course=Course.of(run),
         )
-
-
-@checked_types
-def trials_of_run(run: RunRecord) -> Trials:
-    """Return what a run tried: validation loss of every step, and its loss on the test split.
-
-    All steps of a round environment have one level: their rounds are no fidelity that was chosen.
-    """
-    steps = run.steps
-    if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
-        raise InvalidArgumentError(
-            f"`objectives` must hold 'val_loss' to be compared; step {lacking[0]} of agent "
-            f"{run.header.agent!r} on {run.header.id} does not"
-        )
-    of_rounds = "step" in run.final.incumbent
-    return Trials(
-        time_s=np.array([step.elapsed_s for step in steps], dtype=np.float64),
-        value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
-        level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
-        test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
-        observed=(
-            np.array([step.objectives["val_loss"] for step in steps], dtype=np.float64)
-            if any(step.truth for step in steps)
-            else None
-        ),
-        violation=(
-            np.array([step.extra["violation"] for step in steps], dtype=np.float64)
-            if "violation" in steps[0].extra
-            else None
-        ),
-        is_course=of_rounds,
-        recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
-    )
 
 
 REFERENCE: Final = 1.1

@@ -64,7 +64,9 @@ def replay(
         _, info = (crew or env).reset(seed=header.seed)
         found = info.get("fingerprint")
         if header.fingerprint not in (found, *former_fingerprints(env)):
-            if versions := _former_engines(env).get(header.fingerprint):
+            source = getattr(env.unwrapped, "backend", None)  # or of courses, what trains them
+            source = source or getattr(getattr(env.unwrapped, "process", None), "courses", None)
+            if versions := getattr(source, "former_engines", {}).get(header.fingerprint):
                 return Difference(0, "engine", *versions)
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
@@ -124,13 +126,6 @@ def from_stored_numbers(header: Header) -> bool:
     entry_point = str(header.spec.get("entry_point"))
     stored = any(entry_point.endswith(f":make_{kind}_env") for kind in ("trial", *MANY_TASK_KINDS))
     return stored and header.kwargs.get("backend") in _LOOKED_UP
-
-
-def _former_engines(env: gym.Env[Any, Any]) -> Any:
-    """Return what earlier engines called the same courses, with their version and ours."""
-    backend = getattr(env.unwrapped, "backend", None)
-    courses = getattr(getattr(env.unwrapped, "process", None), "courses", None)
-    return getattr(backend or courses, "former_engines", {})
 
 
 def former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:

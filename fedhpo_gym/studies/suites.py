@@ -16,9 +16,9 @@ it):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import require_known
@@ -33,6 +33,10 @@ _OPENML: Final = (
 )  # fmt: skip
 _OTHERS: Final = (
     "CNN-FEMNIST", "BERT-SST2", "BERT-CoLA", "GNN-Cora", "GNN-CiteSeer", "GNN-PubMed",
+)  # fmt: skip
+_SMALL: Final = (
+    "FedHPO-MLP-Segment-v1", "FedHPO-LR-Twitter-v2", "FedHPO-LR-BloodTransfusion-v1",
+    "FedHPO-MF-MadeRatings-v1", "FedHPO-GNN-CiteSeer-v1",
 )  # fmt: skip
 _QUICK: Final = frozenset({"ExamLondon", "HotelMarket", "BirdStrikes", "GuatemalaPrenatal"})
 """Tables of the suite `natural-small`."""
@@ -50,6 +54,42 @@ half of what `difficulty` asks. A table stands in one regime, the private one if
 error more or is the only one that fits."""
 
 
+def _newest(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(get_task(name).id for name in names))
+
+
+_LR: Final = [task.name for task in LR_TASKS]
+_TABLES: Final = [f"{model}-{data}" for model in ("LR", "MLP") for data in _OPENML]
+_VECTORS: Final = [*_LR, "GNN-Cora", "GNN-CiteSeer", "CNN-FEMNIST"]
+_NATURAL: Final = [f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP")]
+
+SUITES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        # Logistic regression on nine tables of data, newest version.
+        "lr": _newest(_LR),
+        # The twenty problems of Wang et al. (2022), table 13, as version 0 has them.
+        "paper": _newest(f"{name}-v0" for name in (*_OTHERS, *_TABLES)),
+        # Many clients, few of whom take part in a round: newest version.
+        "cross-device": _newest(["CNN-FEMNIST", *(task.name for task in CROSS_DEVICE_TASKS)]),
+        # Vector rewards, where numbers are stored: tables, graphs and writers.
+        "multi-objective": tuple(f"MO-{name}" for name in _newest(_VECTORS)),
+        # Natural federations, split within clients: logistic regression and perceptrons.
+        "natural": tuple(_NATURAL),
+        # Eight of them, of four tables in which tuning matters and courses are quick.
+        "natural-small": tuple(name for name in _NATURAL if name.split("-")[2] in _QUICK),
+        # The joint space on all natural federations: forty rounds, five, and ten private ones.
+        "joint": tuple(f"FedHPO-{regime}-{t.name}-v1" for t in NATURAL for regime in REGIMES),
+        # The joint space where optimizers have something to do: fourteen tables, really trained.
+        "contest": tuple(
+            f"FedHPO-{r}-{name}-v1" for r, names in _CONTEST.items() for name in names
+        ),
+        # Five problems that are unlike each other; the docstring of this module says by which rule.
+        "small": _SMALL,
+    }
+)
+"""Environment ids of suites, by name."""
+
+
 @checked_types
 def suite(name: str) -> tuple[str, ...]:
     """Return the environment ids of a suite, versions included.
@@ -58,74 +98,4 @@ def suite(name: str) -> tuple[str, ...]:
         UnknownNameError: no such suite.
     """
     require_known("suite", name, SUITES)
-    return SUITES[name]()
-
-
-def _lr() -> tuple[str, ...]:
-    """Logistic regression on nine tables of data, newest version."""
-    return _newest(task.name for task in LR_TASKS)
-
-
-def _paper() -> tuple[str, ...]:
-    """The twenty problems of Wang et al. (2022), table 13, as version 0 has them."""
-    tables = [f"{model}-{data}" for model in ("LR", "MLP") for data in _OPENML]
-    return tuple(get_task(f"{name}-v0").id for name in (*_OTHERS, *tables))
-
-
-def _cross_device() -> tuple[str, ...]:
-    """Many clients, few of whom take part in a round: newest version."""
-    return _newest(["CNN-FEMNIST", *(task.name for task in CROSS_DEVICE_TASKS)])
-
-
-def _multi_objective() -> tuple[str, ...]:
-    """Vector rewards, where numbers are stored: tables, graphs and writers."""
-    names = [*(task.name for task in LR_TASKS), "GNN-Cora", "GNN-CiteSeer", "CNN-FEMNIST"]
-    return tuple(f"MO-{name}" for name in _newest(names))
-
-
-def _natural() -> tuple[str, ...]:
-    """Natural federations, split within clients: logistic regression and perceptrons."""
-    return tuple(f"FedHPO-{model}-{t.name}-v1" for t in NATURAL for model in ("LR", "MLP"))
-
-
-def _joint() -> tuple[str, ...]:
-    """The joint space on all natural federations: forty rounds, five, and ten private ones."""
-    return tuple(f"FedHPO-{regime}-{t.name}-v1" for t in NATURAL for regime in REGIMES)
-
-
-def _natural_small() -> tuple[str, ...]:
-    """Eight of them, of four tables in which tuning matters and courses are quick."""
-    return tuple(name for name in _natural() if name.split("-")[2] in _QUICK)
-
-
-def _newest(names: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(get_task(name).id for name in names))
-
-
-def _contest() -> tuple[str, ...]:
-    """The joint space where optimizers have something to do: fourteen tables, really trained."""
-    return tuple(f"FedHPO-{r}-{table}-v1" for r, tables in _CONTEST.items() for table in tables)
-
-
-def _small() -> tuple[str, ...]:
-    """Five problems that are unlike each other; the docstring of this module says by which rule."""
-    return (
-        "FedHPO-MLP-Segment-v1", "FedHPO-LR-Twitter-v2", "FedHPO-LR-BloodTransfusion-v1",
-        "FedHPO-MF-MadeRatings-v1", "FedHPO-GNN-CiteSeer-v1",
-    )  # fmt: skip
-
-
-SUITES: Mapping[str, Callable[[], tuple[str, ...]]] = MappingProxyType(
-    {
-        "lr": _lr,
-        "paper": _paper,
-        "cross-device": _cross_device,
-        "multi-objective": _multi_objective,
-        "natural": _natural,
-        "natural-small": _natural_small,
-        "joint": _joint,
-        "contest": _contest,
-        "small": _small,
-    }
-)
-"""Suites by name; the docstring of each says what is in it."""
+    return SUITES[name]

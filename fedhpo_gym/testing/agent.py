@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -32,12 +32,7 @@ for kind, name, options, seed in json.loads(sys.argv[1]):
     found.append(type("Laws", (getattr(agent, kind),), own)().actions(seed))
 json.dump(found, sys.stdout)
 """
-
-
-def actions_elsewhere(wanted: Sequence[tuple[str, str, Mapping[str, Any], int]]) -> list[Any]:
-    """Return actions of episodes, by laws, agent, options and seed, under another hash seed."""
-    found: list[Any] = in_another_process(OTHER_PROCESS, wanted)
-    return found
+"""Says the actions of episodes, by laws, agent, options and seed."""
 
 
 class DivergingSteps(gym.Wrapper[Any, Any, Any, Any]):
@@ -110,7 +105,7 @@ class AgentConformance:
     def elsewhere(self, seed: int) -> list[Any]:
         """Return the actions of an episode in another process."""
         wanted = (self.law_class, self.name, self.options(self.env()), seed)
-        found: list[Any] = actions_elsewhere([wanted])[0]
+        found: list[Any] = in_another_process(OTHER_PROCESS, [wanted])[0]
         return found
 
     def test_it_runs_an_episode_with_legal_actions(self) -> None:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -24,25 +24,6 @@ from fedhpo_gym.testing.conformance import ModelConformance, ObjectiveConformanc
 from fedhpo_gym.testing.task import RoundConformance, TaskConformance
 
 
-def _of_task(name: str) -> tuple[tuple[type, str, str], ...]:
-    task = get_task(resolve_id(name))
-    laws = (TaskConformance, RoundConformance) if task.has_data else (TaskConformance,)
-    return tuple((law, "task_id", task.id) for law in laws)
-
-
-def _of_model(name: str) -> tuple[tuple[type, str, str], ...]:
-    return ((ModelConformance, "model", name),)
-
-
-def _of_agent(name: str) -> tuple[tuple[type, str, str], ...]:
-    return tuple((law, "name", name) for law in agent_laws(name))
-
-
-def _of_objective(name: str) -> tuple[tuple[type, str, str], ...]:
-    get_objective(name)
-    return ((ObjectiveConformance, "name", name),)
-
-
 @checked_types
 def laws_of(name: str, settings: Mapping[str, float] = MappingProxyType({})) -> Mapping[str, type]:
     """Return classes of laws for pytest, by their names: put them into a test module's globals.
@@ -55,31 +36,29 @@ def laws_of(name: str, settings: Mapping[str, float] = MappingProxyType({})) -> 
         UnknownNameError: nothing has that name.
         InvalidArgumentError: `module:name` cannot be imported, or is nothing of the kind.
     """
-    kind = _kind(name)
-    own: dict[str, Any] = {"settings": dict(settings)} if kind is _of_model else {}
-    if kind is _of_task:
-        own = {"backend": get_task(resolve_id(name)).unstored}
-    found = {}
-    for law, attribute, value in kind(name):
-        word = "".join(part for part in name.title() if part.isalnum())
-        found[f"Test{word}{law.__name__}"] = type(law.__name__, (law,), {attribute: value, **own})
-    return found
+    word = "".join(part for part in name.title() if part.isalnum())
+    laws, own = _laws_and_attributes(name, settings)
+    return {f"Test{word}{law.__name__}": type(law.__name__, (law,), own) for law in laws}
 
 
-def _kind(name: str) -> Any:
+def _laws_and_attributes(
+    name: str, settings: Mapping[str, float]
+) -> tuple[tuple[type, ...], dict[str, Any]]:
+    """Return the classes of laws, and what those for this name have as attributes."""
     if "FedHPO-" in name:
-        return _of_task
-    if name in {*AGENTS, *OWN_AGENTS}:
-        return _of_agent
-    if name in {*OBJECTIVES, *OWN_OBJECTIVES}:
-        return _of_objective
-    if ":" in name:
-        is_agent = isinstance(found := import_named("name", "what is checked", name), type)
-        return _of_agent if is_agent and issubclass(cast("type", found), Agent) else _of_objective
+        task = get_task(resolve_id(name))
+        laws = (TaskConformance, RoundConformance) if task.has_data else (TaskConformance,)
+        return laws, {"task_id": task.id, "backend": task.unstored}
+    found = import_named("name", "what is checked", name) if ":" in name else None
+    if name in {*AGENTS, *OWN_AGENTS} or (isinstance(found, type) and issubclass(found, Agent)):
+        return agent_laws(name), {"name": name}
+    if ":" in name or name in {*OBJECTIVES, *OWN_OBJECTIVES}:
+        get_objective(name)
+        return (ObjectiveConformance,), {"name": name}
     from fedhpo_gym.fl.models import get_model
 
     get_model(name)
-    return _of_model
+    return (ModelConformance,), {"model": name, "settings": dict(settings)}
 
 
 CODE = """

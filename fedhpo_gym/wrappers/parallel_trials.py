@@ -131,10 +131,14 @@ class ParallelTrials:
         return self._begin(action, min(self._free), self.clock_s)
 
     def _begin(self, action: NDArray[np.float32], worker: int, now_s: float) -> int:
-        duration_s, since_s, course, paid = self._price(action)
+        course, rounds = self.env.get_wrapper_attr("course_of")(action)
+        paid, begins_s = self._paid.get(course, 0), now_s
+        cost = self.env.get_wrapper_attr("cost_of")(action, paid)
+        if self.env.get_wrapper_attr("setup").freeze_thaw:
+            self._paid[course] = max(paid, rounds)
+            begins_s = max(now_s, self._busy_until.get(course, 0.0))
         self.env.get_wrapper_attr("begin_trial")(action, paid)
-        ends_s = max(now_s, since_s) + duration_s
-        self._busy_until[course] = ends_s
+        ends_s = self._busy_until[course] = begins_s + float(cost.time_s)
         self._free.remove(worker)
         self._started += 1
         taken = np.array(action, dtype=np.float32)
@@ -150,16 +154,6 @@ class ParallelTrials:
             )
         self._begin(action, worker, self._idle_since[worker])
         return self.finish()
-
-    def _price(self, action: NDArray[np.float32]) -> tuple[float, float, Hashable, int]:
-        """Return a trial's seconds, from when its course can run, the course, and rounds paid."""
-        course, rounds = self.env.get_wrapper_attr("course_of")(action)
-        paid = self._paid.get(course, 0)
-        cost = self.env.get_wrapper_attr("cost_of")(action, paid)
-        if not self.env.get_wrapper_attr("setup").freeze_thaw:
-            return float(cost.time_s), 0.0, course, 0
-        self._paid[course] = max(paid, rounds)
-        return float(cost.time_s), self._busy_until.get(course, 0.0), course, paid
 
     def finish(self) -> FinishedTrial:
         """Return the next trial that ends, and tell the environment of it.

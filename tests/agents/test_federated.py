@@ -111,7 +111,8 @@ def test_a_mixture_is_a_noisy_weighted_sum_of_clipped_messages() -> None:
     # Before any message: noise of z S max(phi) / q, and the largest weight is 10 of 10 + 1 + 1.
     noise = 2.0 * 2.0 * (10 / 12) / 0.5
     assert np.std(loud.mixture(0)) == pytest.approx(noise, rel=0.15)
-    again = PrivateThompson.from_dict(policy.to_dict())
+    again = PrivateThompson(3, 2, 0, quiet)
+    again.restore(policy.to_dict())
     np.testing.assert_array_equal(again.mixture(7), policy.mixture(7))
 
 

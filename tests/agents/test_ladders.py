@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 from wrapped_fedex import Neighbourhood, row_problem, wrapped_search
 
-from fedhpo_gym.agents import agent_class, make_agent, run_episode
+from fedhpo_gym.agents import agent_class, bohb, make_agent, run_episode
 from fedhpo_gym.agents.base import Step
-from fedhpo_gym.agents.bohb import BOHB, Belief, Density, ModelSettings, PriorBand, expert_prior
+from fedhpo_gym.agents.bohb import BOHB, Belief, Density, PriorBand, expert_prior
 from fedhpo_gym.agents.multi_fidelity import ASHA, DEHB, Hyperband
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -245,8 +245,9 @@ def test_the_model_looks_where_configurations_were_good() -> None:
     assert distance("bohb") < 0.7 * distance("hyperband")
 
 
-def test_without_a_model_bohb_is_hyperband() -> None:
-    blind = BOHB(box_problem(SMALL, 3, ROUNDS), low=3, model=ModelSettings(random_share=1.0))
+def test_without_a_model_bohb_is_hyperband(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bohb, "RANDOM_SHARE", 1.0)
+    blind = BOHB(box_problem(SMALL, 3, ROUNDS), low=3)
     prior = Hyperband(box_problem(SMALL, 3, ROUNDS), low=3)
     for ours, theirs in zip(asked(blind, 40), asked(prior, 40), strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
@@ -345,7 +346,3 @@ def test_other_spaces_and_rewards_are_refused() -> None:
     action = agent.ask({})
     with pytest.raises(InvalidArgumentError, match="one number"):
         agent.tell(Step(action, np.zeros(2)))
-    with pytest.raises(InvalidArgumentError, match="`random_share`"):
-        ModelSettings(random_share=2.0)
-    with pytest.raises(InvalidArgumentError, match="`candidates`"):
-        ModelSettings(candidates=0)

@@ -17,11 +17,12 @@ from fedhpo_gym.agents.learned_network import Network, save_network
 from fedhpo_gym.agents.policy import Policy, save_policy
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.testing.agent import (
+    OTHER_PROCESS,
     AgentConformance,
     MultiFidelityAgentConformance,
-    actions_elsewhere,
     agent_laws,
 )
+from fedhpo_gym.testing.rollout import in_another_process
 
 
 class WithPolicy(AgentConformance):
@@ -117,7 +118,7 @@ def _all_elsewhere(heavy: bool) -> dict[tuple[str, str], Any]:
         if issubclass(laws, Quick) and (laws.name in HEAVY) == heavy:
             options: dict[str, Any] = laws().options(laws().env())
             wanted.append((laws.law_class, laws.name, options, SEED))
-    found = actions_elsewhere(wanted)
+    found = in_another_process(OTHER_PROCESS, wanted)
     return {(law, name): one for (law, name, _, _), one in zip(wanted, found, strict=True)}
 
 

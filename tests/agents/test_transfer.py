@@ -20,7 +20,7 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern  # noqa: E40
 
 from fedhpo_gym.agents import AGENTS, Step, agent_class  # noqa: E402
 from fedhpo_gym.agents.base import SearchProblem  # noqa: E402
-from fedhpo_gym.agents.transfer import ablr, cts, fsbo, pfn, rgpe, tst_r, zero_shot  # noqa: E402
+from fedhpo_gym.agents.transfer import ablr, cts, ensembles, fsbo, pfn  # noqa: E402
 from fedhpo_gym.agents.transfer import gaussian_process as process  # noqa: E402
 from fedhpo_gym.agents.transfer.base import Known, TransferSearch  # noqa: E402
 from fedhpo_gym.evaluation.records import SourceTask  # noqa: E402
@@ -137,23 +137,25 @@ def test_what_is_learned_is_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> 
 def test_ranking_losses_are_pairs_in_another_order() -> None:
     scores, predicted = np.array([0.1, 0.2, 0.2, 0.9]), np.array([[3.0, 1.0, 2.0, 4.0]])
     # The first is above the next two, which have equal scores: two pairs, counted both ways.
-    np.testing.assert_array_equal(rgpe.ranking_losses(predicted, scores, predicted), [4])
+    np.testing.assert_array_equal(ensembles.ranking_losses(predicted, scores, predicted), [4])
     # The first is rightly below two 5s; all are above 0, and the others below 5, wrongly.
     against = np.array([5.0, 5.0, 5.0, 0.0])
-    np.testing.assert_array_equal(rgpe.ranking_losses(predicted, scores, against), [8])
+    np.testing.assert_array_equal(ensembles.ranking_losses(predicted, scores, against), [8])
 
 
 def test_weights_count_the_draws_in_which_a_model_is_best() -> None:
     losses = np.array([[0, 5, 2, 2], [9, 9, 9, 9], [1, 2, 2, 3]])
     # The second is far worse than the last, its own; the last takes the draw in which both tie.
-    np.testing.assert_allclose(rgpe.weights_of(losses), [0.5, 0.0, 0.5])
-    np.testing.assert_allclose(rgpe.weights_of(np.array([[0, 1], [0, 1], [7, 7]])), [0.5, 0.5, 0])
+    np.testing.assert_allclose(ensembles.weights_of(losses), [0.5, 0.0, 0.5])
+    np.testing.assert_allclose(
+        ensembles.weights_of(np.array([[0, 1], [0, 1], [7, 7]])), [0.5, 0.5, 0]
+    )
 
 
 def test_similarity_is_epanechnikov_of_misranked_pairs() -> None:
     means, scores = np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [2.0, 1.0, 3.0]]), np.arange(3.0)
     expected = 0.75 * np.maximum(1.0 - (np.array([0.0, 1.0, 1.0 / 3.0]) / 0.9) ** 2, 0.0)
-    np.testing.assert_allclose(tst_r.similarities(means, scores, 0.9), expected)
+    np.testing.assert_allclose(ensembles.similarities(means, scores, 0.9), expected)
 
 
 def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +180,7 @@ def test_an_ensemble_asks_every_model_about_every_point(monkeypatch: pytest.Monk
     close(agent.improvement(weights, own, points, np.ones(9)), expected)
 
     variance = weights**2 @ np.vstack([deviations, model.deviation(points)]) ** 2
-    monkeypatch.setattr(rgpe, "weights_of", lambda _: weights)
+    monkeypatch.setattr(ensembles, "weights_of", lambda _: weights)
     best = float(mean[:5].max())
     expected = process.log_expected_improvement(mean, np.sqrt(variance), best)
     close(agent.prefer(own, points, RNG), expected)
@@ -197,14 +199,16 @@ def test_the_transfer_acquisition_is_its_formula() -> None:
     own = Known(points[:5], bowl(points[:5], 0.68))
     model = agent.model(own)
     gain = process.log_expected_improvement(*model.predict(points), model.best)
-    total = tst_r.TOP * np.exp(gain)
-    weights = tst_r.similarities(np.array([m.mean(own.points) for m in agent.models]), own.scores)
+    total = ensembles.TOP * np.exp(gain)
+    weights = ensembles.similarities(
+        np.array([m.mean(own.points) for m in agent.models]), own.scores
+    )
     assert (weights > 0).any()
     for source_model, similar in zip(agent.models, weights, strict=True):
         best = source_model.mean(own.points).max()
         total += similar * np.maximum(source_model.mean(points) - best, 0.0)
     found = agent.prefer(own, points, RNG)
-    np.testing.assert_allclose(found, total / (tst_r.TOP + weights.sum()), rtol=1e-9)
+    np.testing.assert_allclose(found, total / (ensembles.TOP + weights.sum()), rtol=1e-9)
 
 
 def test_a_portfolio_begins_with_the_best_on_average() -> None:
@@ -224,7 +228,7 @@ def test_the_portfolio_is_greedy() -> None:
         best = max(range(3), key=lambda i: table[:, [*chosen, i]].max(axis=1).sum())
         if best in chosen:
             break
-        assert zero_shot.portfolio_gains(table, covered).argmax() == best
+        assert ensembles.portfolio_gains(table, covered).argmax() == best
         chosen.append(best)
         covered = table[:, chosen].max(axis=1)
     assert chosen == [2, 0, 1]

@@ -88,7 +88,7 @@ def test_the_same_record_makes_the_same_bytes(path: Path, record: RunRecord) -> 
 
 def test_judges_read_the_same_from_columns_and_lines(path: Path, record: RunRecord) -> None:
     judged, whole = read_judged(path), JudgedRun.of(record)
-    assert (judged.header, judged.word) == (whole.header, whole.word)
+    assert judged.header == whole.header
     for name in ("time_s", "value", "level", "test"):
         assert np.array_equal(getattr(judged.trials, name), getattr(whole.trials, name)), name
     assert np.array_equal(judged.accuracy, whole.accuracy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group, make_report
+from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group
 from fedhpo_gym.analysis.plot import draw_curves
 from fedhpo_gym.analysis.problems import Curve, Problem, Summary, finals
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
@@ -124,13 +124,19 @@ def two_agents() -> list[tuple[Path, RunRecord]]:
     ]
 
 
+def html_of(
+    records: Iterable[tuple[Path, RunRecord]], version: str, now: datetime | None = None
+) -> str:
+    return build_report(group(records), version, now).html
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
-    return make_report(two_agents(), "9.9.9", NOW)
+    return html_of(two_agents(), "9.9.9", NOW)
 
 
 def test_the_page_is_whole_and_needs_no_other_file() -> None:
-    html = make_report([*two_agents(), run(id="FedHPO-LR-Car-v0")], "0.1.0", NOW)
+    html = html_of([*two_agents(), run(id="FedHPO-LR-Car-v0")], "0.1.0", NOW)
     page = Page(html)
     # Six of the comparison and five in its rows, two of the first problem, one of the other.
     assert html.count("<svg") == 14
@@ -162,18 +168,18 @@ def test_the_page_states_results_winner_and_versions(page: str) -> None:
 
 def test_the_same_records_make_the_same_page(page: str) -> None:
     is_same = (
-        make_report(reversed(two_agents()), "9.9.9", NOW) == page
+        html_of(reversed(two_agents()), "9.9.9", NOW) == page
     )  # pytest would take minutes to show how two pages differ
     assert is_same
 
 
 def test_one_agent_alone_is_never_the_best() -> None:
-    assert Page(make_report([run()], "0.1.0", NOW)).bold == []
+    assert Page(html_of([run()], "0.1.0", NOW)).bold == []
 
 
 def test_what_records_say_is_text_and_never_markup() -> None:
     evil = "<script>$x_{$</script>"
-    html = make_report([run(evil, id=evil, fingerprint=evil)], evil, NOW)
+    html = html_of([run(evil, id=evil, fingerprint=evil)], evil, NOW)
     assert html.count("<script>") == 0
     assert html.count("&lt;script&gt;") >= 5
     Page(html)
@@ -181,13 +187,13 @@ def test_what_records_say_is_text_and_never_markup() -> None:
 
 def test_no_records_are_refused() -> None:
     with pytest.raises(MissingDataError, match="fedhpo-gym run"):
-        make_report([], "0.1.0")
+        html_of([], "0.1.0")
 
 
 def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"pip install '\.\[plot\]'"):
-        make_report([run()], "0.1.0", NOW)
+        html_of([run()], "0.1.0", NOW)
 
 
 def _limits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from problems_table import page
 
 import fedhpo_gym
 from fedhpo_gym.cli import BAD, ERROR, listing, main
 from fedhpo_gym.cli.health import chosen
-from fedhpo_gym.cli.problems import page
 from fedhpo_gym.core.archive import DIGEST, add_to_card, card_digest
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from problems_table import PAGE, page
 
-from fedhpo_gym.cli.problems import page
 from fedhpo_gym.core.archive import DIGEST, add_to_card
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
@@ -190,7 +190,6 @@ def test_a_surrogate_is_asked_on_a_stated_lattice(monkeypatch: pytest.MonkeyPatc
 # ------------------------------------------------- the health of everything that the package stores
 
 CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "problems.md"
 _EDGES = "the optimum lies at two or more ends that are natural: of batches, epochs or decay"
 UNHEALTHY: dict[str, str] = {
     f"LR-{name}-v1-fedavg-standardized.table.json": _EDGES
@@ -248,6 +247,4 @@ def test_a_wrong_figure_would_be_noticed() -> None:
 
 def test_the_page_says_what_the_cards_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run `fedhpo-gym show all > docs/problems.md`"
-    )
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python docs/site/problems_table.py`"

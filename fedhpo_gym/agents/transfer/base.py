@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.checks import Range
 from fedhpo_gym.core.seeding import stream
 
 DRAWN, NEAR = 500, 5
@@ -34,19 +32,14 @@ class TransferSearch(TrialSearch):
     the method can do without.
 
     Attributes:
-        eager: whether it needs no trial of its own where it has sources.
-
-    Args:
         initial: trials of its own that a method needs before it prefers anything.
+        eager: whether it needs no trial of its own where it has sources.
     """
 
     transfers = True
+    initial: ClassVar[int] = 5
     eager: ClassVar[bool] = False
     replays = False
-
-    def __init__(self, problem: SearchProblem, *, initial: Annotated[int, Range(1)] = 5) -> None:
-        super().__init__(problem)
-        self._initial = initial
 
     @abstractmethod
     def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
@@ -55,7 +48,7 @@ class TransferSearch(TrialSearch):
     @property
     def needs(self) -> int:
         """Trials of its own that it needs before it prefers anything."""
-        return 0 if self.eager and self.sources else self._initial
+        return 0 if self.eager and self.sources else self.initial
 
     @cached_property
     def sources(self) -> tuple[Known, ...]:

@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known, TransferSearch
-from fedhpo_gym.core.checks import Range
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 
@@ -152,8 +151,8 @@ class GaussianProcessSearch(TransferSearch):
 
     transfers = False
 
-    def __init__(self, problem: SearchProblem, *, initial: Annotated[int, Range(1)] = 5) -> None:
-        super().__init__(problem, initial=initial)
+    def __init__(self, problem: SearchProblem) -> None:
+        super().__init__(problem)
         self._settings: tuple[bytes, Array] = b"", np.empty(0)
         self._answers: dict[tuple[str, bytes], Array] = {}
 

@@ -70,7 +70,8 @@ def test_where_the_original_is_nan_vanished_arms_win_or_stay_vanished() -> None:
     np.testing.assert_allclose(policy.theta[0], [0, 0, 1], atol=1e-200)
 
     def then(*outcomes: ArmFeedback) -> list[float]:
-        resumed = FedExPolicy.from_dict(policy.to_dict())
+        resumed = FedExPolicy([3], policy.settings)
+        resumed.restore(policy.to_dict())
         resumed.update(list(outcomes))
         assert on_simplex(resumed)
         return [float(p) for p in resumed.theta[0]]
@@ -192,7 +193,8 @@ def test_a_saved_policy_goes_on_as_if_never_interrupted(sched: Schedule) -> None
     whole = FedExPolicy([3, 4], settings)
     for turn in range(8):
         if turn == 4:
-            resumed = FedExPolicy.from_dict(json.loads(json.dumps(whole.to_dict())))
+            resumed = FedExPolicy([3, 4], settings)
+            resumed.restore(json.loads(json.dumps(whole.to_dict())))
         answers = [
             ArmFeedback((int(rng.integers(3)), 1), 1.0, float(rng.random())) for _ in range(3)
         ]
@@ -200,9 +202,8 @@ def test_a_saved_policy_goes_on_as_if_never_interrupted(sched: Schedule) -> None
         if turn >= 4:
             resumed.update(answers)
     assert resumed.to_dict() == whole.to_dict()
-    damaged = {**whole.to_dict(), "sizes": [3, 5]}
     with pytest.raises(InvalidArgumentError, match="`log_theta` must have rows of"):
-        FedExPolicy.from_dict(damaged)
+        FedExPolicy([3, 5]).restore(whole.to_dict())
 
 
 def test_the_discounted_mean_by_hand() -> None:

@@ -13,7 +13,7 @@ from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.evaluation.multi_objective import violations
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
-from fedhpo_gym.records.runs import trials_of_run
+from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.testing import make_env
@@ -87,7 +87,7 @@ def test_records_and_judges_know_the_feasible_incumbent(agent: str, tmp_path: Pa
     assert len(paths) == 2
     for path in paths:
         record = read_record(path)
-        trials = trials_of_run(record)
+        trials = JudgedRun.of(record).trials
         assert trials.violation is not None
         assert (trials.violation == 0).any(), "the law below says nothing"
         best = record.final.best_step

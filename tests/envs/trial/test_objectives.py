@@ -20,7 +20,7 @@ from fedhpo_gym.evaluation.records import Evaluation, Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, Objective
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
-from fedhpo_gym.records.runs import trials_of_run
+from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.stored.catalogue import find, list_names
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import regret_of
@@ -373,7 +373,7 @@ def test_regret_is_of_what_incumbents_truly_are(tmp_path: Path) -> None:
     record = read_record(path)
     assert replay(record) is None
     truths = [record.steps[step.best_step - 1].true_objectives["val_loss"] for step in record.steps]
-    trials = trials_of_run(record)
+    trials = JudgedRun.of(record).trials
     assert trials.value[incumbents(trials)].tolist() == truths
     optimum = truths - regret_of(record).regret
     assert optimum == pytest.approx([optimum[0]] * len(truths))
