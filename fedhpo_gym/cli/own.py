@@ -22,7 +22,9 @@ def new(
         str | None, Arg("column that says who holds a row (client, if there is one)", "COLUMN")
     ] = None,
     clients: Annotated[int | None, Arg("deal the rows to so many clients instead", "N")] = None,
-    alpha: Annotated[float, Arg("concentration of the labels where rows are dealt (0.5)")] = 0.5,
+    alpha: Annotated[
+        float | None, Arg("concentration of the labels where rows are dealt (0.5)")
+    ] = None,
     name: Annotated[str | None, Arg("what ids call it (the file's name)")] = None,
     leave_out: Annotated[
         Sequence[str], Arg("columns that nobody may learn from", "COLUMN", several=True)

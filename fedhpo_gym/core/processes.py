@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -202,7 +203,13 @@ class WorkerPool(Generic[J]):
         # where it does not fit into a pipe.
         with suppress(OSError):  # it has ended: reading from it tells
             here.send(plugin_modules())
-            here.send(self._work)
+            try:
+                here.send(self._work)
+            except (AttributeError, TypeError, pickle.PicklingError) as error:
+                raise InvalidArgumentError(
+                    "what worker processes are sent must stand in a module that they can import, "
+                    f"no lambda and no local function, but {error}"
+                ) from error
         return worker
 
 

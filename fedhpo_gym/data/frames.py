@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.data import cache, leaf
@@ -33,7 +33,12 @@ def read_frame(data: Any) -> Any:
     elif isinstance(data, tuple):
         frame = _of_arrays(*data)
     else:
-        frame = _read(as_typed("data", data, Path))
+        if not isinstance(data, str | Path):
+            raise InvalidArgumentError(
+                "`data` must be a path, a pandas DataFrame, or a tuple (features, labels, "
+                f"clients), got {shown(data)}"
+            )
+        frame = _read(Path(data))
     frame.columns = [str(name) for name in frame.columns]
     odd = [name for name in frame.columns if not name.strip() or not name.isprintable()]
     if odd or len({*frame.columns}) < len(frame.columns):
@@ -166,7 +171,12 @@ def _flat(frame: Any) -> Any:
         column = frame[name]
         first = next((cell for cell in column if cell is not None), None)
         if isinstance(first, Sequence | np.ndarray) and not isinstance(first, str | bytes):
-            rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
+            try:
+                rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
+            except (TypeError, ValueError) as error:
+                raise InvalidArgumentError(
+                    f"`data` must have lists of numbers in {name!r}: {error}"
+                ) from error
             if len({len(row) for row in rows}) > 1:
                 raise InvalidArgumentError(f"`data` must have lists of one length in {name!r}")
             wide = np.stack(rows)

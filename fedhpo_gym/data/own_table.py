@@ -80,10 +80,10 @@ class OwnTable:
         """Check every entry, and that the file is beside the task file."""
         check_fields(self)
         plain = self.name.isascii() and self.name.isalnum() and len(self.name) <= LONGEST
-        if not (plain and self.name[:1].isupper()):
+        if not (plain and self.name[:1].isupper()) or self.name.endswith("Unseen"):
             raise InvalidArgumentError(
                 f"`name` must be a capital letter, then letters and digits, at most {LONGEST}, "
-                f"such as 'Passed', got {shown(self.name)}"
+                f"such as 'Passed', and not end in 'Unseen', got {shown(self.name)}"
             )
         if Path(self.data).name != self.data or not self.data.endswith(".csv"):
             raise InvalidArgumentError(
@@ -93,6 +93,10 @@ class OwnTable:
         if self.target == self.client:
             raise InvalidArgumentError(
                 f"`target` must be another column than `client`, got {shown(self.target)} for both"
+            )
+        for name in {self.target, self.client} & {*self.columns}:
+            raise InvalidArgumentError(
+                f"`columns` must name neither the target nor the client, got {shown(name)}"
             )
         for name, encoding in self.columns.items():
             require_known(f"encoding of the column {name!r}", encoding, ENCODINGS)
@@ -172,7 +176,8 @@ class OwnSource(Source):
         )
         if missing := {*named, *table.columns} - {*frame}:
             raise InvalidArgumentError(
-                f"`columns` must be among those of {data.name}, got {sorted(missing)}"
+                "`target`, `client` and `columns` must name columns of the data, got "
+                f"{sorted(missing)}"
             )
         frame = self._kept(frame)
         features = [column for name in table.columns for column in self._columns(frame, name)]
@@ -194,7 +199,8 @@ class OwnSource(Source):
             ]
         if frame[table.target].nunique() < 2:
             raise InvalidArgumentError(
-                f"`target` must have two values at least, got {frame[table.target].unique()}"
+                f"`target` must have two values at least in the {len(frame)} rows that `fewest` = "
+                f"{table.fewest} leaves, got {frame[table.target].unique().tolist()}"
             )
         if table.clients and len(frame) * 0.1 <= table.clients * MIN_SIZE:
             raise InvalidArgumentError(
@@ -215,10 +221,12 @@ class OwnSource(Source):
         except ValueError as error:
             raise InvalidArgumentError(
                 f"`columns` must encode {name!r} as 'words' or 'none', whose cells are not what "
-                f"{encoding!r} needs: {str(error).splitlines()[0]}"
+                f"{encoding!r} needs: {str(error).partition('. ')[0]}"
             ) from error
         if np.isinf(column).any():
-            raise InvalidArgumentError(f"`columns` must have finite numbers in {name!r}, got inf")
+            raise InvalidArgumentError(
+                f"`columns` must have finite numbers in {name!r}, got inf; leave it out"
+            )
         if encoding == "log" and column.min() < 0:
             raise InvalidArgumentError(
                 f"`columns` must encode {name!r} as 'number', since {column.min():g} is below 0"
@@ -242,6 +250,9 @@ GIVES_AWAY, MAJORITY = 0.98, 0.95
 class has a smaller share than the second number."""
 LARGE: Final = 1e30
 DATE: Final = r"\d{4}-\d\d-\d\d"
+DAY: Final = r"\d{1,4}[./]\d{1,2}[./]\d{1,4}.*"
+ALMOST: Final = 0.9
+"""Share of the cells of a column from which on the others are said to be odd."""
 LOOKED_AT: Final = 5_000
 """Rows that are asked whether a column gives the target away."""
 
@@ -286,7 +297,10 @@ def inspect(frame: Any, target: str, client: str | None, leave_out: Sequence[str
                 notes.append(f"Column {name!r}{out}: {said}.")
     kept = [name for name, encoding in columns.items() if encoding != "none"]
     if not kept:
-        raise InvalidArgumentError("the data must have a column besides target and client to learn")
+        raise InvalidArgumentError(
+            "`data` must have a column to learn from, besides target and client, got none. "
+            + " ".join(note for note in notes if " is left out: " in note)
+        )
     notes += _giving_away(frame, target, kept)
     return Inspection(columns, rare, tuple(notes))
 
@@ -294,7 +308,12 @@ def inspect(frame: Any, target: str, client: str | None, leave_out: Sequence[str
 def _of_target(frame: Any, target: str) -> Iterator[str]:
     counts = frame[target].value_counts()
     numeric = frame[target].dtype.kind == "f"  # whole numbers may be codes of classes
-    if len(counts) < 2 or len(counts) > (MOST_NUMBERS if numeric else MOST_CLASSES):
+    if len(counts) < 2:
+        raise InvalidArgumentError(
+            f"`target` must have at least two values, got {len(counts)} of {target!r} in "
+            f"{len(frame)} rows"
+        )
+    if len(counts) > (MOST_NUMBERS if numeric else MOST_CLASSES):
         raise InvalidArgumentError(
             f"`target` must have 2 to {MOST_CLASSES} classes, at most {MOST_NUMBERS} where they "
             f"are real numbers, got {len(counts)} values of {target!r}; what is trained are "
@@ -321,6 +340,11 @@ def _of_clients(frame: Any, client: str) -> Iterator[str]:
         f"(median {sizes.median():g})."
     )
     if few := int((sizes < 3).sum()):
+        if few == len(sizes):
+            raise InvalidArgumentError(
+                f"`client` must say of a client with 3 rows at least, or nothing is validated, got "
+                f"at most {sizes.max()} in {client!r}; leave it out and give `clients`, a number"
+            )
         yield (
             f"{few:,} clients have fewer than 3 rows: they train, and nothing of theirs is "
             "validated (of two rows one is tested); `fewest` in the task file leaves them out."
@@ -338,18 +362,35 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
             return "none", "it says who the client is"
     if column.dtype.kind in "iufb":
         said = f"{missing:,} numbers are missing, a column of 0 and 1 says where" if missing else ""
+        if distinct == len(frame) and column.dtype.kind == "i":
+            said = "its whole numbers are all different; if they are an id, `--leave-out` it"
         return ("log" if grows(column) else "number"), said
     if column.dropna().str.match(DATE).all():
         with suppress(ValueError):
             days(column)
             return "date", "dates are days since 1970"
+    hint = "; ".join(_almost(column.dropna()))
     if distinct > len(frame) / 2:
-        return (
-            "none",
-            f"it has {distinct:,} values in {len(frame):,} rows, so it is an id or a text",
-        )
+        said = hint or "so it is an id or a text"
+        return "none", f"it has {distinct:,} values in {len(frame):,} rows, {said}"
     many = int((column.fillna("").value_counts() < rare).sum())
-    return "words", f"{many:,} words of fewer than {rare} rows share a column" if many else ""
+    said = f"{many:,} words of fewer than {rare} rows share a column" if many else ""
+    return "words", "; ".join(filter(None, [said, hint]))
+
+
+def _almost(cells: Any) -> Iterator[str]:
+    """Yield what words may have been meant to be."""
+    import pandas
+
+    plain = pandas.to_numeric(cells.str.replace(",", ""), errors="coerce").notna()
+    if plain.mean() >= ALMOST:
+        odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
+        yield (
+            f"all but {len(odd):,} of {len(cells):,} cells are numbers, {odd.iloc[0]!r:.40} in row "
+            f"{odd.index[0] + 1} is none"
+        )
+    if cells.str.fullmatch(DAY).mean() >= ALMOST:
+        yield f"dates must be written as 2026-05-31 to be days, not as {cells.iloc[0]!r:.40}"
 
 
 def _giving_away(frame: Any, target: str, names: Sequence[str]) -> Iterator[str]:

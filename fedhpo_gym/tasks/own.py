@@ -274,7 +274,7 @@ def write_task(
     client: str | None = None,
     clients: int | None = None,
     name: str | None = None,
-    alpha: float = 0.5,
+    alpha: float | None = None,
     split: str = "60/20/20",
     leave_out: Sequence[str] = (),
     folder: Path | None = None,
@@ -289,7 +289,7 @@ def write_task(
         client: column that says who holds a row; "client" where there is one.
         clients: how many clients rows are dealt to, where no column says it.
         name: what ids call it, such as "Passed"; by default the file's name.
-        alpha: concentration of the labels where rows are dealt.
+        alpha: concentration of the labels where rows are dealt; 0.5 by default.
         split: of the rows of a client: "60/20/20" or "80/10/10".
         leave_out: columns that nobody may learn from.
         folder: of the task file; by default the user's, where every later import finds it.
@@ -303,9 +303,15 @@ def write_task(
     frame, target = read_frame(source), target or LABEL
     if client is None and clients is None and CLIENT in frame:
         client = CLIENT
-    if client is not None and clients is not None:
+    for argument, given in (("clients", clients), ("alpha", alpha)):
+        if client is not None and given is not None:
+            raise InvalidArgumentError(
+                f"`{argument}` must be left out where `client` names a column, got {given}"
+            )
+    if client is None and clients is None:
         raise InvalidArgumentError(
-            f"`clients` must be left out where `client` names a column, got {clients}"
+            "`client` must name the column that says who holds a row, or `clients` to how many the "
+            f"rows are dealt, got neither; there are {shown([*frame])}"
         )
     if name is None:
         stem = Path(source).stem if isinstance(source, str | Path) else "Own"
@@ -322,13 +328,14 @@ def write_task(
         columns=found.columns,
         client=client,
         clients=None if client else clients,
-        alpha=alpha,
+        alpha=0.5 if alpha is None else alpha,
         split=split,
         rare=found.rare,
         unseen=client is not None and count >= FEWEST_UNSEEN,
     )
     into = own_folder() if folder is None else folder
-    require_writable(into, f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
+    told = f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)"
+    require_writable(into, told if folder is None else "`folder` (`--out`)")
     path, extra = into / f"{name}{SUFFIX}", TableFile(client_sample_rates=_rates(count))
     said = _text(table, extra)
     with sole_writer(into):
@@ -339,10 +346,7 @@ def write_task(
         with tempfile.TemporaryDirectory(dir=into) as part:
             trial = Path(part) / table.data  # what is wrong is said before anything is replaced
             trial.write_text(text, encoding="utf-8")
-            described = trial.with_suffix(SUFFIX)
-            OwnSource(name=name, licence="", citation="", table=table, path=described).encoded(
-                trial
-            )
+            OwnSource(name=name, licence="", citation="", table=table, path=path).encoded(trial)
         keys = _makers(path, said)
         write_text(path.with_name(table.data), text)
         write_text(path, said)

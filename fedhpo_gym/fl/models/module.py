@@ -33,7 +33,8 @@ class ModuleModel(TorchModel):
     depend on no neighbour. Parameters that need a gradient are trained; buffers of real numbers,
     such as running statistics, are averaged with them; frozen parameters, and buffers of integers,
     are those that `build` gives, and never change. What is random in a step, such as dropout, is
-    drawn with a seed that the engine's streams give it. Parameters have shape (1, items, ...).
+    drawn with a seed that the engine's streams give it, and in an evaluation always with the same.
+    Parameters have shape (1, items, ...).
     """
 
     build: ClassVar[Build]
@@ -43,11 +44,11 @@ class ModuleModel(TorchModel):
         self, shape: Sequence[int], classes: int, device: torch.device, **own: Any
     ) -> None:
         """Make the module for samples of a shape."""
-        self.device = device
+        self.device, self._classes = device, classes
         self._make = partial(type(self).build, tuple(shape), classes, **own)
         self._module = _drawn(self._make, 0).to(device)
         kept = {**dict(self._module.named_buffers()), **dict(self._module.named_parameters())}
-        self._trained = {n for n, one in self._module.named_parameters() if one.requires_grad}
+        self._trained = tuple(n for n, p in self._module.named_parameters() if p.requires_grad)
         real = [n for n, one in self._module.named_buffers() if one.is_floating_point()]
         self.buffers = frozenset(real)
         self._names = (*self._trained, *real)
@@ -80,19 +81,14 @@ class ModuleModel(TorchModel):
         x = sample.to(device)
         try:
             found = model._forward(on_device, 0, x, training=False, leaves=leaves)
-            if leaves and isinstance(found, Tensor):
-                torch.autograd.grad(found.sum(), [*leaves.values()], allow_unused=True)
+            torch.autograd.grad(found.sum(), [*leaves.values()], allow_unused=True)
+        except InvalidArgumentError:
+            raise
         except Exception as error:
             raise InvalidArgumentError(
                 f"`build` must give a module that takes {tuple(x.shape)} samples and that torch "
                 f"can differentiate, but it raised {error!r:.300}"
             ) from error
-        if not isinstance(found, Tensor) or found.shape != (2, federation.num_classes):
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise InvalidArgumentError(
-                f"`build` must give a module that returns (rows, {federation.num_classes}) logits, "
-                f"got {got} of 2 rows"
-            )
         return model
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
@@ -127,7 +123,10 @@ class ModuleModel(TorchModel):
 
     def logits(self, parameters: Parameters, x: Tensor) -> Tensor:
         items = next(iter(parameters.values())).shape[1]
-        out = [self._forward(parameters, item, x, training=False) for item in range(items)]
+        out = []
+        for item in range(items):
+            with _seeded(0):  # whoever draws when it is evaluated draws the same again
+                out.append(self._forward(parameters, item, x, training=False))
         return torch.stack(out).permute(2, 0, 1).contiguous()
 
     def _forward(
@@ -138,12 +137,24 @@ class ModuleModel(TorchModel):
         *,
         training: bool,
         leaves: Mapping[str, Tensor] | None = None,
-    ) -> Any:
+    ) -> Tensor:
         """Return what the module says of rows with the parameters of an item."""
         own = {name: parameters[name][0, item] for name in self._names}
         counters = {name: one.clone() for name, one in self._counters.items()}
         module = self._module.train(training)
-        return functional_call(module, {**own, **counters, **(leaves or {})}, (x,))
+        # A copy, as a module may change its input in place, and others see the same rows.
+        found = functional_call(module, {**own, **counters, **(leaves or {})}, (x.clone(),))
+        if not isinstance(found, Tensor) or found.shape != (len(x), self._classes):
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InvalidArgumentError(
+                f"`build` must give a module that returns (rows, {self._classes}) logits, got "
+                f"{got} of {len(x)} rows"
+            )
+        if found.dtype != torch.float32:
+            raise InvalidArgumentError(
+                f"`build` must give a module that returns logits of float32, got {found.dtype}"
+            )
+        return found
 
 
 def module_model(name: str, build: Build, architecture: Sequence[str] = ()) -> type[ModuleModel]:
@@ -171,7 +182,10 @@ def as_inputs(features: Features) -> Tensor:
 def count_parameters(build: Build, shape: Sequence[int], classes: int, **own: Any) -> int:
     """Return how many numbers of a module are trained."""
     module = _drawn(partial(build, tuple(shape), classes, **own), 0)
-    return sum(one.numel() for one in module.parameters() if one.requires_grad)
+    found = sum(one.numel() for one in module.parameters() if one.requires_grad)
+    if not found:
+        raise InvalidArgumentError("`build` must give a module with parameters to train, got none")
+    return found
 
 
 def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
