@@ -1,4 +1,4 @@
-"""Drawing an episode; the only file of this folder that knows matplotlib."""
+"""One episode at a time, and drawing it; the only file of this folder that knows matplotlib."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, needing
+from fedhpo_gym.envs.vector import EpisodeDraws, Observations
 
 if TYPE_CHECKING:
     from fedhpo_gym.envs.round.env import Point
@@ -23,8 +24,11 @@ Plot = Callable[[Any], None]
 BLUE, GREY = "#0b5394", "#8a8f98"
 
 
-class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
-    """An environment whose episodes can be drawn, into a window of its own or as pixels."""
+class DrawnEnv(gym.Env[Observations, NDArray[np.float32]]):
+    """One episode of a process, which can be drawn into a window of its own or as pixels."""
+
+    _process: Any
+    _draws: EpisodeDraws
 
     # Gymnasium declares it on instances, so it cannot be a ClassVar here.
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -40,6 +44,38 @@ class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
             )
         self.render_mode = render_mode
         self._window: int | None = None
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Forget the episode before, once the process has begun another."""
+
+    @abstractmethod
+    def _observation(self) -> Observations:
+        """Return what is seen of the episode now."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: seed of the draws of instances, and of the noise of evaluations.
+            options: `{"instance": i}` begins the i-th of `instances`, where there are some.
+
+        Raises:
+            InvalidArgumentError: there is no such instance.
+        """
+        super().reset(seed=seed, options=options)
+        alone = np.array([0])
+        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
+        self._begin()
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(), self.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `reset` says: which episode this is, and where its numbers come from."""
+        return dict(self._process.describe(0))
 
     @abstractmethod
     def _plot(self, figure: Any) -> None:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
 from fedhpo_gym.envs.meta.setup import MetaSetup, Numbers
-from fedhpo_gym.envs.vector import Indices, Layout
+from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, named_stream
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import LOSS, score_of
 
@@ -90,6 +89,10 @@ class MetaProcess(ABC):
         self._frame[where] = 0.0
         self._frame[where, self._columns["remaining_budget"]] = 1.0
         self._frame[where, self._slices["task"]] = self._begin(where, chosen, keys)
+
+    def describe(self, index: int) -> dict[str, Any]:
+        """Return what `reset` says of an episode: its task, and where its numbers come from."""
+        return self.setup.describe(int(self.task[index]))
 
     def step(self, actions: NDArray[Any]) -> Numbers:
         """Take one action per episode; return the (N,) gains of the normalised incumbents."""

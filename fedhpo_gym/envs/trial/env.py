@@ -88,6 +88,7 @@ class TrialEnv(DrawnEnv):
     """
 
     step_kind = "trial"
+    _process: TrialProcess
 
     def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
@@ -219,30 +220,11 @@ class TrialEnv(DrawnEnv):
         for one in former:
             one.close()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Forget all trials and set the simulated clock to zero.
+    def _begin(self) -> None:
+        self._steps, self._trials, self._ends_s, self._ready = History(), [], None, True
 
-        Args:
-            seed: seed of the draws of instances, and of the noise of evaluations.
-            options: `{"instance": i}` starts on the i-th instance, where there are some.
-
-        Raises:
-            InvalidArgumentError: there is no such instance.
-        """
-        super().reset(seed=seed, options=options)
-        alone = np.array([0])
-        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
-        self._steps, self._trials, self._ends_s = History(), [], None
-        self._ready = True
-        if self.render_mode == "human":
-            self.render()
-        return self._layout.views(self._process.frame[0].copy()), self.describe()
-
-    def describe(self) -> Info:
-        """Return what `reset` says: where the numbers of the coming episode come from."""
-        return self._process.describe(0)
+    def _observation(self) -> Observation:
+        return self._layout.views(self._process.frame[0].copy())
 
     def step(
         self, action: NDArray[np.float32]
@@ -265,9 +247,8 @@ class TrialEnv(DrawnEnv):
         self._steps.add((state.handles[0], taken, values, float(state.elapsed_s[0]), best))
         if self.render_mode == "human":
             self.render()
-        seen = self._layout.views(self._process.frame[0].copy())
         reward = numbers[0, self._process.scores].astype(np.float32)
-        return seen, reward, False, False, self._process.info(0)
+        return self._observation(), reward, False, False, self._process.info(0)
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for."""
@@ -330,6 +311,8 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
             (N, objectives) float32 on `MO-` ids, as MO-Gymnasium's vector environments return them.
     """
+
+    _process: TrialProcess
 
     def __init__(
         self,
@@ -397,16 +380,12 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
         return self._process.part(index).truth
 
-    def _describe(self, index: int) -> dict[str, Any]:
-        return self._process.describe(index)
-
     @property
     def _options(self) -> tuple[str, ...]:
         return ("instance",) if self.setup.instances else ()
 
     def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
-        options = [self._chosen(index) for index in where.tolist()]
-        self._process.restart(where, *self._draws.draw(where, seeds, options))
+        super()._restart(where, seeds)
         self._potentials[where] = 0.0
         if self.setup.instances:
             self._optima[where] = [self._optimum(index) for index in where.tolist()]
