@@ -19,7 +19,15 @@ from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
 from fedhpo_gym.systems.asynchronous import JobDurations
 from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, CourseHistory, System, Whole, Work
-from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
+from fedhpo_gym.systems.devices import (
+    DAY_S,
+    KILOBYTE,
+    Availability,
+    Devices,
+    Draw,
+    Invitations,
+    drawn,
+)
 
 PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""
@@ -83,8 +91,8 @@ class _LivedCourses:
 
     def add(
         self,
-        invited: Callable[[int, np.random.Generator], populations.Invitations],
-        taken: Callable[[populations.Invitations], populations.Rounds],
+        invited: Callable[[int, np.random.Generator], Invitations],
+        taken: Callable[[Invitations], populations.Rounds],
         hours: Availability,
         server_s: float,
     ) -> None:
@@ -103,7 +111,7 @@ class _DrawCache:
 
     populations: dict[int, Devices] = field(default_factory=dict)
     hours: dict[int, Availability] = field(default_factory=dict)
-    plans: dict[tuple[int, int], populations.Invitations] = field(default_factory=dict)
+    plans: dict[tuple[int, int], Invitations] = field(default_factory=dict)
     courses: dict[tuple[object, ...], _LivedCourses] = field(default_factory=dict)
     means: dict[tuple[object, ...], _Total] = field(default_factory=dict)
 
@@ -291,14 +299,14 @@ class DeviceModel(System):
         times = [self._rounds(work, who).time_s for who in plan]
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
 
-    def _rounds(self, work: Work, who: populations.Invitations) -> populations.Rounds:
+    def _rounds(self, work: Work, who: Invitations) -> populations.Rounds:
         """Return what some rounds of the same work take."""
         units, sizes = self.client_units(work, work.num_clients), self.message_bytes(work)
         return populations.take_rounds(
             who, units, self.client_compute_s, sizes, self.deadline_s or math.inf
         )
 
-    def _plan(self, number: int, cohort: int) -> Iterable[populations.Invitations]:
+    def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""
         found = self._kept.plans.get((number, cohort))
         if found is not None:
@@ -309,7 +317,7 @@ class DeviceModel(System):
         )
         if cohort > _MAX_KEPT:
             return invited
-        self._kept.plans[number, cohort] = populations.Invitations.joined(list(invited))
+        self._kept.plans[number, cohort] = Invitations.joined(list(invited))
         return [self._kept.plans[number, cohort]]
 
     def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
@@ -324,7 +332,7 @@ class DeviceModel(System):
 
     def _invite(
         self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
-    ) -> populations.Invitations:
+    ) -> Invitations:
         return populations.invite(
             self.population(number),
             self.hours(number),
