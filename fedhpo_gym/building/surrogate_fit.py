@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fedhpo_gym.building.candidates import CANDIDATES, Candidate
-from fedhpo_gym.building.surrogate_data import FittingRows, prepare
-from fedhpo_gym.building.surrogate_sources import MEASURES, FittingSource, open_source
+from fedhpo_gym.building.surrogate_data import (
+    MEASURES,
+    FittingRows,
+    FittingSource,
+    open_source,
+    prepare,
+)
 from fedhpo_gym.building.surrogate_verdicts import (
     FINAL_ROWS,
     FOLDS,

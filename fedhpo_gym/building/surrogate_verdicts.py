@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.building.candidates import CANDIDATES, Candidate
-from fedhpo_gym.building.surrogate_data import FittingRows, prepare
-from fedhpo_gym.building.surrogate_sources import (
+from fedhpo_gym.building.surrogate_data import (
     MEASURES,
+    FittingRows,
     FittingSample,
     FittingSource,
     FittingTable,
+    prepare,
 )
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError

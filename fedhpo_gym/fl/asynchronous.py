@@ -13,10 +13,9 @@ from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
 from fedhpo_gym.algorithms.base import fit
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.fl.course import Course, JobClock, Needs
+from fedhpo_gym.fl.course import Course, CourseState, Feedback, JobClock, Needs
 from fedhpo_gym.fl.group import Group
 from fedhpo_gym.fl.participants import Items, Names
-from fedhpo_gym.fl.records import CourseState, Feedback
 from fedhpo_gym.fl.trainer import LocalResult, Values
 
 

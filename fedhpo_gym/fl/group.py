@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters
-from fedhpo_gym.fl.course import Course, Needs
+from fedhpo_gym.fl.course import Course, CourseState, Feedback, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
-from fedhpo_gym.fl.records import CourseState, Feedback
 from fedhpo_gym.fl.trainer import LocalResult, Rows, Terms, Trainer, Values
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl import records
+from fedhpo_gym.fl import course as courses
+from fedhpo_gym.fl.course import MAX_NORM
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.local_training import Evaluator, LocalTraining
 from fedhpo_gym.fl.models.torch_model import (
@@ -27,7 +28,6 @@ from fedhpo_gym.fl.models.torch_model import (
 )
 from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
 from fedhpo_gym.fl.precision import require_precision, warn_unless_fixed
-from fedhpo_gym.fl.records import MAX_NORM
 from fedhpo_gym.fl.shared_matrices import (
     SharedMatrices,
     SharedMatrix,
@@ -172,7 +172,7 @@ class TorchTrainer(Trainer):
         own, sharing = items.take(np.flatnonzero(~shares)), items.take(np.flatnonzero(shares))
         cohorts = split_cohorts(sharing, self._trained_rows(roster), self.model.together)
         own = own if shares.any() else items
-        return [*split_items(own, self.row_bytes, records.MAX_LOCAL_BYTES), *cohorts]
+        return [*split_items(own, self.row_bytes, courses.MAX_LOCAL_BYTES), *cohorts]
 
     def shared(
         self, items: Items, start: Parameters
@@ -246,7 +246,7 @@ class TorchTrainer(Trainer):
         if not shared:
             yield items, received or {}, local
             return
-        seen = max(records.MAX_LOCAL_BYTES // self.row_bytes, 1)
+        seen = max(courses.MAX_LOCAL_BYTES // self.row_bytes, 1)
         for first in range(0, len(items), seen):
             index = np.arange(first, min(first + seen, len(items)))
             before, after = self.take(received or {}, index), self.take(local, index)

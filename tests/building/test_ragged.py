@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.building.candidates import train_network
-from fedhpo_gym.building.surrogate_data import FittingRows, completed, prepare
+from fedhpo_gym.building.surrogate_data import FittingRows, FittingSample, completed, prepare
 from fedhpo_gym.building.surrogate_fit import LOSS
-from fedhpo_gym.building.surrogate_sources import FittingSample
 from fedhpo_gym.building.surrogate_verdicts import (
     Claims,
     compression_summary,

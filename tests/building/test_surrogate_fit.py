@@ -14,7 +14,7 @@ import pytest
 
 from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.candidates import CANDIDATES
-from fedhpo_gym.building.surrogate_sources import FittingTable, intervals
+from fedhpo_gym.building.surrogate_data import FittingTable, intervals
 from fedhpo_gym.building.surrogate_verdicts import NEARLY, folds_of, summary
 from fedhpo_gym.core.errors import (
     DamagedDataError,

@@ -24,12 +24,14 @@ from fedhpo_gym.building.candidates import (
 )
 from fedhpo_gym.building.surrogate_data import (
     MAX_COMPONENTS,
+    FittingSample,
+    FittingTable,
     PreparedRows,
+    open_source,
     prepare,
     principal_directions,
     scales_of,
 )
-from fedhpo_gym.building.surrogate_sources import FittingSample, FittingTable, open_source
 from fedhpo_gym.building.surrogate_verdicts import folds_of, outcome_spread
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError

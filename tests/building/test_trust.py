@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.building import surrogate_fit
-from fedhpo_gym.building.surrogate_sources import FittingSample
+from fedhpo_gym.building.surrogate_data import FittingSample
 from fedhpo_gym.building.surrogate_verdicts import kendall_tau, verdict, yardstick
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError

@@ -55,7 +55,7 @@ LAYERS: dict[str, frozenset[str]] = {
 BESIDES = {
     "backends.training": "fl",
     "backends.engine_courses": "fl",
-    "backends.federatedscope.remote_course": "fl",
+    "backends.federatedscope.backend": "fl",
 }
 
 PEER = "backends.federatedscope.peer.*"
