@@ -13,8 +13,7 @@ from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.surrogate import open_preferred
-from fedhpo_gym.stored.surrogate_verdicts import why_refused
+from fedhpo_gym.stored.surrogate import open_preferred, why_refused
 from fedhpo_gym.tasks import Task
 
 
@@ -49,7 +48,7 @@ class SurrogateModel(Backend):
         return self._surrogate.card
 
     def why_refused(self, objective: str) -> str:
-        """Return which held-out figures are not good enough (`stored.surrogate_verdicts`)."""
+        """Return which held-out figures are not good enough (`stored.surrogate`)."""
         if lack := super().why_refused(objective):
             return lack
         known = self.task.objectives.get(objective)

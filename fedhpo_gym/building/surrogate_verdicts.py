@@ -32,7 +32,16 @@ from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.stored.health import LABELS, health_on
 from fedhpo_gym.stored.sample import ENDS
-from fedhpo_gym.stored.surrogate import FORMAT, Surrogate
+from fedhpo_gym.stored.surrogate import (
+    CLAIM_RULE,
+    CLAIMED,
+    ENTRY,
+    FORMAT,
+    Claim,
+    HeldOut,
+    Surrogate,
+    held_on,
+)
 from fedhpo_gym.stored.surrogate_curves import DIVERGED, CurveModel, running_best
 from fedhpo_gym.stored.surrogate_outputs import (
     LARGEST_LOSS,
@@ -41,7 +50,6 @@ from fedhpo_gym.stored.surrogate_outputs import (
     objectives,
     to_metrics,
 )
-from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY, Claim, HeldOut, held_on
 from fedhpo_gym.stored.table import LACKS, Table
 
 Floats = NDArray[np.float64]

@@ -32,14 +32,15 @@ from fedhpo_gym.stored.health import (
     survival_on,
 )
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
-from fedhpo_gym.stored.surrogate import Surrogate, open_preferred
-from fedhpo_gym.stored.surrogate_verdicts import (
+from fedhpo_gym.stored.surrogate import (
     CLAIM_RULE,
     LARGEST_BIAS,
     LARGEST_MISS,
     LOWEST_TAU,
+    Surrogate,
     claim_on,
     held_on,
+    open_preferred,
 )
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.suites import SUITES, suite

@@ -17,8 +17,16 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
 from fedhpo_gym.systems import devices as populations
 from fedhpo_gym.systems import traces
-from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, CourseHistory, System, Whole, Work
+from fedhpo_gym.systems.base import (
+    MOST,
+    SLOWEST,
+    Amount,
+    CourseHistory,
+    JobDurations,
+    System,
+    Whole,
+    Work,
+)
 from fedhpo_gym.systems.devices import (
     DAY_S,
     KILOBYTE,

@@ -17,8 +17,7 @@ import numpy as np
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import SLOWEST, Amount, Floats, Indices, System, Work
+from fedhpo_gym.systems.base import SLOWEST, Amount, Floats, Indices, JobDurations, System, Work
 from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.systems.recorded import RoundRecord
 

@@ -23,8 +23,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.sample import Sample
-from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.surrogate_verdicts import claim_on, held_on
+from fedhpo_gym.stored.surrogate import Surrogate, claim_on, held_on
 from fedhpo_gym.tasks import get_task
 from stored_files import (
     SAMPLE_COUNT,

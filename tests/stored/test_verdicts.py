@@ -14,8 +14,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import STORED
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.stored.catalogue import EMBEDDED, open_sample
-from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
-from fedhpo_gym.stored.surrogate_verdicts import (
+from fedhpo_gym.stored.surrogate import (
     CLAIMED,
     ENTRY,
     LARGEST_BIAS,
@@ -25,6 +24,8 @@ from fedhpo_gym.stored.surrogate_verdicts import (
     HeldOut,
     claim_on,
     held_on,
+    list_surrogates,
+    open_surrogate,
     why_refused,
 )
 from fedhpo_gym.tasks import TASKS

@@ -24,7 +24,7 @@ from fedhpo_gym.systems import (
     System,
     Work,
 )
-from fedhpo_gym.systems.asynchronous import between_reports_s
+from fedhpo_gym.systems.base import between_reports_s
 from fedhpo_gym.systems.devices import Draw
 from fedhpo_gym.systems.recorded import RecordedModel
 

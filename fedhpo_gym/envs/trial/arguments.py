@@ -82,7 +82,7 @@ class TrialArguments:
             By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
             that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
             anything, "epsilon"; of these defaults, those that the surrogate answers where there is
-            one (`fedhpo_gym.stored.surrogate_verdicts`), with "fairness_std" or "fairness_jain" in
+            one (`fedhpo_gym.stored.surrogate`), with "fairness_std" or "fairness_jain" in
             the place of "fairness_p10". A named one that it does not answer is an error.
         constraints: limits of objectives. The incumbent is the best trial that keeps them;
             scalar scores pay `weight` for each unit of excess (`ScalarizePenalty`).
