@@ -134,31 +134,34 @@ def _show(plot: Plot, window: int | None) -> int:
 
 def plot_trials(figure: Any, trials: Sequence[Trial], title: str, objective: str) -> None:
     """Draw all trials, and the incumbent over simulated time."""
-    axes = figure.add_subplot()
     times = [trial.elapsed_s for trial in trials]
     values = [trial.values[objective] for trial in trials]
     best = [values[trial.incumbent - 1] for trial in trials]
-    axes.scatter(times, values, s=14, color=GREY, label="trials")
-    axes.step(times, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes = _points(figure, times, values, best, title)
     _scale(axes, times, values, GREY)
     axes.set_xlabel("simulated time (s)")
     axes.set_ylabel(objective)
-    axes.set_title(f"{title}: {len(trials)} trials", loc="left")
-    # Above the axes: trials lie anywhere inside them.
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
 
 def plot_scores(figure: Any, scores: Sequence[float], title: str) -> None:
     """Draw the scores of trials, and the best so far."""
-    axes = figure.add_subplot()
     numbers = range(1, len(scores) + 1)
-    axes.scatter(numbers, scores, s=14, color=GREY, label="trials")
-    best = [max(scores[:number]) for number in numbers]
-    axes.step(numbers, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes = _points(figure, numbers, scores, [max(scores[:n]) for n in numbers], title)
     axes.set_xlabel("trial")
     axes.set_ylabel("share of the labels' entropy explained")
-    axes.set_title(f"{title}: {len(scores)} trials", loc="left")
+
+
+def _points(
+    figure: Any, places: Sequence[float], values: Sequence[float], best: Sequence[float], title: str
+) -> Any:
+    """Draw trials and the incumbents, and return the axes."""
+    axes = figure.add_subplot()
+    axes.scatter(places, values, s=14, color=GREY, label="trials")
+    axes.step(places, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes.set_title(f"{title}: {len(values)} trials", loc="left")
+    # Above the axes: trials lie anywhere inside them.
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
+    return axes
 
 
 def plot_course(

@@ -49,7 +49,7 @@ from fedhpo_gym.stored.surrogate_outputs import (
     to_metrics,
     weights_of,
 )
-from fedhpo_gym.stored.table import seeds_and_samples
+from fedhpo_gym.stored.table import seed_rows, seeds_and_samples
 
 ENTRY = "objectives"
 """Entry of a card: what `building.surrogate_verdicts.measured` returned."""
@@ -250,8 +250,7 @@ class Surrogate:
         self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...], reads: Entries = ENTRIES
     ) -> Evaluations:
         """Predict (B,) legal, unchecked values; metrics not in `reads` may be NaN."""
-        self.require_seeds(seeds)
-        where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        where = seed_rows(seeds, self.seeds, f"surrogate {self.name}")
         rows = self.inputs.rows(columns, where)
         parts = []
         for at in range(0, max(len(rows), 1), CHUNK):
@@ -268,15 +267,6 @@ class Surrogate:
             np.array(seeds),
             columns,
         )
-
-    def require_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Check that the surrogate knows these seeds."""
-        unknown = [seed for seed in seeds if seed not in self.seeds]
-        if unknown or not seeds:
-            raise InvalidArgumentError(
-                f"`seeds` must be among {self.seeds}, the seeds of surrogate {self.name}, "
-                f'got {seeds!r}; use one of them or backend="raw"'
-            )
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """Return values of some fidelity dimensions as the legal numbers they equal."""

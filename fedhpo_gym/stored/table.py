@@ -198,6 +198,16 @@ def seeds_and_samples(
     return seeds, samples.astype(np.int64)
 
 
+def seed_rows(seeds: tuple[int, ...], known: Sequence[int], what: str) -> NDArray[np.int64]:
+    """Return where some seeds are among those that something knows."""
+    if not seeds or not {*seeds} <= {*known}:
+        raise InvalidArgumentError(
+            f"`seeds` must be among {known}, the seeds of {what}, got {seeds!r}; use one of them "
+            'or backend="raw"'
+        )
+    return np.array([known.index(seed) for seed in seeds], dtype=np.int64)
+
+
 AXIS = 0
 """Rounds come first."""
 
@@ -242,8 +252,7 @@ class Table(StoredCurves):
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look up (B,) columns of values by dimension; off the grid is an error."""
         cells = self._cells(columns)
-        self.require_seeds(seeds)
-        rows = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        rows = seed_rows(seeds, self.seeds, f"table {self.name}")
         diverged_at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
         asked = np.asarray(self.rounds)[cells[0]]
         return Evaluations(
@@ -297,15 +306,6 @@ class Table(StoredCurves):
             )
             for which in WHICH
         }
-
-    def require_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Check that the table holds these seeds."""
-        unknown = [seed for seed in seeds if seed not in self.seeds]
-        if unknown:
-            raise InvalidArgumentError(
-                f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
-                f'got {unknown[0]!r}; use one of them or backend="raw"'
-            )
 
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:

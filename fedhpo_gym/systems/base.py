@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -219,44 +219,23 @@ class Work:
 
     @classmethod
     def of_course(
-        cls,
-        num_parameters: int,
-        num_clients: int,
-        fidelity: Fidelity,
-        *,
-        local_epochs: float = 1.0,
-        minibatch_steps: float | None = None,
-        samples: float | None = None,
-        clients: ClientWork | None = None,
-        happened: CourseHistory | None = None,
-        reports: int = 0,
-        copies: int = 1,
+        cls, num_parameters: int, num_clients: int, fidelity: Fidelity, **others: Any
     ) -> Self:
-        """Return the work of `fidelity.round` rounds in a federation."""
+        """Return the work of `fidelity.round` rounds in a federation, with other fields by name."""
         for name, value in (("num_parameters", num_parameters), ("num_clients", num_clients)):
             number = as_integer(value)
             if number is None or number < 1:
                 raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}.")
-        for name, amount in (
-            ("local_epochs", local_epochs),
-            ("minibatch_steps", minibatch_steps),
-            ("samples", samples),
-        ):
-            if amount is not None and not amount >= 0:
+        for name in ("local_epochs", "minibatch_steps", "samples"):
+            if (amount := others.get(name)) is not None and not amount >= 0:
                 raise InvalidArgumentError(f"`{name}` must be non-negative, got {amount!r}.")
         return cls(
             int(num_parameters),
             fidelity.round,
             fidelity.sampled_clients(int(num_clients)),
             num_clients * fidelity.client_sample_rate,
-            local_epochs,
-            minibatch_steps,
-            samples,
-            int(num_clients),
-            clients,
-            happened,
-            reports,
-            copies,
+            num_clients=int(num_clients),
+            **others,
         )
 
     @property
