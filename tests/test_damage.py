@@ -32,9 +32,8 @@ from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import sealed
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
 from fedhpo_gym.stored.curve_coder import ENTRY
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import Sample, Table
 from fedhpo_gym.tasks import get_task
 from stored_files import (
     arrays_of,

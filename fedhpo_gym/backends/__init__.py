@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import Backend, CheckedQuery, StoredBackend
-from fedhpo_gym.backends.courses import Courses
+from fedhpo_gym.backends.base import Backend, CheckedQuery, Courses, StoredBackend
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,

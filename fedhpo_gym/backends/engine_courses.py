@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.backends import training
-from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.course import Course, CourseState

@@ -17,7 +17,6 @@ from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, named, open_sample, open_table
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate_inputs import CurveInputs, products_of
 from fedhpo_gym.stored.surrogate_models import matern
 from fedhpo_gym.stored.surrogate_outputs import (
@@ -26,7 +25,7 @@ from fedhpo_gym.stored.surrogate_outputs import (
     to_outputs,
     weights_of,
 )
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import Sample, Table
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""

@@ -31,7 +31,6 @@ from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.stored.health import LABELS, health_on
-from fedhpo_gym.stored.sample import ENDS
 from fedhpo_gym.stored.surrogate import (
     CLAIM_RULE,
     CLAIMED,
@@ -50,7 +49,7 @@ from fedhpo_gym.stored.surrogate_outputs import (
     objectives,
     to_metrics,
 )
-from fedhpo_gym.stored.table import LACKS, Table
+from fedhpo_gym.stored.table import ENDS, LACKS, Table
 
 Floats = NDArray[np.float64]
 FOLDS = 10

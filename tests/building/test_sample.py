@@ -47,7 +47,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, Missi
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample, open_table
-from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample
+from fedhpo_gym.stored.table import ENDS, LAST_ROUND, Sample
 from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw

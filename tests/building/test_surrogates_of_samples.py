@@ -39,11 +39,11 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.stored.catalogue import open_table
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate, held_on
 from fedhpo_gym.stored.surrogate_curves import KINDS
 from fedhpo_gym.stored.surrogate_models import ExactKernel
 from fedhpo_gym.stored.surrogate_outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
+from fedhpo_gym.stored.table import Sample
 from stored_files import (
     SAMPLE_COUNT,
     SAMPLE_NAME,

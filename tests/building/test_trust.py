@@ -22,8 +22,8 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate, claim_on, held_on
+from fedhpo_gym.stored.table import Sample
 from fedhpo_gym.tasks import get_task
 from stored_files import (
     SAMPLE_COUNT,

@@ -294,7 +294,7 @@ NARROWED = {
     "envs.trial.observation": 1,
     "envs.trial.evaluator": 2,
     "fl.self_check": 2,
-    "fl.models.cnn_step": 1,
+    "fl.models.cnn": 1,
     "core.processes": 1,
     "studies.run": 1,
 }

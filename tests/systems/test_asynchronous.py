@@ -26,7 +26,7 @@ from fedhpo_gym.systems import (
 )
 from fedhpo_gym.systems.base import between_reports_s
 from fedhpo_gym.systems.devices import Draw
-from fedhpo_gym.systems.recorded import RecordedModel
+from fedhpo_gym.systems.model import RecordedModel
 
 TIMES = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=9).map(np.array)
 PHONES = DeviceModel(compute="epochs", bandwidth_variation=0.3, dropout=0.2, seed=3)

@@ -26,9 +26,8 @@ from fedhpo_gym.data.records import Dataset, Source
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_record, write_record
 from fedhpo_gym.stored.catalogue import EMBEDDED
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import Sample, Table
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import training
-from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.backends.federatedscope.backend import (
     LIMIT_S,
     REVISION,

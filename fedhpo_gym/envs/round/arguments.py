@@ -10,7 +10,7 @@ from typing import Any, Final
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
-from fedhpo_gym.backends.courses import Courses
+from fedhpo_gym.backends.base import Courses
 from fedhpo_gym.core.checks import check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import (

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.courses import Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.envs.arguments import from_names
 from fedhpo_gym.envs.round.arguments import RoundArguments
