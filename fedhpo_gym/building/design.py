@@ -289,7 +289,7 @@ def this_machine(device: str, verdict: str = "") -> str:
     words = ", ".join(filter(None, (*parts, verdict)))
     if device == "cpu":
         return words
-    from fedhpo_gym.fl.precision import device_name
+    from fedhpo_gym.fl.torch_trainer import device_name
 
     return f"{words}, torch {version_of('torch')} on {device_name(device)}"
 

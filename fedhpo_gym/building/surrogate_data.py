@@ -17,11 +17,12 @@ from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, named, open_sample, open_table
-from fedhpo_gym.stored.surrogate_inputs import CurveInputs, products_of
 from fedhpo_gym.stored.surrogate_models import matern
-from fedhpo_gym.stored.surrogate_outputs import (
+from fedhpo_gym.stored.surrogate_rows import (
     COMPRESSED_CLIENTS,
     SPREAD_OUTPUTS,
+    CurveInputs,
+    products_of,
     to_outputs,
     weights_of,
 )

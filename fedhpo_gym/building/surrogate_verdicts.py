@@ -42,7 +42,7 @@ from fedhpo_gym.stored.surrogate import (
     held_on,
 )
 from fedhpo_gym.stored.surrogate_curves import DIVERGED, CurveModel, running_best
-from fedhpo_gym.stored.surrogate_outputs import (
+from fedhpo_gym.stored.surrogate_rows import (
     LARGEST_LOSS,
     SMALLEST_LOSS,
     VALIDATION,

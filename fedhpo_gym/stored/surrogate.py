@@ -42,9 +42,9 @@ from fedhpo_gym.stored.catalogue import (
     require_identity,
 )
 from fedhpo_gym.stored.surrogate_curves import CurveModel
-from fedhpo_gym.stored.surrogate_inputs import CurveInputs
-from fedhpo_gym.stored.surrogate_outputs import (
+from fedhpo_gym.stored.surrogate_rows import (
     COMPRESSED_CLIENTS,
+    CurveInputs,
     num_outputs,
     to_metrics,
     weights_of,

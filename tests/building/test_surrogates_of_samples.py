@@ -42,7 +42,7 @@ from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.surrogate import Surrogate, held_on
 from fedhpo_gym.stored.surrogate_curves import KINDS
 from fedhpo_gym.stored.surrogate_models import ExactKernel
-from fedhpo_gym.stored.surrogate_outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
+from fedhpo_gym.stored.surrogate_rows import SPREAD_OUTPUTS, num_outputs, to_metrics
 from fedhpo_gym.stored.table import Sample
 from stored_files import (
     SAMPLE_COUNT,

@@ -215,7 +215,7 @@ def test_what_outputs_lose_counts_as_error() -> None:
     pytest.importorskip("sklearn")
     from fedhpo_gym.building import surrogate_verdicts as verdicts
     from fedhpo_gym.building.surrogate_data import open_source
-    from fedhpo_gym.stored.surrogate_outputs import to_metrics
+    from fedhpo_gym.stored.surrogate_rows import to_metrics
 
     source = open_source("CNN-FEMNIST-v1-fedavg-bfloat16")
     rows = source.rows(10**6, np.random.default_rng(0))

@@ -18,8 +18,7 @@ from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.arguments import check_own, from_names, takes
 from fedhpo_gym.envs.meta.generated import GeneratedArguments
 from fedhpo_gym.envs.meta.pools import PoolArguments
-from fedhpo_gym.envs.meta.process import NOWHERE, MetaProcess
-from fedhpo_gym.envs.meta.setup import MetaSetup, MetaTruth, truth_of
+from fedhpo_gym.envs.meta.setup import NOWHERE, MetaProcess, MetaSetup, MetaTruth, truth_of
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.objectives import Objective
