@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, needing
-from fedhpo_gym.envs.vector import EpisodeDraws, Observations
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, Observations
+from fedhpo_gym.objectives import Objective
+from fedhpo_gym.space import SearchSpace
 
 if TYPE_CHECKING:
+    from fedhpo_gym.envs.meta.setup import MetaSetup
     from fedhpo_gym.envs.round.env import Point
     from fedhpo_gym.envs.trial.process import Trial
+    from fedhpo_gym.envs.trial.setup import TrialSetup
 
 Plot = Callable[[Any], None]
 """Draws into a matplotlib figure."""
@@ -99,6 +103,41 @@ class DrawnEnv(gym.Env[Observations, NDArray[np.float32]]):
 
             plt.close(self._window)
             self._window = None
+
+
+class SetupEnv(DrawnEnv):
+    """One episode of trials, which a setup describes."""
+
+    step_kind = "trial"
+    setup: TrialSetup | MetaSetup
+
+    def _follow(self, setup: TrialSetup | MetaSetup) -> None:
+        """Follow a setup from the next `reset` on."""
+        self.setup = setup
+        self.action_space = setup.action_space  # type: ignore[assignment]
+        self.observation_space = setup.observation_space  # type: ignore[assignment]
+        self.reward_space = setup.reward_space
+        self._layout = Layout(setup.observation_space)
+        self._frame = np.zeros((1, self._layout.size), dtype=np.float32)
+        self._ready = False
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to: configuration, then free fidelity dimensions."""
+        return self.setup.search_space
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives, in the order of the reward vector."""
+        return self.setup.objectives
+
+    @property
+    def reward_dim(self) -> int:
+        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
+        return len(self.objectives)
+
+    def _observation(self) -> Observations:
+        return self._layout.views(self._frame[0].copy())
 
 
 def _pixels(plot: Plot) -> NDArray[np.uint8]:

@@ -19,9 +19,8 @@ from fedhpo_gym.envs.arguments import check_own, from_names, takes
 from fedhpo_gym.envs.meta.generated import GeneratedArguments
 from fedhpo_gym.envs.meta.pools import PoolArguments
 from fedhpo_gym.envs.meta.setup import NOWHERE, MetaProcess, MetaSetup, MetaTruth, truth_of
-from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
+from fedhpo_gym.envs.rendering import SetupEnv, plot_scores
 from fedhpo_gym.evaluation.records import SourceTask
-from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.space.space import checked_action
@@ -31,7 +30,7 @@ Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class MetaEnv(DrawnEnv):
+class MetaEnv(SetupEnv):
     """Tuning one of many federations, one trial per step.
 
     **Action**: of a pool by default Discrete(P), a place in it: a configuration that was evaluated.
@@ -70,29 +69,18 @@ class MetaEnv(DrawnEnv):
         budget_s: simulated seconds of an episode: as many as its trials take.
     """
 
-    step_kind = "trial"
+    setup: MetaSetup
     _process: MetaProcess
     budget_s = None
 
     def __init__(self, setup: MetaSetup, *, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
-        self.setup = setup
-        self.action_space = setup.action_space  # type: ignore[assignment]
-        self.observation_space = setup.observation_space  # type: ignore[assignment]
-        self.reward_space = setup.reward_space
-        self._layout = vector.Layout(setup.observation_space)
-        self._frame = np.zeros((1, self._layout.size), np.float32)
+        self._follow(setup)
         self._process = setup.process(self._layout, self._frame)
         self._draws = self._process.draws()
         self._scores: list[float] = []
         self._incumbent: Info = {}
         self._true_incumbent: Info = {}
-        self._ready = False
-
-    @property
-    def search_space(self) -> SearchSpace:
-        """The configurations, and what a trial may choose of its fidelity."""
-        return self.setup.search_space
 
     @property
     def fidelity_space(self) -> SearchSpace:
@@ -114,19 +102,9 @@ class MetaEnv(DrawnEnv):
         return self.setup.instances
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, in the order of the reward vector."""
-        return self.setup.objectives
-
-    @property
     def vector_reward(self) -> bool:
         """Whether the reward is a vector."""
         return bool(self.setup.arguments.vector_reward)
-
-    @property
-    def reward_dim(self) -> int:
-        """Number of objectives: MO-Gymnasium's name."""
-        return len(self.setup.objectives)
 
     @cached_property
     def truth(self) -> MetaTruth:
@@ -153,9 +131,6 @@ class MetaEnv(DrawnEnv):
 
     def _begin(self) -> None:
         self._scores, self._ready = [], True
-
-    def _observation(self) -> Observation:
-        return self._layout.views(self._frame[0].copy())
 
     def step(self, action: Any) -> tuple[Observation, Any, bool, bool, Info]:
         """Try one configuration.

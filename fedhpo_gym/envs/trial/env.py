@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.envs import vector
-from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
+from fedhpo_gym.envs.rendering import SetupEnv, plot_trials
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
@@ -37,7 +37,7 @@ Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class TrialEnv(DrawnEnv):
+class TrialEnv(SetupEnv):
     """Federated hyperparameter optimisation, one evaluation per step.
 
     **Action**: Box [-1, 1]^n, float32. One coordinate per dimension of the search space, then one
@@ -87,7 +87,7 @@ class TrialEnv(DrawnEnv):
         reward_space: bounds of the reward vector.
     """
 
-    step_kind = "trial"
+    setup: TrialSetup
     _process: TrialProcess
 
     def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
@@ -96,18 +96,11 @@ class TrialEnv(DrawnEnv):
         self._draws = self._process.draws()
 
     def _use(self, setup: TrialSetup) -> None:
-        """Follow a setup from the next `reset` on."""
-        self.setup = setup
-        self.action_space = setup.action_space  # type: ignore[assignment]
-        self.observation_space = setup.observation_space  # type: ignore[assignment]
-        self.reward_space = setup.reward_space
-        self._layout = vector.Layout(setup.observation_space)
-        frame = np.zeros((1, self._layout.size), dtype=np.float32)
-        self._process = TrialProcess(setup, self._layout, frame)
+        self._follow(setup)
+        self._process = TrialProcess(setup, self._layout, self._frame)
         self._steps = History()
         self._trials: list[Trial] = []
         self._ends_s: float | None = None
-        self._ready = False
 
     @property
     def task(self) -> Task:
@@ -119,11 +112,6 @@ class TrialEnv(DrawnEnv):
         return self._process.part(0).backend
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, in the order of the reward vector."""
-        return self.setup.objectives
-
-    @property
     def constraints(self) -> Constraints | None:
         """The limits that the incumbent keeps."""
         return self.setup.constraints
@@ -132,11 +120,6 @@ class TrialEnv(DrawnEnv):
     def instances(self) -> tuple[TrialInstance, ...]:
         """What an episode can be of; empty where all are of the one problem."""
         return tuple(TrialInstance.of(one) for one in self.setup.instances)
-
-    @property
-    def reward_dim(self) -> int:
-        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
-        return len(self.setup.objectives)
 
     @property
     def error_scale(self) -> float:
@@ -170,11 +153,6 @@ class TrialEnv(DrawnEnv):
             InvalidArgumentError: the backend trains.
         """
         return self._process.part(0).at_full_fidelity.truth
-
-    @property
-    def search_space(self) -> SearchSpace:
-        """What an action is decoded to: configuration, then free fidelity dimensions."""
-        return self.setup.search_space
 
     @property
     def fixed(self) -> dict[str, Value]:
@@ -222,9 +200,6 @@ class TrialEnv(DrawnEnv):
 
     def _begin(self) -> None:
         self._steps, self._trials, self._ends_s, self._ready = History(), [], None, True
-
-    def _observation(self) -> Observation:
-        return self._layout.views(self._process.frame[0].copy())
 
     def step(
         self, action: NDArray[np.float32]
