@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fedhpo_gym.core.checks import as_integer, as_number
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.envs.draws import choose_instance
 from fedhpo_gym.envs.round.settings import RoundSettings
+from fedhpo_gym.envs.vector import choose_instance
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.record import StepRecord
 from fedhpo_gym.space import Dimension

@@ -23,7 +23,7 @@ import pytest
 from fake_study import fake_environments, make_record
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.building.design import UnitShape, read_unit, write_unit
+from fedhpo_gym.building.design import read_unit, write_unit
 from fedhpo_gym.core.archive import DIGEST, UNDIGESTED
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
@@ -32,9 +32,8 @@ from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import sealed
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
 from fedhpo_gym.stored.curve_coder import ENTRY
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import Sample, Table
 from fedhpo_gym.tasks import get_task
 from stored_files import (
     arrays_of,
@@ -153,7 +152,7 @@ def write_a_unit(folder: Path, **changes: Any) -> Path:
 
 
 def of_unit(path: Path) -> Answers:
-    found = read_unit(path.parent, path.stem, UnitShape(3, (1, 4), (5, 3, 3)))
+    found = read_unit(path.parent, path.stem, 3, (1, 4), (5, 3, 3))
     return [{name: array.tobytes() for name, array in found.items()}]
 
 

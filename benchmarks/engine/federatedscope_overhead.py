@@ -25,9 +25,8 @@ import numpy as np
 import peer
 from measuring import number
 
-from fedhpo_gym.backends.federatedscope.backend import FederatedScope
+from fedhpo_gym.backends.federatedscope.backend import FederatedScope, RemoteCourse
 from fedhpo_gym.backends.federatedscope.process import Message
-from fedhpo_gym.backends.federatedscope.remote_course import RemoteCourse
 from fedhpo_gym.backends.training import task_federation
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.evaluation.records import Fidelity

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhpo_gym.backends.federatedscope.remote_course import arrays_of, graph_arrays
+from fedhpo_gym.backends.federatedscope.backend import arrays_of, graph_arrays
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.fl.course import Course

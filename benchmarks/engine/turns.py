@@ -29,7 +29,7 @@ from fedhpo_gym.backends.training import make_batch, task_federation
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import Course
-from fedhpo_gym.fl.minibatches import client_orders
+from fedhpo_gym.fl.participants import client_orders
 from fedhpo_gym.tasks import Task
 
 SCRIPT = Path(__file__).with_name("pfl_course.py")

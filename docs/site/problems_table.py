@@ -20,11 +20,11 @@ from fedhpo_gym.stored.health import (
     survival_on,
 )
 from fedhpo_gym.stored.lattice import StoredNumbers
-from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.surrogate_verdicts import (
+from fedhpo_gym.stored.surrogate import (
     LARGEST_BIAS,
     LARGEST_MISS,
     LOWEST_TAU,
+    Surrogate,
     claim_on,
     held_on,
 )

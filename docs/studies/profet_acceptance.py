@@ -26,7 +26,7 @@ from profet_tasks import HIGHEST, forrester_parameters, forrester_values
 from scipy.stats import ks_2samp
 
 from fedhpo_gym.profet import ProfetModel, forrester
-from fedhpo_gym.profet.families import Array
+from fedhpo_gym.profet.model import Array
 from studies import study_parser, table
 
 GRID = np.linspace(0.0, 1.0, 401)

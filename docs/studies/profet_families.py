@@ -25,7 +25,7 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import load_json, max_bytes, require_bytes
 from fedhpo_gym.profet import Family
-from fedhpo_gym.profet.families import LINE, Array, sobol_points
+from fedhpo_gym.profet.model import LINE, Array, sobol_points
 from fedhpo_gym.space import Dimension, SearchSpace
 
 

@@ -18,7 +18,7 @@ from scipy.stats import kendalltau, ks_2samp
 
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.profet import Family, ProfetModel
-from fedhpo_gym.profet.families import LINKS, Array
+from fedhpo_gym.profet.model import LINKS, Array
 from studies import table
 
 READERS: Mapping[str, Callable[[Path], Family]] = {"svm": svm, "fc_net": fc_net, "xgboost": xgboost}

@@ -17,8 +17,7 @@ from scipy.stats import kendalltau, ks_2samp
 from fedhpo_gym.analysis.stats import ecdf
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.profet import ProfetModel
-from fedhpo_gym.profet.families import LINE, sobol_points
-from fedhpo_gym.profet.model import lowest
+from fedhpo_gym.profet.model import LINE, lowest, sobol_points
 from studies import table
 
 Found = Mapping[tuple[str, str], Array]

@@ -37,7 +37,7 @@ from profet_tasks import (
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import SearchProblem, Step
 from fedhpo_gym.profet import ProfetModel
-from fedhpo_gym.profet.families import LINE
+from fedhpo_gym.profet.model import LINE
 from fedhpo_gym.studies.run import agent_seed
 from studies import positive, study_parser
 

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.backends import training
-from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.course import Course, CourseState
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.records import CourseState
 from fedhpo_gym.tasks import Instance, Task
 
 Move = NDArray[np.float64]

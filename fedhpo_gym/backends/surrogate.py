@@ -13,8 +13,8 @@ from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.surrogate import open_preferred
-from fedhpo_gym.stored.surrogate_verdicts import why_refused
+from fedhpo_gym.stored.surrogate import open_preferred, why_refused
+from fedhpo_gym.stored.table import seed_rows
 from fedhpo_gym.tasks import Task
 
 
@@ -27,7 +27,7 @@ class SurrogateModel(Backend):
         surrogate = open_preferred(task.surrogate_identities)
         space = task.space if task.table == OWN_TABLE else surrogate.space
         super().__init__(task, seed, space, _known(task, surrogate.fidelity_space))
-        surrogate.require_seeds(self.seeds)
+        self._rows = seed_rows(self.seeds, surrogate.seeds, f"surrogate {surrogate.name}")
         self._surrogate = surrogate
 
     @property
@@ -36,8 +36,7 @@ class SurrogateModel(Backend):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        known = self._surrogate.seeds
-        return self._surrogate.num_samples[[known.index(seed) for seed in self.seeds]]
+        return self._surrogate.num_samples[self._rows]
 
     @property
     def former_fingerprints(self) -> tuple[str, ...]:
@@ -49,7 +48,7 @@ class SurrogateModel(Backend):
         return self._surrogate.card
 
     def why_refused(self, objective: str) -> str:
-        """Return which held-out figures are not good enough (`stored.surrogate_verdicts`)."""
+        """Return which held-out figures are not good enough (`stored.surrogate`)."""
         if lack := super().why_refused(objective):
             return lack
         known = self.task.objectives.get(objective)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.base import StoredBackend
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.stored.table import seed_rows
 from fedhpo_gym.tasks import Task
 
 
@@ -23,7 +24,7 @@ class Tabular(StoredBackend):
         table = open_table(task.identity)
         table.require_installed()
         super().__init__(task, seed, table.space, table.fidelity_space)
-        table.require_seeds(self.seeds)
+        self._rows = seed_rows(self.seeds, table.seeds, f"table {table.name}")
         self._table = table
 
     @property
@@ -32,8 +33,7 @@ class Tabular(StoredBackend):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        known = self._table.seeds
-        return self._table.num_samples[[known.index(seed) for seed in self.seeds]]
+        return self._table.num_samples[self._rows]
 
     @property
     def card(self) -> Mapping[str, Any]:

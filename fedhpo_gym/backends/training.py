@@ -19,10 +19,10 @@ from fedhpo_gym.data.partitions import get_partition
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.course import CourseState as CourseState
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.engine import Curves as Curves
 from fedhpo_gym.fl.models import Model, get_model
-from fedhpo_gym.fl.records import CourseState as CourseState
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, job_clock
 from fedhpo_gym.tasks.federated import OWN_TASKS

@@ -15,7 +15,6 @@ from fedhpo_gym.building.surrogate_data import PreparedRows
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.surrogate_curves import CurveModel, CurveRegressor
-from fedhpo_gym.stored.surrogate_inputs import BATCH, EPOCHS, is_product
 from fedhpo_gym.stored.surrogate_models import (
     MAX_POINT,
     ExactKernel,
@@ -23,6 +22,7 @@ from fedhpo_gym.stored.surrogate_models import (
     MultiHeadNetwork,
     matern,
 )
+from fedhpo_gym.stored.surrogate_rows import BATCH, EPOCHS, is_product
 
 LIKELY_ROWS = 300
 """Most rows that the likelihood is computed of: it takes the cube of their number."""

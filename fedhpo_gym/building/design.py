@@ -95,7 +95,7 @@ class Design(ABC, Generic[U]):
         """Return the results of a stored unit, checked."""
         splits, metrics = self.axes
         axes = (self.task.num_clients, len(splits), len(metrics))
-        return read_unit(parts, name, UnitShape(courses, self.evaluated_rounds(name), axes))
+        return read_unit(parts, name, courses, self.evaluated_rounds(name), axes)
 
     @abstractmethod
     def consolidate(self, parts: Path, folder: Path) -> Path:
@@ -153,25 +153,6 @@ ARRAYS = ("metrics", "rounds", "diverged_at", "hardware")
 DIGEST = "digest"
 
 
-@dataclass(frozen=True)
-class UnitShape:
-    """What the results of a unit must be like."""
-
-    courses: int  # number of courses
-    rounds: tuple[int, ...]  # the rounds after which they were evaluated
-    axes: tuple[int, int, int]  # clients, splits and metrics of an evaluation
-
-    @property
-    def arrays(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays."""
-        return {
-            "metrics": (self.courses, len(self.rounds), *self.axes),
-            "rounds": (len(self.rounds),),
-            "diverged_at": (self.courses,),
-            "hardware": (),
-        }
-
-
 def write_unit(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the results of a unit with a digest of their content."""
     with new_file(folder / f"{name}.npz") as handle:
@@ -179,14 +160,25 @@ def write_unit(folder: Path, name: str, arrays: Mapping[str, NDArray[Any]]) -> N
         np.savez_compressed(handle, allow_pickle=False, **{**arrays, DIGEST: digest})
 
 
-def read_unit(folder: Path, name: str, shape: UnitShape) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a stored unit."""
+def read_unit(
+    folder: Path, name: str, courses: int, rounds: tuple[int, ...], axes: tuple[int, int, int]
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a stored unit: courses, evaluated after some rounds.
+
+    An evaluation has the axes clients, splits and metrics.
+    """
+    shapes = {
+        "metrics": (courses, len(rounds), *axes),
+        "rounds": (len(rounds),),
+        "diverged_at": (courses,),
+        "hardware": (),
+    }
     path = folder / f"{name}.npz"
     max_bytes()  # a wrong variable is no damage
     try:
         with path.open("rb") as handle:
             arrays = read_npz(handle, f"what is in {path}")
-        _check(name, arrays, shape)
+        _check(name, arrays, shapes, rounds)
     except TooLargeError:
         raise
     except (OSError, ValueError) as error:
@@ -205,20 +197,25 @@ def _digest(name: str, arrays: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _check(name: str, arrays: Mapping[str, NDArray[Any]], shape: UnitShape) -> None:
+def _check(
+    name: str,
+    arrays: Mapping[str, NDArray[Any]],
+    shapes: Mapping[str, tuple[int, ...]],
+    rounds: tuple[int, ...],
+) -> None:
     """Compare what is in a file with what must be there."""
     found = {key: array.shape for key, array in arrays.items() if key != DIGEST}
-    if found != shape.arrays:
-        raise ValueError(f"it holds arrays of the shapes {found}, expected {shape.arrays}")
+    if found != shapes:
+        raise ValueError(f"it holds arrays of the shapes {found}, expected {shapes}")
     if str(arrays.get(DIGEST, "")) != _digest(name, arrays):
         raise ValueError(f"its digest is not that of the results of unit {name!r}")
     kinds = "".join(arrays[key].dtype.kind for key in ARRAYS)
     if kinds != "fiiU" or not np.isfinite(arrays["metrics"]).all():
         raise ValueError("its metrics must be finite numbers, its rounds integers")
-    if tuple(arrays["rounds"].tolist()) != shape.rounds:
-        raise ValueError(f"it was evaluated after other rounds than {shape.rounds}")
+    if tuple(arrays["rounds"].tolist()) != rounds:
+        raise ValueError(f"it was evaluated after other rounds than {rounds}")
     at = arrays["diverged_at"]
-    if at.size and not 0 <= at.min() <= at.max() <= shape.rounds[-1]:
+    if at.size and not 0 <= at.min() <= at.max() <= rounds[-1]:
         raise ValueError("`diverged_at` must be rounds, or 0")
 
 
@@ -289,7 +286,7 @@ def this_machine(device: str, verdict: str = "") -> str:
     words = ", ".join(filter(None, (*parts, verdict)))
     if device == "cpu":
         return words
-    from fedhpo_gym.fl.precision import device_name
+    from fedhpo_gym.fl.torch_trainer import device_name
 
     return f"{words}, torch {version_of('torch')} on {device_name(device)}"
 

@@ -24,8 +24,7 @@ from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.stored.health import write_health
-from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, write_sample
-from fedhpo_gym.stored.table import LACKS, write_table
+from fedhpo_gym.stored.table import ENDS, LACKS, LAST_ROUND, write_sample, write_table
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import fidelity_grid
 

@@ -22,7 +22,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, write_sample
+from fedhpo_gym.stored.table import ENDS, LAST_ROUND, write_sample
 from fedhpo_gym.tasks import Task
 
 WINDOW = 96

@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fedhpo_gym.building.candidates import CANDIDATES, Candidate
-from fedhpo_gym.building.surrogate_data import FittingRows, prepare
-from fedhpo_gym.building.surrogate_sources import MEASURES, FittingSource, open_source
+from fedhpo_gym.building.surrogate_data import (
+    MEASURES,
+    FittingRows,
+    FittingSource,
+    open_source,
+    prepare,
+)
 from fedhpo_gym.building.surrogate_verdicts import (
     FINAL_ROWS,
     FOLDS,
@@ -42,9 +47,15 @@ from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.stored.health import HEALTH, write_health
-from fedhpo_gym.stored.surrogate import FORMAT, Surrogate, write_surrogate
+from fedhpo_gym.stored.surrogate import (
+    CLAIM_RULE,
+    CLAIMED,
+    ENTRY,
+    FORMAT,
+    Surrogate,
+    write_surrogate,
+)
 from fedhpo_gym.stored.surrogate_curves import CurveModel
-from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY
 
 
 @dataclass(frozen=True)

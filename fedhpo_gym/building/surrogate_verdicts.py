@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.building.candidates import CANDIDATES, Candidate
-from fedhpo_gym.building.surrogate_data import FittingRows, prepare
-from fedhpo_gym.building.surrogate_sources import (
+from fedhpo_gym.building.surrogate_data import (
     MEASURES,
+    FittingRows,
     FittingSample,
     FittingSource,
     FittingTable,
+    prepare,
 )
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
@@ -30,18 +31,25 @@ from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.stored.health import LABELS, health_on
-from fedhpo_gym.stored.sample import ENDS
-from fedhpo_gym.stored.surrogate import FORMAT, Surrogate
+from fedhpo_gym.stored.surrogate import (
+    CLAIM_RULE,
+    CLAIMED,
+    ENTRY,
+    FORMAT,
+    Claim,
+    HeldOut,
+    Surrogate,
+    held_on,
+)
 from fedhpo_gym.stored.surrogate_curves import DIVERGED, CurveModel, running_best
-from fedhpo_gym.stored.surrogate_outputs import (
+from fedhpo_gym.stored.surrogate_rows import (
     LARGEST_LOSS,
     SMALLEST_LOSS,
     VALIDATION,
     objectives,
     to_metrics,
 )
-from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, CLAIMED, ENTRY, Claim, HeldOut, held_on
-from fedhpo_gym.stored.table import LACKS, Table
+from fedhpo_gym.stored.table import ENDS, LACKS, Table
 
 Floats = NDArray[np.float64]
 FOLDS = 10

@@ -19,8 +19,7 @@ from fedhpo_gym.space import Value
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.health import NEAR, SURVIVES, labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
-from fedhpo_gym.stored.surrogate import Surrogate, open_preferred
-from fedhpo_gym.stored.surrogate_verdicts import CLAIM_RULE, claim_on, held_on
+from fedhpo_gym.stored.surrogate import CLAIM_RULE, Surrogate, claim_on, held_on, open_preferred
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import Task

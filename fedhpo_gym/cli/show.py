@@ -25,9 +25,9 @@ from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import open_meta_data
-from fedhpo_gym.stored.sample import ENDS
-from fedhpo_gym.stored.surrogate_verdicts import CLAIMED, RULE
-from fedhpo_gym.stored.surrogate_verdicts import ENTRY as OBJECTIVES
+from fedhpo_gym.stored.surrogate import CLAIMED, RULE
+from fedhpo_gym.stored.surrogate import ENTRY as OBJECTIVES
+from fedhpo_gym.stored.table import ENDS
 from fedhpo_gym.stored.task_generator import open_generator
 from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.tasks import Task

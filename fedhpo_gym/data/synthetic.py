@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,52 +11,37 @@ from numpy.typing import NDArray
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
 SEED = 931231
+TASKS, CLASSES, WIDTH = 1000, 5, 60
 MAX_TASK_SAMPLES = 1000
 NOISE = 0.1  # standard deviation; LEAF's Appendix A calls it a variance
 
 
-@dataclass(frozen=True, eq=False)
-class SyntheticDraw:
-    """What LEAF's generator draws."""
+def generate() -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]:
+    """Return (n, 60) features and (n,) labels of each task.
 
-    x: list[NDArray[np.float64]]  # features (n, num_dim) of each task, without the constant one
-    y: list[NDArray[np.int64]]  # (n,) labels of each task
-    q: NDArray[np.float64]  # (num_dim + 1, num_classes, clusters), shared by all tasks
-    means: NDArray[np.float64]  # (clusters, clusters), the centre of each cluster of models
-
-
-def generate(
-    num_tasks: int = 1000,
-    num_classes: int = 5,
-    num_dim: int = 60,
-    seed: int = SEED,
-    prob_clusters: Sequence[float] = (1.0,),
-) -> SyntheticDraw:
-    """Generate tasks with numpy's legacy generator, whose stream LEAF's numbers depend on.
-
-    The generator is seeded twice with the same seed, for the task sizes and for everything else, as
-    LEAF's code does; where code and Appendix A of the paper differ, this follows the code.
+    numpy's legacy generator, whose stream LEAF's numbers depend on, is seeded twice with the same
+    seed, for the task sizes and for everything else, as LEAF's code does; where code and Appendix A
+    of the paper differ, this follows the code. All tasks are of one cluster.
     """
-    drawn = np.random.RandomState(seed).lognormal(3.0, 2.0, num_tasks).astype(np.int64)
+    drawn = np.random.RandomState(SEED).lognormal(3.0, 2.0, TASKS).astype(np.int64)
     sizes = np.minimum(drawn + 5, MAX_TASK_SAMPLES)
-    rng = np.random.RandomState(seed)
-    clusters = len(prob_clusters)
-    q = rng.normal(0.0, 1.0, (num_dim + 1, num_classes, clusters))
-    means = np.array([rng.normal(rng.normal(), 1.0, clusters) for _ in range(clusters)])
-    scale = np.sqrt(np.arange(1.0, num_dim + 1) ** -1.2)
+    rng = np.random.RandomState(SEED)
+    q = rng.normal(0.0, 1.0, (WIDTH + 1, CLASSES))
+    mean = rng.normal(rng.normal(), 1.0)
+    scale = np.sqrt(np.arange(1.0, WIDTH + 1) ** -1.2)
     x, y = [], []
     for size in sizes:
-        mean = means[rng.choice(clusters, p=prob_clusters)]
-        centre = rng.normal(rng.normal(0.0, 1.0), 1.0, num_dim)
+        rng.random_sample()  # of which LEAF draws the cluster
+        centre = rng.normal(rng.normal(0.0, 1.0), 1.0, WIDTH)
         # numpy's multivariate normal with a diagonal covariance, free of the signs that a
         # library's singular vectors may have.
-        features = centre + rng.standard_normal((size, num_dim)) * scale
-        weights = q @ rng.normal(mean, NOISE, clusters)
+        features = centre + rng.standard_normal((size, WIDTH)) * scale
+        weights = q * rng.normal(mean, NOISE)
         logits = weights[0] + features @ weights[1:]
-        noisy = logits + rng.normal(0.0, NOISE, (size, num_classes))
+        noisy = logits + rng.normal(0.0, NOISE, (size, CLASSES))
         x.append(features)
         y.append(noisy.argmax(axis=1).astype(np.int64))
-    return SyntheticDraw(x, y, q, means)
+    return x, y
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +53,15 @@ class SyntheticSource(Source):
 
     def read(self) -> Dataset:
         """Return (n, 60) float64 features of 1,000 tasks with 5 classes."""
-        made = generate()
-        users = np.repeat(np.arange(len(made.y)), [len(y) for y in made.y])
-        return make_dataset(
-            self.name, np.concatenate(made.x), np.concatenate(made.y), self.num_classes, users
-        )
+        x, y = generate()
+        users = np.repeat(np.arange(TASKS), [len(own) for own in y])
+        return make_dataset(self.name, np.concatenate(x), np.concatenate(y), CLASSES, users)
 
 
 SYNTHETIC = SyntheticSource(
     name="Synthetic",
     num_rows=107_553,
-    num_classes=5,
+    num_classes=CLASSES,
     open_licence=True,
     licence="generated here; algorithm of LEAF, BSD-2-Clause",
     citation="S. Caldas et al.: LEAF: A Benchmark for Federated Settings, 2018",

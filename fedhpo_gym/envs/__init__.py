@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedhpo_gym.core import lazy_names
 
 if TYPE_CHECKING:
-    from fedhpo_gym.envs.meta.arguments import (
+    from fedhpo_gym.envs.meta.env import (
         make_generated_env,
         make_generated_vector_env,
         make_pool_env,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __getattr__ = lazy_names(
     __name__,
     {
-        "meta.arguments": (
+        "meta.env": (
             "make_generated_env, make_generated_vector_env, make_pool_env, make_pool_vector_env"
         ),
         "round.arguments": "make_round_env, make_round_vector_env",

@@ -40,6 +40,15 @@ def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> Non
         as_typed(name, value, hints[name])
 
 
+def refuse_render_mode(render_mode: str | None) -> None:
+    """Refuse to draw N environments as one."""
+    if render_mode is not None:
+        raise InvalidArgumentError(
+            "`render_mode` must be None for a vector environment, got "
+            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
+        )
+
+
 def from_names(
     record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = (), needed: str = "task"
 ) -> R:

@@ -1,4 +1,4 @@
-"""Drawing an episode; the only file of this folder that knows matplotlib."""
+"""One episode at a time, and drawing it; the only file of this folder that knows matplotlib."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, needing
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, Observations
+from fedhpo_gym.objectives import Objective
+from fedhpo_gym.space import SearchSpace
 
 if TYPE_CHECKING:
+    from fedhpo_gym.envs.meta.setup import MetaSetup
     from fedhpo_gym.envs.round.env import Point
     from fedhpo_gym.envs.trial.process import Trial
+    from fedhpo_gym.envs.trial.setup import TrialSetup
 
 Plot = Callable[[Any], None]
 """Draws into a matplotlib figure."""
 BLUE, GREY = "#0b5394", "#8a8f98"
 
 
-class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
-    """An environment whose episodes can be drawn, into a window of its own or as pixels."""
+class DrawnEnv(gym.Env[Observations, NDArray[np.float32]]):
+    """One episode of a process, which can be drawn into a window of its own or as pixels."""
+
+    _process: Any
+    _draws: EpisodeDraws
 
     # Gymnasium declares it on instances, so it cannot be a ClassVar here.
     metadata: dict[str, Any] = {  # noqa: RUF012
@@ -40,6 +48,38 @@ class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
             )
         self.render_mode = render_mode
         self._window: int | None = None
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Forget the episode before, once the process has begun another."""
+
+    @abstractmethod
+    def _observation(self) -> Observations:
+        """Return what is seen of the episode now."""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, dict[str, Any]]:
+        """Begin an episode.
+
+        Args:
+            seed: seed of the draws of instances, and of the noise of evaluations.
+            options: `{"instance": i}` begins the i-th of `instances`, where there are some.
+
+        Raises:
+            InvalidArgumentError: there is no such instance.
+        """
+        super().reset(seed=seed, options=options)
+        alone = np.array([0])
+        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
+        self._begin()
+        if self.render_mode == "human":
+            self.render()
+        return self._observation(), self.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `reset` says: which episode this is, and where its numbers come from."""
+        return dict(self._process.describe(0))
 
     @abstractmethod
     def _plot(self, figure: Any) -> None:
@@ -63,6 +103,41 @@ class DrawnEnv(gym.Env[dict[str, NDArray[np.float32]], NDArray[np.float32]]):
 
             plt.close(self._window)
             self._window = None
+
+
+class SetupEnv(DrawnEnv):
+    """One episode of trials, which a setup describes."""
+
+    step_kind = "trial"
+    setup: TrialSetup | MetaSetup
+
+    def _follow(self, setup: TrialSetup | MetaSetup) -> None:
+        """Follow a setup from the next `reset` on."""
+        self.setup = setup
+        self.action_space = setup.action_space  # type: ignore[assignment]
+        self.observation_space = setup.observation_space  # type: ignore[assignment]
+        self.reward_space = setup.reward_space
+        self._layout = Layout(setup.observation_space)
+        self._frame = np.zeros((1, self._layout.size), dtype=np.float32)
+        self._ready = False
+
+    @property
+    def search_space(self) -> SearchSpace:
+        """What an action is decoded to: configuration, then free fidelity dimensions."""
+        return self.setup.search_space
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """The objectives, in the order of the reward vector."""
+        return self.setup.objectives
+
+    @property
+    def reward_dim(self) -> int:
+        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
+        return len(self.objectives)
+
+    def _observation(self) -> Observations:
+        return self._layout.views(self._frame[0].copy())
 
 
 def _pixels(plot: Plot) -> NDArray[np.uint8]:
@@ -98,31 +173,34 @@ def _show(plot: Plot, window: int | None) -> int:
 
 def plot_trials(figure: Any, trials: Sequence[Trial], title: str, objective: str) -> None:
     """Draw all trials, and the incumbent over simulated time."""
-    axes = figure.add_subplot()
     times = [trial.elapsed_s for trial in trials]
     values = [trial.values[objective] for trial in trials]
     best = [values[trial.incumbent - 1] for trial in trials]
-    axes.scatter(times, values, s=14, color=GREY, label="trials")
-    axes.step(times, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes = _points(figure, times, values, best, title)
     _scale(axes, times, values, GREY)
     axes.set_xlabel("simulated time (s)")
     axes.set_ylabel(objective)
-    axes.set_title(f"{title}: {len(trials)} trials", loc="left")
-    # Above the axes: trials lie anywhere inside them.
-    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
 
 
 def plot_scores(figure: Any, scores: Sequence[float], title: str) -> None:
     """Draw the scores of trials, and the best so far."""
-    axes = figure.add_subplot()
     numbers = range(1, len(scores) + 1)
-    axes.scatter(numbers, scores, s=14, color=GREY, label="trials")
-    best = [max(scores[:number]) for number in numbers]
-    axes.step(numbers, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes = _points(figure, numbers, scores, [max(scores[:n]) for n in numbers], title)
     axes.set_xlabel("trial")
     axes.set_ylabel("share of the labels' entropy explained")
-    axes.set_title(f"{title}: {len(scores)} trials", loc="left")
+
+
+def _points(
+    figure: Any, places: Sequence[float], values: Sequence[float], best: Sequence[float], title: str
+) -> Any:
+    """Draw trials and the incumbents, and return the axes."""
+    axes = figure.add_subplot()
+    axes.scatter(places, values, s=14, color=GREY, label="trials")
+    axes.step(places, best, where="post", color=BLUE, linewidth=2, label="incumbent")
+    axes.set_title(f"{title}: {len(values)} trials", loc="left")
+    # Above the axes: trials lie anywhere inside them.
     axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, frameon=False)
+    return axes
 
 
 def plot_course(

@@ -1,4 +1,4 @@
-"""What every vector environment of the suite shares: seeds, autoreset, and who owns the arrays.
+"""What N environments share: seeds and draws of episodes, autoreset, and who owns the arrays.
 
 A subclass keeps the state of all environments in arrays and says how some of them restart and how
 all of them advance; this module decides which of them do, as Gymnasium's `SyncVectorEnv` does.
@@ -9,17 +9,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import Range, as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import read_options
+from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.space.dimension import ACTION_SLACK
 
 Observations = dict[str, NDArray[np.float32]]
@@ -123,6 +127,9 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     `reset`. Rewards, flags and infos are always the caller's.
     """
 
+    _process: Any
+    _draws: EpisodeDraws
+
     def __init__(
         self,
         num_envs: int,
@@ -151,17 +158,15 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
         """What the options of `reset` may hold, besides its mask."""
         return ("instance",)
 
-    @abstractmethod
     def _restart(self, where: Indices, seeds: Seeds) -> None:
         """Start the next episode of some environments: state, and rows of `_frame`."""
+        known = self._instances
+        options = [None if known is None else {"instance": known[index]} for index in where]
+        self._process.restart(where, *self._draws.draw(where, seeds, options))
 
     @abstractmethod
     def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
         """Step active environments: state, and rows of `_frame`; the others restart next."""
-
-    @abstractmethod
-    def _describe(self, index: int) -> dict[str, Any]:
-        """Return what `reset` says of an environment in `info`."""
 
     def reset(
         self, *, seed: int | Seeds | None = None, options: Mapping[str, Any] | None = None
@@ -179,7 +184,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
             self._instances = None
         self._done[mask] = False
         self._was_reset |= mask
-        return self._observations(), listed(self._describe, mask)
+        return self._observations(), listed(self._process.describe, mask)
 
     def step(
         self, actions: ArrayLike
@@ -206,10 +211,6 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
                 f"`index` must name one of {self.num_envs} environments that has stepped since its "
                 f"reset, got {shown(index)}"
             )
-
-    def _chosen(self, index: int) -> dict[str, Any] | None:
-        """Return what the options of `reset` say of an environment alone."""
-        return None if self._instances is None else {"instance": self._instances[index]}
 
     def _active(self) -> Mask:
         if not self._was_reset.all():
@@ -324,3 +325,70 @@ def _spread_instances(chosen: object, number: int) -> NDArray[Any] | None:
             f"`options['instance']` must be one index, or one for each of {number} environments, "
             f"got {shown(chosen)}"
         ) from error
+
+
+KEYS: Final = 2**32
+"""Episodes are told apart by so many keys."""
+
+Start = Callable[[int | None], np.random.Generator]
+
+
+class EpisodeDraws:
+    """Draws for each of N environments from streams of its own, which `reset` seeds."""
+
+    def __init__(self, number: int, instances: int, start: Start, *, noisy: bool) -> None:
+        """Prepare for N environments whose first `reset` is still to come."""
+        self._instances, self._start, self._noisy = instances, start, noisy
+        self._rngs: list[np.random.Generator | None] = [None] * number
+        self._key_rngs: list[np.random.Generator | None] = [None] * number
+
+    def draw(
+        self,
+        where: NDArray[np.intp],
+        seeds: Sequence[int | None],
+        options: Sequence[Mapping[str, Any] | None],
+    ) -> tuple[list[int], NDArray[np.int64] | None]:
+        """Return the instances and the keys of the next episodes of some environments."""
+        keys = np.empty(len(where), dtype=np.int64)
+        chosen: list[int] = []
+        for row, index in enumerate(where.tolist()):
+            if self._noisy:
+                rng = _stream_of(self._key_rngs, index, seeds[row], partial(named_stream, STREAM))
+                keys[row] = rng.integers(KEYS)
+            if self._instances:
+                rng = _stream_of(self._rngs, index, seeds[row], self._start)
+                chosen.append(choose_instance(rng, self._instances, options[row]))
+            else:
+                read_options(options[row], ())
+        return chosen, keys if self._noisy else None
+
+
+def named_stream(name: str, seed: int | None) -> np.random.Generator:
+    """Return the stream of a name and a seed; for None, the system chooses the seed."""
+    return stream(int(seeding.np_random(None)[1] if seed is None else seed), name)
+
+
+def unnamed_stream(seed: int | None) -> np.random.Generator:
+    """Return the stream that Gymnasium gives an environment for a seed."""
+    return seeding.np_random(seed)[0]
+
+
+def _stream_of(
+    rngs: list[np.random.Generator | None], index: int, seed: int | None, start: Start
+) -> np.random.Generator:
+    rng = rngs[index]
+    if rng is None or seed is not None:
+        rng = rngs[index] = start(seed)
+    return rng
+
+
+def choose_instance(
+    rng: np.random.Generator, number: int, options: Mapping[str, Any] | None
+) -> int:
+    """Return the instance of the next episode: drawn, or as the options say."""
+    chosen = read_options(options, ("instance",))
+    if "instance" not in chosen:
+        return int(rng.integers(number))
+    among = Annotated[int, Range(0, number, "[)")]
+    index: int = as_typed("options['instance']", chosen["instance"], among)
+    return index

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from fedhpo_gym.data.graph_federations import GraphFederation, HeteroFederation
 from fedhpo_gym.fl.models.bert import WORDS, BertTiny
-from fedhpo_gym.fl.models.cnn import MEAN, STD
-from fedhpo_gym.fl.models.cnn_step import EPSILON, MAX_NORM, PADDING
+from fedhpo_gym.fl.models.cnn import EPSILON, MAX_NORM, MEAN, PADDING, STD
 from fedhpo_gym.fl.models.torch_model import TorchModel
 from fedhpo_gym.fl.self_check import Case
 

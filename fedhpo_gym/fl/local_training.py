@@ -18,9 +18,8 @@ from fedhpo_gym.algorithms.base import Parameters
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
-from fedhpo_gym.fl.minibatches import ClientStreams, RoundLayout, row_weights
 from fedhpo_gym.fl.models.torch_model import Minibatch, TorchFederation, fit, sum_classes
-from fedhpo_gym.fl.participants import Items, Names
+from fedhpo_gym.fl.participants import ClientStreams, Items, Names, RoundLayout, row_weights
 from fedhpo_gym.fl.shared_matrices import SharedMatrices, SharedMatrix
 from fedhpo_gym.fl.trainer import Terms
 

@@ -115,7 +115,7 @@ def _broken(family: str, precision: str) -> str:
 def advice() -> str:
     """Return what to do where courses have other bits beside others."""
     try:
-        from fedhpo_gym.fl.precision import fixed
+        from fedhpo_gym.fl.torch_trainer import fixed
     except ModuleNotFoundError:  # without torch
         known = None
     else:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.algorithms.base import Array, Parameters
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl import records
+from fedhpo_gym.fl import course as courses
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
@@ -131,7 +131,7 @@ class Trainer(ABC):
 
     def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
         """Return items that fit into memory together."""
-        return list(split_items(items, self.row_bytes, records.MAX_LOCAL_BYTES))
+        return list(split_items(items, self.row_bytes, courses.MAX_LOCAL_BYTES))
 
     @property
     @abstractmethod

@@ -1,6 +1,5 @@
 """Profet (Klein et al., 2019): families of HPO tasks, and tasks that a model of one generates."""
 
-from fedhpo_gym.profet.families import Family, forrester
-from fedhpo_gym.profet.model import ProfetModel, ProfetTask
+from fedhpo_gym.profet.model import Family, ProfetModel, ProfetTask, forrester
 
 __all__ = ["Family", "ProfetModel", "ProfetTask", "forrester"]

@@ -13,8 +13,7 @@ from fedhpo_gym.core.archive import EMBEDDED, require_writable
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
 from fedhpo_gym.core.identity import Identity
-from fedhpo_gym.stored.sample import SUFFIX, Sample
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import SUFFIX, Sample, Table
 
 R = TypeVar("R")
 ENV_VAR = "FEDHPO_GYM_TABLES"

@@ -1,8 +1,15 @@
-"""One surrogate: a card (JSON) and the arrays of a model (npz), checked before use."""
+"""One surrogate: a card (JSON), the arrays of a model (npz), and which objectives it may answer.
+
+That is decided by held-out figures of each, which a card states. They are computed of nothing but
+courses and answers, so they decide no answer and no digest; they name the digest of the surrogate
+that they are of. The verdict is never stored: it follows from the figures by the rule.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -12,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
-from fedhpo_gym.core.checks import as_typed, checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.checks import CheckedFields, as_typed, checked_types
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
@@ -35,14 +42,126 @@ from fedhpo_gym.stored.catalogue import (
     require_identity,
 )
 from fedhpo_gym.stored.surrogate_curves import CurveModel
-from fedhpo_gym.stored.surrogate_inputs import CurveInputs
-from fedhpo_gym.stored.surrogate_outputs import (
+from fedhpo_gym.stored.surrogate_rows import (
     COMPRESSED_CLIENTS,
+    CurveInputs,
     num_outputs,
     to_metrics,
     weights_of,
 )
-from fedhpo_gym.stored.table import seeds_and_samples
+from fedhpo_gym.stored.table import seed_rows, seeds_and_samples
+
+ENTRY = "objectives"
+"""Entry of a card: what `building.surrogate_verdicts.measured` returned."""
+LOWEST_TAU, LARGEST_BIAS = 0.6, 0.1
+"""Of Kendall's tau, and of the bias as a share of the spread: what an objective is accepted by."""
+RULE = (
+    f"Kendall's tau at least {LOWEST_TAU}, and a bias of at most {LARGEST_BIAS} of the objective's "
+    "spread"
+)
+CLAIMED = "claimed_best"
+"""Entry of a card: the loss that the surrogate claims for its best configuration, and what training
+it reaches."""
+LARGEST_MISS = 0.1
+CLAIM_RULE = (
+    "the logarithm of the loss that training reaches, under all seeds, exceeds that of the claim "
+    f"by at most {LARGEST_MISS} of its spread over courses"
+)
+
+
+@dataclass(frozen=True)
+class HeldOut(CheckedFields):
+    """Held-out figures of an objective at full fidelity; a loss is measured by its logarithm."""
+
+    mae: float  # mean absolute error of the claims
+    bias: float  # mean of claim less truth
+    spread: float  # standard deviation of the truth
+    kendall_tau: float | None  # None where truth or claim never differs
+
+    @property
+    def passed(self) -> bool:
+        """Whether the objective is accepted, by `RULE`."""
+        ranks = self.kendall_tau is not None and self.kendall_tau >= LOWEST_TAU
+        return ranks and abs(self.bias) <= LARGEST_BIAS * self.spread
+
+    @property
+    def words(self) -> str:
+        """The figures in words."""
+        tau = "none" if self.kendall_tau is None else f"{self.kendall_tau:.4g}"
+        return (
+            f"tau {tau}, bias {self.bias:+.3g}, mean absolute error {self.mae:.3g}, spread "
+            f"{self.spread:.3g}"
+        )
+
+
+@dataclass(frozen=True)
+class Claim(CheckedFields):
+    """The best configuration that a surrogate claims, at its fidelity; means over seeds."""
+
+    claimed: float  # validation loss that it answers
+    trained: float  # validation loss that training reaches
+    spread: float  # standard deviation, over courses, of the logarithm of the loss
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim is accepted, by `CLAIM_RULE`."""
+        if min(self.claimed, self.trained) <= 0:
+            return self.trained <= self.claimed
+        return math.log(self.trained / self.claimed) <= LARGEST_MISS * self.spread
+
+    @property
+    def words(self) -> str:
+        """The figures in words."""
+        return (
+            f"validation loss {self.claimed:.4g} claimed, {self.trained:.4g} trained; the spread "
+            f"of its logarithm is {self.spread:.3g}"
+        )
+
+
+def claim_on(card: Mapping[str, Any]) -> Claim | None:
+    """Return the claimed best that a surrogate's card states; None where it states none."""
+    found = card.get(CLAIMED)
+    if found is None:
+        return None
+    try:
+        claim = Claim(**{name: found[name] for name in ("claimed", "trained", "spread")})
+        own = found["of"] == card[DIGEST]
+    except (LookupError, TypeError, ValueError, FedHPOError) as error:
+        raise DamagedDataError(_wrong(card, str(error), CLAIMED)) from error
+    if not own:
+        raise DamagedDataError(_wrong(card, "it is of another surrogate", CLAIMED))
+    return claim
+
+
+def held_on(card: Mapping[str, Any]) -> dict[str, HeldOut]:
+    """Return the figures by objective that a surrogate's card states."""
+    try:
+        found = card[ENTRY]
+        figures = as_typed(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
+        held = {name: HeldOut(**one) for name, one in figures.items()}
+        own = found["of"] == card[DIGEST]
+    except (LookupError, TypeError, ValueError, FedHPOError) as error:
+        raise DamagedDataError(_wrong(card, str(error))) from error
+    if not own:
+        raise DamagedDataError(_wrong(card, "they are of another surrogate"))
+    return held
+
+
+def _wrong(card: Mapping[str, Any], reason: str, entry: str = ENTRY) -> str:
+    return (
+        f"the card of {card['name']}: `{entry}` does not hold figures of this surrogate "
+        f"({reason}); run `fedhpo-gym surrogate ID --measure`"
+    )
+
+
+def why_refused(card: Mapping[str, Any], objective: str) -> str:
+    """Return why a surrogate does not answer an objective of clients' metrics; "" where it does."""
+    held = held_on(card)
+    if objective not in held:
+        return "it was not measured on courses that the fit had not seen"
+    one = held[objective]
+    return "" if one.passed else f"{one.words}; the rule is: {RULE}"
+
 
 SUFFIX = ".surrogate"
 FORMAT = 2
@@ -131,8 +250,7 @@ class Surrogate:
         self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...], reads: Entries = ENTRIES
     ) -> Evaluations:
         """Predict (B,) legal, unchecked values; metrics not in `reads` may be NaN."""
-        self.require_seeds(seeds)
-        where = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        where = seed_rows(seeds, self.seeds, f"surrogate {self.name}")
         rows = self.inputs.rows(columns, where)
         parts = []
         for at in range(0, max(len(rows), 1), CHUNK):
@@ -149,15 +267,6 @@ class Surrogate:
             np.array(seeds),
             columns,
         )
-
-    def require_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Check that the surrogate knows these seeds."""
-        unknown = [seed for seed in seeds if seed not in self.seeds]
-        if unknown or not seeds:
-            raise InvalidArgumentError(
-                f"`seeds` must be among {self.seeds}, the seeds of surrogate {self.name}, "
-                f'got {seeds!r}; use one of them or backend="raw"'
-            )
 
     def check_fidelity(self, values: Mapping[str, object]) -> dict[str, Value]:
         """Return values of some fidelity dimensions as the legal numbers they equal."""

@@ -1,11 +1,11 @@
 """The output model of a surrogate: whole learning curves, of which the best so far is read off.
 
-For a configuration, a client sample rate and a seed, a model predicts what `outputs` describes at
-all stored rounds, the *knots*, and with it the chance of having diverged. The best-so-far at a knot
-is the prediction at the knot with the lowest validation loss up to it; every metric and the best
-round come from there. From a knot to the best round of the next one, all that is a blend of
-both, linear in the log round. So the loss never rises with the round, and an unchanged best round
-means unchanged metrics.
+For a configuration, a client sample rate and a seed, a model predicts what `surrogate_rows`
+describes at all stored rounds, the *knots*, and with it the chance of having diverged. The
+best-so-far at a knot is the prediction at the knot with the lowest validation loss up to it; every
+metric and the best round come from there. From a knot to the best round of the next one, all that
+is a blend of both, linear in the log round. So the loss never rises with the round, and an
+unchanged best round means unchanged metrics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.stored.surrogate_models import Exact, ExactKernel, Forest, MultiHeadNetwork, on_grid
-from fedhpo_gym.stored.surrogate_outputs import VALIDATION
+from fedhpo_gym.stored.surrogate_rows import VALIDATION
 
 SCALES = ("mean", "scale", "low", "high")
 COEFFICIENT_BITS, BASIS_BITS, CLIENT_BITS = 12, 16, 12

@@ -1,4 +1,15 @@
-"""What tables and samples have in common: a card, seeds, and lazily read arrays of codes."""
+"""Tables and samples: a card (JSON), and lazily read arrays of codes (npz) of learning curves.
+
+A table holds all courses of a grid, and rounds are the first axis of its arrays. In a sample, they
+are anywhere in a space: `configuration` (courses, hyperparameters; the position of a category, NaN
+where a dimension is not active), `client_sample_rate`, `seed` (position among the seeds) and
+`point` (number in the design's sequence) say what the courses are. Arrays named
+`<which>_<split>_<metric>` have the axes (courses, rounds, clients); `best_round` and `diverged_at`
+lack the clients, the latter also the rounds.
+
+Where courses were trained for different rounds, `last_round` (courses,) says how far each got. The
+codes beyond repeat the last ones, so that they take no room; they are no data.
+"""
 
 from __future__ import annotations
 
@@ -198,14 +209,21 @@ def seeds_and_samples(
     return seeds, samples.astype(np.int64)
 
 
-AXIS = 0
-"""Rounds come first."""
+def seed_rows(seeds: tuple[int, ...], known: Sequence[int], what: str) -> NDArray[np.int64]:
+    """Return where some seeds are among those that something knows."""
+    unknown = [seed for seed in seeds if seed not in known]
+    if unknown or not seeds:
+        raise InvalidArgumentError(
+            f"`seeds` must be among {known}, the seeds of {what}, got {unknown or seeds}; use one "
+            'of them or backend="raw"'
+        )
+    return np.array([known.index(seed) for seed in seeds], dtype=np.int64)
 
 
 class Table(StoredCurves):
     """Learning curves of every course of a grid."""
 
-    axis = AXIS
+    axis = 0
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID") -> None:
         repair = f"run `{command}`"
@@ -242,8 +260,7 @@ class Table(StoredCurves):
     def look_up(self, columns: Mapping[str, NDArray[Any]], seeds: tuple[int, ...]) -> Evaluations:
         """Look up (B,) columns of values by dimension; off the grid is an error."""
         cells = self._cells(columns)
-        self.require_seeds(seeds)
-        rows = np.array([self.seeds.index(seed) for seed in seeds], dtype=np.int64)
+        rows = seed_rows(seeds, self.seeds, f"table {self.name}")
         diverged_at = self.codes("diverged_at")[cells[1:]].take(rows, axis=-1)
         asked = np.asarray(self.rounds)[cells[0]]
         return Evaluations(
@@ -298,22 +315,99 @@ class Table(StoredCurves):
             for which in WHICH
         }
 
-    def require_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Check that the table holds these seeds."""
-        unknown = [seed for seed in seeds if seed not in self.seeds]
-        if unknown:
-            raise InvalidArgumentError(
-                f"`seeds` must be among {self.seeds}, the seeds of table {self.name}, "
-                f'got {unknown[0]!r}; use one of them or backend="raw"'
-            )
-
 
 def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
     """Write the arrays of a table, then its card, and return the path of the card."""
     seeds = _cell_seeds(arrays["best_round"].shape)
-    return write_curves(folder, f"{card['name']}.table", card, arrays, AXIS, seeds)
+    return write_curves(folder, f"{card['name']}.table", card, arrays, Table.axis, seeds)
 
 
 def _cell_seeds(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return the position of every cell's seed, whose axis is the last."""
     return np.tile(np.arange(shape[-1]), math.prod(shape[:-1]))
+
+
+LAST_ROUND = "last_round"
+ENDS = "courses_by_last_round"
+"""Entry of a card: how many courses end at which round, where not all end at the last."""
+SUFFIX = ".sample"
+
+
+class Sample(StoredCurves):
+    """Learning curves of courses that fill a space evenly; not all need have all rounds."""
+
+    axis = 1
+
+    def __init__(self, card: Path, command: str = "fedhpo-gym build ID --sample N") -> None:
+        repair = f"run `{command}`"
+        with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
+            super().__init__(content, arrays)
+            self._count: int = content["courses"]
+            if as_integer(self._count) is None or self._count < 1:
+                raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
+            self._ragged = ENDS in content
+            self._packing()
+
+    def __len__(self) -> int:
+        """Return the number of courses."""
+        return self._count
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        one = (self._count,)
+        return {
+            **self._curve_shapes((*one, len(self.rounds))),
+            "configuration": (*one, len(self.space)),
+            **dict.fromkeys(("client_sample_rate", "seed", "point", "diverged_at"), one),
+            **({LAST_ROUND: one} if self._ragged else {}),
+        }
+
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+        positions = arrays["seed"]
+        if positions.dtype.kind not in "iu" or not np.isin(positions, range(len(self.seeds))).all():
+            raise ValueError(f"'seed' must hold positions among {len(self.seeds)} seeds")
+        return np.repeat(positions, len(self.rounds))
+
+    def configurations(self) -> list[dict[str, Value]]:
+        """Return the configuration of every course."""
+        rows = self.codes("configuration").tolist()
+        names = self.space.names
+        return [self.space.from_numbers(dict(zip(names, row, strict=True))) for row in rows]
+
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """(courses, rounds) whether a course was trained for a round."""
+        rounds = np.array(self.rounds)
+        if not self._ragged:
+            return np.ones((len(self), len(rounds)), np.bool_)
+        last = self.codes(LAST_ROUND)
+        if not np.isin(last, rounds).all():
+            raise DamagedDataError(
+                f"{self._arrays.path}: {LAST_ROUND!r} must hold stored rounds; delete it and run "
+                f"`{self._repair}`"
+            )
+        return np.asarray(rounds <= last[:, None])
+
+    def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
+        """Return one metric of all courses: (courses, rounds, clients) float32."""
+        samples = self._course_samples(split)
+        found = self.decoded(which, split, metric, samples[:, None])
+        if not self._ragged:
+            return found
+        return np.where(self.trained[..., None], found, np.float32(np.nan))
+
+    def _course_samples(self, split: str) -> NDArray[np.int64]:
+        """Return (courses, clients) samples of a split, as the seed of each course deals them."""
+        return np.asarray(self.split_samples(split)[self.codes("seed")])
+
+    def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
+        """Return f of every course: (courses, rounds), weighted over clients; NaN as `values`."""
+        samples = self._course_samples(split)
+        weights = samples / samples.sum(axis=1, keepdims=True)
+        values = self.values("best", split, metric)
+        return np.asarray(np.einsum("crk,ck->cr", values, weights), dtype=np.float64)
+
+
+def write_sample(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Path:
+    """Write the arrays of a sample, then its card, and return the path of the card."""
+    seeds = np.repeat(arrays["seed"], arrays["best_round"].shape[Sample.axis])
+    return write_curves(folder, f"{card['name']}{SUFFIX}", card, arrays, Sample.axis, seeds)

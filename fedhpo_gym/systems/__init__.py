@@ -8,11 +8,16 @@ from typing import Any, Final, get_type_hints
 
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
-from fedhpo_gym.systems.asynchronous import JobClock
-from fedhpo_gym.systems.base import NEEDS_SAMPLES, ClientWork, CourseHistory, System, Work
+from fedhpo_gym.systems.base import NEEDS_SAMPLES, ClientWork, CourseHistory, JobClock, System, Work
 from fedhpo_gym.systems.device_model import DeviceModel
-from fedhpo_gym.systems.model import CROSS_DEVICE, CROSS_SILO, SystemModel, calibrate
-from fedhpo_gym.systems.recorded import RecordedModel, RoundRecord
+from fedhpo_gym.systems.model import (
+    CROSS_DEVICE,
+    CROSS_SILO,
+    RecordedModel,
+    RoundRecord,
+    SystemModel,
+    calibrate,
+)
 
 SYSTEM_MODELS: Final[Mapping[str, type[System]]] = {
     "analytic": SystemModel,

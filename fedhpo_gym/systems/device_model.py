@@ -15,11 +15,27 @@ from fedhpo_gym.core.checks import Range, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
-from fedhpo_gym.systems import cohorts, traces
 from fedhpo_gym.systems import devices as populations
-from fedhpo_gym.systems.asynchronous import JobDurations
-from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, CourseHistory, System, Whole, Work
-from fedhpo_gym.systems.devices import DAY_S, KILOBYTE, Availability, Devices, Draw, drawn
+from fedhpo_gym.systems import traces
+from fedhpo_gym.systems.base import (
+    MOST,
+    SLOWEST,
+    Amount,
+    CourseHistory,
+    JobDurations,
+    System,
+    Whole,
+    Work,
+)
+from fedhpo_gym.systems.devices import (
+    DAY_S,
+    KILOBYTE,
+    Availability,
+    Devices,
+    Draw,
+    Invitations,
+    drawn,
+)
 
 PLANNED_ROUNDS: Final = 256
 """Simulated rounds whose mean is the cost of a planned one, or courses that are lived through."""
@@ -47,7 +63,7 @@ class _Total(NamedTuple):
     sent: float
 
 
-def _summed(rounds: cohorts.Rounds) -> _Total:
+def _summed(rounds: populations.Rounds) -> _Total:
     columns = (
         rounds.time_s - rounds.computation_s,
         rounds.computation_s,
@@ -83,8 +99,8 @@ class _LivedCourses:
 
     def add(
         self,
-        invited: Callable[[int, np.random.Generator], cohorts.Invitations],
-        taken: Callable[[cohorts.Invitations], cohorts.Rounds],
+        invited: Callable[[int, np.random.Generator], Invitations],
+        taken: Callable[[Invitations], populations.Rounds],
         hours: Availability,
         server_s: float,
     ) -> None:
@@ -103,7 +119,7 @@ class _DrawCache:
 
     populations: dict[int, Devices] = field(default_factory=dict)
     hours: dict[int, Availability] = field(default_factory=dict)
-    plans: dict[tuple[int, int], cohorts.Invitations] = field(default_factory=dict)
+    plans: dict[tuple[int, int], Invitations] = field(default_factory=dict)
     courses: dict[tuple[object, ...], _LivedCourses] = field(default_factory=dict)
     means: dict[tuple[object, ...], _Total] = field(default_factory=dict)
 
@@ -266,7 +282,7 @@ class DeviceModel(System):
         lived, hours = self._kept.courses[key], self.hours(number)
         while lived.rounds < work.rounds and hours is not None:
             lived.add(
-                lambda courses, rng: cohorts.invite_uniformly(
+                lambda courses, rng: populations.invite_uniformly(
                     self.population(number),
                     work.sampled_clients,
                     courses,
@@ -291,14 +307,14 @@ class DeviceModel(System):
         times = [self._rounds(work, who).time_s for who in plan]
         return mean_s + 4.0 * float(np.std(np.concatenate(times))) * math.sqrt(work.rounds)
 
-    def _rounds(self, work: Work, who: cohorts.Invitations) -> cohorts.Rounds:
+    def _rounds(self, work: Work, who: Invitations) -> populations.Rounds:
         """Return what some rounds of the same work take."""
         units, sizes = self.client_units(work, work.num_clients), self.message_bytes(work)
-        return cohorts.take_rounds(
+        return populations.take_rounds(
             who, units, self.client_compute_s, sizes, self.deadline_s or math.inf
         )
 
-    def _plan(self, number: int, cohort: int) -> Iterable[cohorts.Invitations]:
+    def _plan(self, number: int, cohort: int) -> Iterable[Invitations]:
         """Return who is invited to the planned rounds, which are the same for all work."""
         found = self._kept.plans.get((number, cohort))
         if found is not None:
@@ -309,7 +325,7 @@ class DeviceModel(System):
         )
         if cohort > _MAX_KEPT:
             return invited
-        self._kept.plans[number, cohort] = cohorts.Invitations.joined(list(invited))
+        self._kept.plans[number, cohort] = Invitations.joined(list(invited))
         return [self._kept.plans[number, cohort]]
 
     def _cohorts(self, number: int, cohort: int) -> Iterator[NDArray[np.integer]]:
@@ -324,8 +340,8 @@ class DeviceModel(System):
 
     def _invite(
         self, number: int, cohort: NDArray[np.integer] | int, start_s: float, draw: Draw
-    ) -> cohorts.Invitations:
-        return cohorts.invite(
+    ) -> Invitations:
+        return populations.invite(
             self.population(number),
             self.hours(number),
             cohort,
@@ -345,7 +361,7 @@ class DeviceModel(System):
                 )
         number = _clients_of(work)
         devices, hours = self.population(number), self.hours(number)
-        compute_s, transfer_s = cohorts.client_seconds(
+        compute_s, transfer_s = populations.client_seconds(
             self.client_units(work, number),
             self.client_compute_s,
             devices.compute,

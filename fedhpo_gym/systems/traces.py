@@ -209,7 +209,6 @@ def _checked(value: object) -> float:
     return float(number)
 
 
-_MARK: Final = object()
 _VALUES: Final = frozenset({
     "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT",
     "STRING", "BINSTRING", "SHORT_BINSTRING",
@@ -226,7 +225,7 @@ def load_plain(content: bytes) -> Any:
     try:
         for operation, argument, _ in pickletools.genops(content):
             if operation.name == "STOP":
-                return machine.pop()
+                return machine.stack.pop()
             machine.follow(operation.name, argument)
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"its instructions do not fit together ({error})") from error
@@ -234,41 +233,42 @@ def load_plain(content: bytes) -> Any:
 
 
 class _Machine:
-    """The stack, and the memo of objects that are used again."""
+    """The objects since the last mark, those before it, and the memo of what is used again."""
 
     def __init__(self) -> None:
-        self._stack: list[Any] = []
+        self.stack: list[Any] = []
+        self._before: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
         self._moves: dict[str, Callable[[Any], object]] = {
-            "MARK": lambda _: self._stack.append(_MARK),
-            "POP": lambda _: self._stack.pop(),
+            "MARK": lambda _: self._mark(),
+            "POP": lambda _: self.stack.pop(),
             "POP_MARK": lambda _: self._since_mark(),
-            "DUP": lambda _: self._stack.append(self._stack[-1]),
-            "EMPTY_LIST": lambda _: self._stack.append([]),
-            "EMPTY_DICT": lambda _: self._stack.append({}),
-            "LIST": lambda _: self._stack.append(self._since_mark()),
-            "TUPLE": lambda _: self._stack.append(tuple(self._since_mark())),
-            "DICT": lambda _: self._stack.append(_pairs(self._since_mark())),
-            "APPEND": lambda _: self._append([self.pop()]),
+            "DUP": lambda _: self.stack.append(self.stack[-1]),
+            "EMPTY_LIST": lambda _: self.stack.append([]),
+            "EMPTY_DICT": lambda _: self.stack.append({}),
+            "LIST": lambda _: self._push(self._since_mark()),
+            "TUPLE": lambda _: self._push(tuple(self._since_mark())),
+            "DICT": lambda _: self._push(_pairs(self._since_mark())),
+            "APPEND": lambda _: self._append([self.stack.pop()]),
             "APPENDS": lambda _: self._append(self._since_mark()),
-            "SETITEM": lambda _: self._set([self.pop(), self.pop()][::-1]),
+            "SETITEM": lambda _: self._set([self.stack.pop(), self.stack.pop()][::-1]),
             "SETITEMS": lambda _: self._set(self._since_mark()),
             "MEMOIZE": lambda _: self._remember(len(self._memo)),
             **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), self._remember),
             **dict.fromkeys(
-                ("GET", "BINGET", "LONG_BINGET"), lambda at: self._stack.append(self._memo[at])
+                ("GET", "BINGET", "LONG_BINGET"), lambda at: self.stack.append(self._memo[at])
             ),
         }
 
     def follow(self, name: str, argument: Any) -> None:
         """Follow one instruction."""
         if name in _VALUES:
-            self._stack.append(argument)
+            self.stack.append(argument)
         elif name in _CONSTANTS:
-            self._stack.append(_CONSTANTS[name])
+            self.stack.append(_CONSTANTS[name])
         elif name in _TUPLES:
-            parts = [self.pop() for _ in range(_TUPLES[name])]
-            self._stack.append(tuple(parts[::-1]))
+            parts = [self.stack.pop() for _ in range(_TUPLES[name])]
+            self.stack.append(tuple(parts[::-1]))
         elif name in self._moves:
             self._moves[name](argument)
         elif name not in _SKIPPED:
@@ -276,33 +276,25 @@ class _Machine:
                 f"it holds more than numbers, strings, lists and dictionaries (instruction {name})"
             )
 
-    def pop(self) -> Any:
-        """Return and remove the last object."""
-        found = self._stack.pop()
-        if found is _MARK:
-            raise ValueError("its instructions do not fit together (a mark where data should be)")
-        return found
+    def _mark(self) -> None:
+        self._before.append(self.stack)
+        self.stack = []
 
     def _since_mark(self) -> list[Any]:
-        found = []
-        while (one := self._stack.pop()) is not _MARK:
-            found.append(one)
-        return found[::-1]
+        found, self.stack = self.stack, self._before.pop()
+        return found
+
+    def _push(self, value: Any) -> None:
+        self.stack.append(value)
 
     def _remember(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+        self._memo[place] = self.stack[-1]
 
     def _append(self, values: list[Any]) -> None:
-        target = self._stack[-1]
-        if not isinstance(target, list):
-            raise TypeError("appending to something else than a list")
-        target.extend(values)
+        self.stack[-1].extend(values)
 
     def _set(self, values: list[Any]) -> None:
-        target = self._stack[-1]
-        if not isinstance(target, dict):
-            raise TypeError("setting items of something else than a dictionary")
-        target.update(_pairs(values))
+        self.stack[-1].update(_pairs(values))
 
 
 def _pairs(values: list[Any]) -> dict[Any, Any]:

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.core.checks import Axes, Range, as_integer, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.core.plugins import Lazy
-from fedhpo_gym.transfer.hpob_files import HPOBFiles
-from fedhpo_gym.transfer.source import SEEDS, MetaSource, OwnTasks, Reals, Tables
+from fedhpo_gym.transfer.source import SEEDS, HPOBFiles, MetaSource, OwnTasks, Reals, Tables
 
 OURS: Final = "FedHPO-B"
 """The word for the meta-data set of this package, in place of a folder."""

@@ -33,7 +33,7 @@ class TestTabularOneSeed(BackendConformance):
 
 
 def test_a_seed_the_table_has_not(tiny: Task) -> None:  # noqa: F811
-    with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2, 3\).*got 4.*raw"):
+    with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2, 3\).*got \[4.*raw"):
         Tabular(tiny, seed=4)
 
 

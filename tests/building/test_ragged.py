@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.building.candidates import train_network
-from fedhpo_gym.building.surrogate_data import FittingRows, completed, prepare
+from fedhpo_gym.building.surrogate_data import FittingRows, FittingSample, completed, prepare
 from fedhpo_gym.building.surrogate_fit import LOSS
-from fedhpo_gym.building.surrogate_sources import FittingSample
 from fedhpo_gym.building.surrogate_verdicts import (
     Claims,
     compression_summary,
@@ -31,7 +30,7 @@ from fedhpo_gym.building.surrogate_verdicts import (
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample, write_sample
+from fedhpo_gym.stored.table import ENDS, LAST_ROUND, Sample, write_sample
 from stored_files import (
     SAMPLE_COUNT,
     SAMPLE_NAME,

@@ -25,14 +25,7 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building.build import build_sample, build_table, compute_unit
-from fedhpo_gym.building.design import (
-    UNIT_NUMBERS,
-    Design,
-    GridDesign,
-    UnitShape,
-    read_unit,
-    write_unit,
-)
+from fedhpo_gym.building.design import UNIT_NUMBERS, Design, GridDesign, read_unit, write_unit
 from fedhpo_gym.building.sample import (
     MOST_POINTS,
     WINDOW,
@@ -47,7 +40,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, Missi
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample, open_table
-from fedhpo_gym.stored.sample import ENDS, LAST_ROUND, Sample
+from fedhpo_gym.stored.table import ENDS, LAST_ROUND, Sample
 from fedhpo_gym.tasks import Task, get_task
 
 pytestmark = pytest.mark.raw
@@ -485,7 +478,7 @@ def test_a_unit_under_another_name_is_refused(tmp_path: Path) -> None:
     write_unit(tmp_path, "points-3_5", arrays)
     (tmp_path / "points-3_5.npz").rename(tmp_path / "points-0_2.npz")
     with pytest.raises(DamagedDataError, match="not that of the results of unit 'points-0_2'"):
-        read_unit(tmp_path, "points-0_2", UnitShape(3, (1, 4), (5, 3, 3)))
+        read_unit(tmp_path, "points-0_2", 3, (1, 4), (5, 3, 3))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from fedhpo_gym.building import surrogate_fit
 from fedhpo_gym.building.candidates import CANDIDATES
-from fedhpo_gym.building.surrogate_sources import FittingTable, intervals
+from fedhpo_gym.building.surrogate_data import FittingTable, intervals
 from fedhpo_gym.building.surrogate_verdicts import NEARLY, folds_of, summary
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.health import health_on
 from fedhpo_gym.stored.surrogate import Surrogate, list_surrogates, open_surrogate, write_surrogate
-from fedhpo_gym.stored.surrogate_outputs import LARGEST_LOSS, to_metrics, to_outputs
+from fedhpo_gym.stored.surrogate_rows import LARGEST_LOSS, to_metrics, to_outputs
 from fedhpo_gym.stored.table import Table
 from stored_files import IDENTITY, NAME, ROUNDS, SEEDS, SPACE, arrays_of, stamped
 
@@ -202,7 +202,7 @@ EVERYTHING = 10**9
 
 def test_rows_are_the_cells_of_the_table(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fedhpo_gym.stored.surrogate_outputs.LARGEST_LOSS", 1e3
+        "fedhpo_gym.stored.surrogate_rows.LARGEST_LOSS", 1e3
     )  # its losses are large
     rows = FittingTable(table).rows(EVERYTHING, np.random.default_rng(0))
     assert len(rows) == 15 * 3 * 2

@@ -24,12 +24,14 @@ from fedhpo_gym.building.candidates import (
 )
 from fedhpo_gym.building.surrogate_data import (
     MAX_COMPONENTS,
+    FittingSample,
+    FittingTable,
     PreparedRows,
+    open_source,
     prepare,
     principal_directions,
     scales_of,
 )
-from fedhpo_gym.building.surrogate_sources import FittingSample, FittingTable, open_source
 from fedhpo_gym.building.surrogate_verdicts import folds_of, outcome_spread
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
@@ -37,12 +39,11 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.stored.catalogue import open_table
-from fedhpo_gym.stored.sample import Sample
-from fedhpo_gym.stored.surrogate import Surrogate
+from fedhpo_gym.stored.surrogate import Surrogate, held_on
 from fedhpo_gym.stored.surrogate_curves import KINDS
 from fedhpo_gym.stored.surrogate_models import ExactKernel
-from fedhpo_gym.stored.surrogate_outputs import SPREAD_OUTPUTS, num_outputs, to_metrics
-from fedhpo_gym.stored.surrogate_verdicts import held_on
+from fedhpo_gym.stored.surrogate_rows import SPREAD_OUTPUTS, num_outputs, to_metrics
+from fedhpo_gym.stored.table import Sample
 from stored_files import (
     SAMPLE_COUNT,
     SAMPLE_NAME,

@@ -15,16 +15,15 @@ pytest.importorskip("sklearn")
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.building import surrogate_fit
-from fedhpo_gym.building.surrogate_sources import FittingSample
+from fedhpo_gym.building.surrogate_data import FittingSample
 from fedhpo_gym.building.surrogate_verdicts import kendall_tau, verdict, yardstick
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.sample import Sample
-from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.surrogate_verdicts import claim_on, held_on
+from fedhpo_gym.stored.surrogate import Surrogate, claim_on, held_on
+from fedhpo_gym.stored.table import Sample
 from fedhpo_gym.tasks import get_task
 from stored_files import (
     SAMPLE_COUNT,

@@ -245,7 +245,7 @@ def test_portions_of_clients_give_the_same_numbers(
 ) -> None:
     chosen = course(**GIVEN[algorithm])
     whole = run(federation, algorithm, chosen).metrics
-    monkeypatch.setattr("fedhpo_gym.fl.records.MAX_LOCAL_BYTES", 1)
+    monkeypatch.setattr("fedhpo_gym.fl.course.MAX_LOCAL_BYTES", 1)
     np.testing.assert_array_equal(run(federation, algorithm, chosen).metrics, whole)
 
 

@@ -16,9 +16,9 @@ from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
-from fedhpo_gym.fl.asynchronous import OneSecondEach  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.group import OneSecondEach  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
 from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from fedhpo_gym.fl.models.mlp import Perceptron  # noqa: E402

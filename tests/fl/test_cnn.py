@@ -59,7 +59,7 @@ MIXED = [
     course(dropout=0.2, epochs=2),
 ]
 PORTIONS: list[dict[str, int]] = [
-    {"records.MAX_LOCAL_BYTES": 1, "local_training.MAX_LAID_OUT": 1, "torch_trainer.PIECE": 1},
+    {"course.MAX_LOCAL_BYTES": 1, "local_training.MAX_LAID_OUT": 1, "torch_trainer.PIECE": 1},
     {"torch_trainer.MIN_ALONE": 2**40},
     {"models.cnn.FEW_ROWS": 1},
     {"models.cnn.FEW_ROWS": 5},

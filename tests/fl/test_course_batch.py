@@ -15,10 +15,9 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import Federation  # noqa: E402
-from fedhpo_gym.fl.course import Course  # noqa: E402
+from fedhpo_gym.fl.course import Course, Feedback  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
-from fedhpo_gym.fl.records import Feedback  # noqa: E402
 from fedhpo_gym.fl.self_check import make_case  # noqa: E402
 from plain_course import GIVEN, LINEAR, State, evaluate, plain_course  # noqa: E402
 from plain_course import linear_course as course  # noqa: E402

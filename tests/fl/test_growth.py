@@ -17,12 +17,12 @@ from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core import seeding
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
-from fedhpo_gym.fl import minibatches
+from fedhpo_gym.fl import participants
 from fedhpo_gym.fl.compiled import training
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
-from fedhpo_gym.fl.minibatches import ClientStreams, client_streams
 from fedhpo_gym.fl.models import get_model
+from fedhpo_gym.fl.participants import ClientStreams, client_streams
 
 SAMPLED, EACH, FEW, MANY = 10, 12, 1_000, 100_000
 
@@ -145,7 +145,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_few_clients_are_prepared_for_many_rounds(made: list[int]) -> None:
-    prepared, rounds = ClientStreams(5), minibatches.MAX_PREPARED // 5
+    prepared, rounds = ClientStreams(5), participants.MAX_PREPARED // 5
     prepared([(1, 2, 0)])
     assert made == []  # perhaps the only round before courses are packed anew
     for finished in range(3, 3 + rounds):
@@ -175,8 +175,8 @@ def test_nothing_is_prepared_for_rounds_of_which_little_is_used(
 
 
 def test_what_is_prepared_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minibatches, "MAX_PREPARED", 40)
+    monkeypatch.setattr(participants, "MAX_PREPARED", 40)
     prepared = ClientStreams(1)
     for finished in range(0, 10_000, 40):
         prepared([(1, finished, 0)])
-    assert len(prepared._words) <= minibatches.MIN_PREPARED * 40 + 40
+    assert len(prepared._words) <= participants.MIN_PREPARED * 40 + 40

@@ -23,7 +23,7 @@ from fedhpo_gym.data.graphs import from_dense  # noqa: E402
 from fedhpo_gym.evaluation.records import Fidelity  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
-from fedhpo_gym.fl.models.hetero_gcn import HeteroGCN  # noqa: E402
+from fedhpo_gym.fl.models.gcn import HeteroGCN  # noqa: E402
 from fedhpo_gym.tasks import get_task  # noqa: E402
 from plain_course import client_order, draw_round  # noqa: E402
 

@@ -16,7 +16,7 @@ from fedhpo_gym.core.identity import Identity  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.envs.round.arguments import RoundArguments  # noqa: E402
 from fedhpo_gym.envs.trial.arguments import TrialArguments  # noqa: E402
-from fedhpo_gym.fl import precision, shared_matrices  # noqa: E402
+from fedhpo_gym.fl import shared_matrices, torch_trainer  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression, get_model  # noqa: E402
@@ -27,7 +27,7 @@ from plain_models import course, small_images  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(precision.EMULATION, "1")
+    monkeypatch.setenv(torch_trainer.EMULATION, "1")
 
 
 @pytest.fixture(scope="module")
@@ -80,18 +80,18 @@ def test_master_weights_stay_float32(federation: Federation) -> None:
 
 
 def test_a_processor_without_instructions_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(precision.EMULATION)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: False)
-    with pytest.raises(InvalidArgumentError, match=rf"set .* {precision.EMULATION} to 1"):
-        precision.require_precision("bfloat16", ConvNet)
-    precision.require_precision("float32", ConvNet)
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: True)
-    precision.require_precision("bfloat16", ConvNet)
+    monkeypatch.delenv(torch_trainer.EMULATION)
+    monkeypatch.setattr(torch_trainer, "has_bfloat16", lambda: False)
+    with pytest.raises(InvalidArgumentError, match=rf"set .* {torch_trainer.EMULATION} to 1"):
+        torch_trainer.require_precision("bfloat16", ConvNet)
+    torch_trainer.require_precision("float32", ConvNet)
+    monkeypatch.setattr(torch_trainer, "has_bfloat16", lambda: True)
+    torch_trainer.require_precision("bfloat16", ConvNet)
 
 
 def test_models_refuse_what_they_do_not_compute_in() -> None:
     with pytest.raises(InvalidArgumentError, match="'float32', got 'bfloat16'"):
-        precision.require_precision("bfloat16", LogisticRegression)
+        torch_trainer.require_precision("bfloat16", LogisticRegression)
     with pytest.raises(InvalidArgumentError, match=r"LR-CreditG.* got 'bfloat16'"):
         get_task("LR-CreditG").variant(precision="bfloat16")
 

@@ -12,7 +12,8 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.fl import records, shared_matrices  # noqa: E402
+from fedhpo_gym.fl import course as courses_module  # noqa: E402
+from fedhpo_gym.fl import shared_matrices  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
@@ -142,7 +143,7 @@ def test_neither_numbers_nor_what_clients_report_depend_on_portions(
     courses = [course(batch=8, epochs=2, sampled=rate, **GIVEN[name]) for rate in (0.5, 1.0)]
     whole = run(federation, courses, name, observe=True)
     monkeypatch.setattr(shared_matrices, "ROWS_TOGETHER", 8)
-    monkeypatch.setattr(records, "MAX_LOCAL_BYTES", 1)
+    monkeypatch.setattr(courses_module, "MAX_LOCAL_BYTES", 1)
     cut = run(federation, courses, name, observe=True)
     np.testing.assert_allclose(cut.metrics[..., 0], whole.metrics[..., 0], rtol=2e-3)
     assert cut.feedback is not None

@@ -11,7 +11,7 @@ from profet_tasks import forrester_parameters, forrester_values
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.profet import forrester
-from fedhpo_gym.profet.families import LINKS
+from fedhpo_gym.profet.model import LINKS
 
 
 def test_forrester_by_hand() -> None:

@@ -20,8 +20,7 @@ from fedhpo_gym.stored import codec, curve_coder
 from fedhpo_gym.stored.catalogue import EMBEDDED
 from fedhpo_gym.stored.codec import CONTEXTS, MOST, Decoder, Encoder, lanes_for
 from fedhpo_gym.stored.curve_coder import COUNTS, ENTRY, VALUES, WORDS, CurveLayout, pack, unpack
-from fedhpo_gym.stored.sample import Sample, write_sample
-from fedhpo_gym.stored.table import FORMAT, StoredCurves, Table, write_table
+from fedhpo_gym.stored.table import FORMAT, Sample, StoredCurves, Table, write_sample, write_table
 from stored_files import SAMPLES, arrays_of, write_made_up_table
 
 OWN = {"format", ENTRY, "arrays", "sha256", "bytes", "card_sha256"}

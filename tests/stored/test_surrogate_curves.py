@@ -22,9 +22,15 @@ from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored.catalogue import EMBEDDED
 from fedhpo_gym.stored.surrogate import Surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.stored.surrogate_curves import NOTICED, CurveModel, running_best, way_between
-from fedhpo_gym.stored.surrogate_inputs import CurveInputs, is_product, named_products, products_of
 from fedhpo_gym.stored.surrogate_models import ExactKernel, MultiHeadNetwork
-from fedhpo_gym.stored.surrogate_outputs import num_outputs, to_metrics
+from fedhpo_gym.stored.surrogate_rows import (
+    CurveInputs,
+    is_product,
+    named_products,
+    num_outputs,
+    products_of,
+    to_metrics,
+)
 from stored_files import check_law
 
 KNOTS = np.array([1, 2, 4, 9, 27, 81])

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import surrogate_models
-from fedhpo_gym.stored.surrogate_inputs import CurveInputs
-from fedhpo_gym.stored.surrogate_outputs import (
+from fedhpo_gym.stored.surrogate_rows import (
     LARGEST_LOSS,
+    CurveInputs,
     num_outputs,
     objectives,
     to_metrics,
@@ -256,7 +256,7 @@ def test_many_clients_get_the_same_bits_together_and_alone() -> None:
 
 
 def test_objectives_are_the_means_of_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedhpo_gym.stored.surrogate_outputs.LARGEST_LOSS", 1e3)
+    monkeypatch.setattr("fedhpo_gym.stored.surrogate_rows.LARGEST_LOSS", 1e3)
     values, weights = metrics(n=4), np.repeat(weights_of(SAMPLES)[None], 4, axis=0)
     outputs = to_outputs(values, np.ones(4, np.int64), weights)
     found = objectives(outputs, weights)

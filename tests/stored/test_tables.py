@@ -234,7 +234,7 @@ def test_a_missing_table_names_the_command_that_builds_it(
 
 @pytest.mark.usefixtures("folder")
 def test_what_it_has_not_is_an_error() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2\).*got 7"):
+    with pytest.raises(InvalidArgumentError, match=r"seed.*\(1, 2\).*got \[7"):
         open_table(NAME).evaluate(CONFIGURATION, Fidelity(3, 1.0), (7,))
     with pytest.raises(InvalidArgumentError, match=r"'worst'.*best_round"):
         open_table(NAME).codes("worst")

@@ -14,8 +14,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import STORED
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.stored.catalogue import EMBEDDED, open_sample
-from fedhpo_gym.stored.surrogate import list_surrogates, open_surrogate
-from fedhpo_gym.stored.surrogate_verdicts import (
+from fedhpo_gym.stored.surrogate import (
     CLAIMED,
     ENTRY,
     LARGEST_BIAS,
@@ -25,6 +24,8 @@ from fedhpo_gym.stored.surrogate_verdicts import (
     HeldOut,
     claim_on,
     held_on,
+    list_surrogates,
+    open_surrogate,
     why_refused,
 )
 from fedhpo_gym.tasks import TASKS
@@ -71,7 +72,7 @@ def test_figures_are_those_of_the_objectives_themselves() -> None:
     """Mean, bias and tau against claims that are known: truth, moved by a constant."""
     pytest.importorskip("sklearn")
     from fedhpo_gym.building import surrogate_verdicts as verdicts
-    from fedhpo_gym.building.surrogate_sources import open_source
+    from fedhpo_gym.building.surrogate_data import open_source
 
     source = open_source("GNN-CiteSeer-nbafl")
     rows = source.rows(10**6, np.random.default_rng(0))
@@ -213,8 +214,8 @@ def test_what_outputs_lose_counts_as_error() -> None:
     """Of many clients outputs keep a part; a model that says them exactly is still off by that."""
     pytest.importorskip("sklearn")
     from fedhpo_gym.building import surrogate_verdicts as verdicts
-    from fedhpo_gym.building.surrogate_sources import open_source
-    from fedhpo_gym.stored.surrogate_outputs import to_metrics
+    from fedhpo_gym.building.surrogate_data import open_source
+    from fedhpo_gym.stored.surrogate_rows import to_metrics
 
     source = open_source("CNN-FEMNIST-v1-fedavg-bfloat16")
     rows = source.rows(10**6, np.random.default_rng(0))

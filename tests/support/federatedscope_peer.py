@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.backends.federatedscope import process
+from fedhpo_gym.backends.federatedscope.backend import CourseRequest, RemoteCourse
 from fedhpo_gym.backends.federatedscope.courses import FederatedScopeCourses
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Peer
-from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
 from fedhpo_gym.tasks import Instance, Task, get_task
 
 LR = get_task("LR-BreastCancer-v0")

@@ -55,7 +55,7 @@ LAYERS: dict[str, frozenset[str]] = {
 BESIDES = {
     "backends.training": "fl",
     "backends.engine_courses": "fl",
-    "backends.federatedscope.remote_course": "fl",
+    "backends.federatedscope.backend": "fl",
 }
 
 PEER = "backends.federatedscope.peer.*"
@@ -294,7 +294,7 @@ NARROWED = {
     "envs.trial.observation": 1,
     "envs.trial.evaluator": 2,
     "fl.self_check": 2,
-    "fl.models.cnn_step": 1,
+    "fl.models.cnn": 1,
     "core.processes": 1,
     "studies.run": 1,
 }

@@ -22,7 +22,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import FULL_BATCH, Course, JobClock, PerClient
-from fedhpo_gym.fl.minibatches import RoundLayout, batch_rows, client_orders, client_streams
+from fedhpo_gym.fl.participants import RoundLayout, batch_rows, client_orders, client_streams
 
 State = dict[str, Tensor]
 GIVEN: Mapping[str, Mapping[str, float]] = {

@@ -20,8 +20,7 @@ from fedhpo_gym.data.graph_federations import GraphFederation
 from fedhpo_gym.data.records import Dataset, make_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import FULL_BATCH, Course
-from fedhpo_gym.fl.models.cnn import MEAN, STD, ConvNet
-from fedhpo_gym.fl.models.cnn_step import MAX_NORM
+from fedhpo_gym.fl.models.cnn import MAX_NORM, MEAN, STD, ConvNet
 from fedhpo_gym.fl.models.mlp import Perceptron, PlainPerceptron
 from plain_course import Network, client_order, draw_round, plain_course
 

@@ -27,9 +27,8 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_table
-from fedhpo_gym.stored.sample import Sample, write_sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.table import WHICH, write_table
+from fedhpo_gym.stored.table import WHICH, Sample, write_sample, write_table
 from fedhpo_gym.tasks import Task, get_task
 
 NAME = "LR-MadeUp-fedavg"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.asynchronous import Queue, until_aggregation
+from fedhpo_gym.fl.group import Queue, until_aggregation
 from fedhpo_gym.systems import (
     CROSS_SILO,
     ClientWork,
@@ -24,9 +24,9 @@ from fedhpo_gym.systems import (
     System,
     Work,
 )
-from fedhpo_gym.systems.asynchronous import between_reports_s
+from fedhpo_gym.systems.base import between_reports_s
 from fedhpo_gym.systems.devices import Draw
-from fedhpo_gym.systems.recorded import RecordedModel
+from fedhpo_gym.systems.model import RecordedModel
 
 TIMES = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=9).map(np.array)
 PHONES = DeviceModel(compute="epochs", bandwidth_variation=0.3, dropout=0.2, seed=3)

@@ -30,7 +30,7 @@ from fedhpo_gym.systems.leaf import (
     sys_rows,
     write_metrics,
 )
-from fedhpo_gym.systems.recorded import RecordedModel, read_records
+from fedhpo_gym.systems.model import RecordedModel, read_records
 
 TRUTH = replace(
     CROSS_SILO,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.systems.cohorts import client_seconds, endings
-from fedhpo_gym.systems.devices import DAY_S, SLOTS, Availability, drawn
+from fedhpo_gym.systems.devices import DAY_S, SLOTS, Availability, client_seconds, drawn, endings
 
 
 class Ending(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError, TooLargeError
-from fedhpo_gym.transfer import HPOBHandler, hpob_files
-from fedhpo_gym.transfer.hpob_files import DESCRIPTORS, INITIAL, STATISTICS, BoostedTrees, HPOBFiles
+from fedhpo_gym.transfer import HPOBHandler
+from fedhpo_gym.transfer.source import DESCRIPTORS, INITIAL, STATISTICS, BoostedTrees, HPOBFiles
 
 TABLES: Any = {
     "7": {
@@ -44,7 +44,7 @@ def files(folder: Path, text: str = json.dumps(TABLES, ensure_ascii=False)) -> H
 def test_archives_say_what_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
 ) -> None:
-    monkeypatch.setattr(hpob_files, "_CHUNK", chunk)
+    monkeypatch.setattr("fedhpo_gym.transfer.source._CHUNK", chunk)
     source = files(tmp_path, json.dumps(TABLES, indent=indent, ensure_ascii=False))
     assert source.search_spaces("test") == ("7", "8")
     assert [source.datasets(space, "test") for space in "789"] == [("é {1", "2"), ("2",), ()]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
-from fedhpo_gym.building.design import UnitShape, read_unit, write_unit
+from fedhpo_gym.building.design import read_unit, write_unit
 from fedhpo_gym.core.archive import arrays_of, write_archive
 from fedhpo_gym.data import SOURCES, cache
 from fedhpo_gym.data.leaf import LeafData, UserSamples, read_files, write_files
@@ -26,9 +26,8 @@ from fedhpo_gym.data.records import Dataset, Source
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_record, write_record
 from fedhpo_gym.stored.catalogue import EMBEDDED
-from fedhpo_gym.stored.sample import Sample
 from fedhpo_gym.stored.surrogate import Surrogate
-from fedhpo_gym.stored.table import Table
+from fedhpo_gym.stored.table import Sample, Table
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
@@ -164,7 +163,7 @@ def make_part(folder: Path, number: int = 1) -> None:
 
 def read_part(folder: Path) -> dict[str, Any]:
     """Return the arrays of the unit that `make_part` stores."""
-    return read_unit(folder, "unit", UnitShape(4, (1, 2, 3), (2, 3, 3)))
+    return read_unit(folder, "unit", 4, (1, 2, 3), (2, 3, 3))
 
 
 def _read_part(folder: Path) -> Any:

@@ -11,8 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import training
-from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
-from fedhpo_gym.backends.federatedscope.backend import LIMIT_S, REVISION, checked_limit, described
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.federatedscope.backend import (
+    LIMIT_S,
+    REVISION,
+    CourseRequest,
+    RemoteCourse,
+    checked_limit,
+    described,
+    hear_nothing,
+)
 from fedhpo_gym.backends.federatedscope.configuration import (
     CURRENT,
     bounded_norm,
@@ -31,11 +39,6 @@ from fedhpo_gym.backends.federatedscope.configuration import (
 )
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
-from fedhpo_gym.backends.federatedscope.remote_course import (
-    CourseRequest,
-    RemoteCourse,
-    hear_nothing,
-)
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.core.checks import as_integer, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs import vector
-from fedhpo_gym.envs.meta.process import NOWHERE
-from fedhpo_gym.envs.meta.setup import MetaSetup, MetaTruth, truth_of
-from fedhpo_gym.envs.rendering import DrawnEnv, plot_scores
+from fedhpo_gym.envs.arguments import check_own, from_names, takes
+from fedhpo_gym.envs.meta.generated import GeneratedArguments
+from fedhpo_gym.envs.meta.pools import PoolArguments
+from fedhpo_gym.envs.meta.setup import NOWHERE, MetaProcess, MetaSetup, MetaTruth, truth_of
+from fedhpo_gym.envs.rendering import SetupEnv, plot_scores
 from fedhpo_gym.evaluation.records import SourceTask
-from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.space.space import checked_action
@@ -29,7 +30,7 @@ Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class MetaEnv(DrawnEnv):
+class MetaEnv(SetupEnv):
     """Tuning one of many federations, one trial per step.
 
     **Action**: of a pool by default Discrete(P), a place in it: a configuration that was evaluated.
@@ -68,28 +69,18 @@ class MetaEnv(DrawnEnv):
         budget_s: simulated seconds of an episode: as many as its trials take.
     """
 
-    step_kind = "trial"
+    setup: MetaSetup
+    _process: MetaProcess
     budget_s = None
 
     def __init__(self, setup: MetaSetup, *, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
-        self.setup = setup
-        self.action_space = setup.action_space  # type: ignore[assignment]
-        self.observation_space = setup.observation_space  # type: ignore[assignment]
-        self.reward_space = setup.reward_space
-        self._layout = vector.Layout(setup.observation_space)
-        self._frame = np.zeros((1, self._layout.size), np.float32)
+        self._follow(setup)
         self._process = setup.process(self._layout, self._frame)
         self._draws = self._process.draws()
         self._scores: list[float] = []
         self._incumbent: Info = {}
         self._true_incumbent: Info = {}
-        self._ready = False
-
-    @property
-    def search_space(self) -> SearchSpace:
-        """The configurations, and what a trial may choose of its fidelity."""
-        return self.setup.search_space
 
     @property
     def fidelity_space(self) -> SearchSpace:
@@ -111,19 +102,9 @@ class MetaEnv(DrawnEnv):
         return self.setup.instances
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, in the order of the reward vector."""
-        return self.setup.objectives
-
-    @property
     def vector_reward(self) -> bool:
         """Whether the reward is a vector."""
         return bool(self.setup.arguments.vector_reward)
-
-    @property
-    def reward_dim(self) -> int:
-        """Number of objectives: MO-Gymnasium's name."""
-        return len(self.setup.objectives)
 
     @cached_property
     def truth(self) -> MetaTruth:
@@ -148,29 +129,8 @@ class MetaEnv(DrawnEnv):
         """Return the (P,) places that were not tried: what MaskablePPO of SB3-Contrib asks."""
         return self._process.untried(0)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Draw a task: a seed is the same one for ever.
-
-        Args:
-            seed: seed of the draws of tasks.
-            options: `{"instance": i}` begins the i-th of `instances`.
-
-        Raises:
-            InvalidArgumentError: there is no such task.
-        """
-        super().reset(seed=seed, options=options)
-        alone = np.array([0])
-        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
+    def _begin(self) -> None:
         self._scores, self._ready = [], True
-        if self.render_mode == "human":
-            self.render()
-        return self._layout.views(self._frame[0].copy()), self.describe()
-
-    def describe(self) -> Info:
-        """Return what `reset` says: the task of the episode, and where its numbers come from."""
-        return self.setup.describe(int(self._process.task[0]))
 
     def step(self, action: Any) -> tuple[Observation, Any, bool, bool, Info]:
         """Try one configuration.
@@ -190,7 +150,7 @@ class MetaEnv(DrawnEnv):
         reward: Any = float(gain[0])
         if self.vector_reward:
             reward = self.setup.vector_of(process.values)[0].astype(np.float32)
-        seen = self._layout.views(self._frame[0].copy())
+        seen = self._observation()
         return seen, reward, bool(process.over[0]), False, self._info(taken)
 
     def _checked(self, action: Any) -> NDArray[Any]:
@@ -247,6 +207,8 @@ class MetaEnv(DrawnEnv):
 class MetaVectorEnv(vector.BatchedVectorEnv):
     """Many episodes of `MetaEnv`, bit for bit, whose steps are computed together."""
 
+    _process: MetaProcess
+
     def __init__(
         self,
         num_envs: int,
@@ -274,13 +236,6 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the (N, P) places that were not tried."""
         return np.stack([self._process.untried(index) for index in range(self.num_envs)])
-
-    def _describe(self, index: int) -> Info:
-        return self.setup.describe(int(self._process.task[index]))
-
-    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
-        options = [self._chosen(index) for index in where.tolist()]
-        self._process.restart(where, *self._draws.draw(where, seeds, options))
 
     def _checked(self, actions: ArrayLike, active: vector.Mask) -> vector.Actions:
         if not self.setup.by_index:
@@ -316,3 +271,32 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
         }
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return vector.StepOutcome(rewards, process.over, never, info)
+
+
+def _entry_points(
+    record: type[PoolArguments | GeneratedArguments],
+) -> tuple[Callable[..., MetaEnv], Callable[..., MetaVectorEnv]]:
+    """Return what makes an environment, and what makes N as one, of a kind of arguments."""
+
+    @takes(record)
+    def make_env(*, render_mode: str | None = None, **arguments: Any) -> MetaEnv:
+        check_own(make_env, {"render_mode": render_mode})
+        setup = from_names(record, arguments, ("render_mode",), "space").open()
+        return MetaEnv(setup, render_mode=render_mode)
+
+    @takes(record)
+    def make_vector_env(
+        *,
+        num_envs: int = 1,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        **arguments: Any,
+    ) -> MetaVectorEnv:
+        setup = from_names(record, arguments, ("autoreset_mode", "copy"), "space").open()
+        return MetaVectorEnv(num_envs, setup, autoreset_mode=autoreset_mode, copy=copy)
+
+    return make_env, make_vector_env
+
+
+make_pool_env, make_pool_vector_env = _entry_points(PoolArguments)
+make_generated_env, make_generated_vector_env = _entry_points(GeneratedArguments)

@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import as_integer, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import streams
-from fedhpo_gym.envs.draws import named_stream
-from fedhpo_gym.envs.meta.process import Keys, MetaProcess
-from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
-from fedhpo_gym.envs.vector import Indices, Layout
+from fedhpo_gym.envs.meta.setup import (
+    DEFAULT_OBJECTIVES,
+    TRIALS,
+    Keys,
+    MetaProcess,
+    MetaSetup,
+    Numbers,
+)
+from fedhpo_gym.envs.vector import Indices, Layout, named_stream
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.meta_data import score_of

@@ -13,8 +13,14 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.envs.meta.process import Keys, MetaProcess
-from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, MetaSetup, Numbers
+from fedhpo_gym.envs.meta.setup import (
+    DEFAULT_OBJECTIVES,
+    TRIALS,
+    Keys,
+    MetaProcess,
+    MetaSetup,
+    Numbers,
+)
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import FIDELITIES, SourceTask
 from fedhpo_gym.space import Value

@@ -10,10 +10,16 @@ from typing import Any, Final
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
-from fedhpo_gym.backends.courses import Courses
+from fedhpo_gym.backends.base import Courses
 from fedhpo_gym.core.checks import check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
+from fedhpo_gym.envs.arguments import (
+    check_own,
+    chosen_options,
+    from_names,
+    refuse_render_mode,
+    takes,
+)
 from fedhpo_gym.envs.round.env import INFO_KEYS, RoundEnv, RoundVectorEnv
 from fedhpo_gym.envs.round.process import RoundProcess
 from fedhpo_gym.envs.round.settings import RATE, Controls, RoundSettings, measured_objectives
@@ -227,11 +233,7 @@ def make_round_vector_env(
     **arguments: Any,
 ) -> RoundVectorEnv:
     """Build N round environments as one; the vector entry point of every `FedHPO-DAC-*` id."""
-    if render_mode is not None:
-        raise InvalidArgumentError(
-            "`render_mode` must be None for a vector environment, got "
-            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
-        )
+    refuse_render_mode(render_mode)
     count = checked_number(num_envs)
     check_own(
         make_round_vector_env,

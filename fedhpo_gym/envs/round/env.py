@@ -124,7 +124,7 @@ class RoundEnv(DrawnEnv):
         self, process: RoundProcess, *, vector_reward: bool = False, render_mode: str | None = None
     ) -> None:
         super().__init__(render_mode)
-        self.process = process
+        self.process = self._process = process
         self.action_space = process.controls.action_space
         self.observation_space = process.observation_space  # type: ignore[assignment]
         self.reward_space = process.reward_space
@@ -153,29 +153,8 @@ class RoundEnv(DrawnEnv):
         """What an episode can start on."""
         return self.process.instances
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Start a course.
-
-        Args:
-            seed: seed of the draw of instances, and of the noise of evaluations.
-            options: `{"instance": i}` starts on `instances[i]`.
-
-        Raises:
-            InvalidArgumentError: there is no such instance.
-        """
-        super().reset(seed=seed, options=options)
-        alone = np.array([0])
-        self.process.start(alone, *self._draws.draw(alone, [seed], [options]))
+    def _begin(self) -> None:
         self._trace = [self._point()]
-        if self.render_mode == "human":
-            self.render()
-        return self._observation(), self.describe()
-
-    def describe(self) -> Info:
-        """Return what `reset` says: which course this is, and what its numbers depend on."""
-        return self.process.describe(0)
 
     def step(self, action: NDArray[np.float32]) -> tuple[Observation, Any, bool, bool, Info]:
         """Train for `rounds_per_step` rounds with some hyperparameters.
@@ -290,7 +269,7 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
             autoreset_mode=autoreset_mode,
             copy=copy,
         )
-        self.process = process
+        self.process = self._process = process
         self.reward_space = process.reward_space
         self._info_keys = frozenset(info_keys)
         self._vector_reward = vector_reward
@@ -302,8 +281,7 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
         return self.process.info(index)
 
     def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
-        options = [self._chosen(index) for index in where.tolist()]
-        self.process.start(where, *self._draws.draw(where, seeds, options))
+        super()._restart(where, seeds)
         self._show()
 
     def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
@@ -323,6 +301,3 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
 
     def _show(self) -> None:
         self.layout.fill(self._frame, self.process.observe())
-
-    def _describe(self, index: int) -> dict[str, Any]:
-        return self.process.describe(index)

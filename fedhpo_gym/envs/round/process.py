@@ -11,11 +11,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.courses import Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
-from fedhpo_gym.envs.draws import EpisodeDraws, unnamed_stream
 from fedhpo_gym.envs.round import observation
 from fedhpo_gym.envs.round.observation import (
     Episodes,
@@ -33,7 +32,7 @@ from fedhpo_gym.envs.round.settings import (
     RoundSettings,
     measured_objectives,
 )
-from fedhpo_gym.envs.vector import columns_of, first_row
+from fedhpo_gym.envs.vector import EpisodeDraws, columns_of, first_row, unnamed_stream
 from fedhpo_gym.evaluation.noise import STREAM, Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
@@ -136,7 +135,7 @@ class RoundProcess:
         noisy, number = self.settings.noise is not None, len(self.episodes.over)
         return EpisodeDraws(number, len(self.instances), unnamed_stream, noisy=noisy)
 
-    def start(
+    def restart(
         self,
         where: NDArray[np.intp],
         instances: Sequence[int],

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.backends import (
@@ -21,11 +20,16 @@ from fedhpo_gym.backends import (
 )
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.envs.arguments import check_own, chosen_options, from_names, takes
+from fedhpo_gym.envs.arguments import (
+    check_own,
+    chosen_options,
+    from_names,
+    refuse_render_mode,
+    takes,
+)
 from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import open_instances
-from fedhpo_gym.envs.trial.ledger import spending
+from fedhpo_gym.envs.trial.ledger import unmoved
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
 from fedhpo_gym.envs.vector import checked_number
 from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
@@ -78,7 +82,7 @@ class TrialArguments:
             By default "val_loss", "fairness_std" and "epsilon"; on `MO-` ids of version 1 those
             that move: "val_loss", "fairness_p10", "time_s" and, where the algorithm protects
             anything, "epsilon"; of these defaults, those that the surrogate answers where there is
-            one (`fedhpo_gym.stored.surrogate_verdicts`), with "fairness_std" or "fairness_jain" in
+            one (`fedhpo_gym.stored.surrogate`), with "fairness_std" or "fairness_jain" in
             the place of "fairness_p10". A named one that it does not answer is an error.
         constraints: limits of objectives. The incumbent is the best trial that keeps them;
             scalar scores pay `weight` for each unit of excess (`ScalarizePenalty`).
@@ -281,21 +285,11 @@ class TrialArguments:
         return setup
 
 
-COSTS: Final = {"flops": "parameter_epochs", **{name: name for name in COST_NAMES}}
-"""What of a trial's costs decides an objective."""
-
-
 def _refuse_constants(setup: TrialSetup) -> None:
     """Refuse objectives of costs that are the same whatever an action asks for."""
-    names = [name for name in setup.objective_names if name in COSTS]
-    if len(setup.objective_names) < 2 or not names:
-        return
-    space, rng = setup.search_space, stream(0, "constant_objectives")
-    columns = setup.columns(rng.uniform(-1.0, 1.0, (256, len(space))))
-    costs = spending(setup.task, columns).costs
+    names = unmoved(setup) if len(setup.objective_names) > 1 else ()
     for name in names:
-        each = np.asarray(costs[COSTS[name]])
-        if each.ndim == 0 or np.ptp(each) == 0:
+        if name in ("flops", *COST_NAMES):
             raise InvalidArgumentError(
                 f"`objectives` must be able to vary, but {name!r} is the same for all actions "
                 f"where `fidelity` is {shown(dict(setup.fixed))} and `system['compute']` is "
@@ -330,11 +324,7 @@ def make_trial_vector_env(
     **arguments: Any,
 ) -> TrialVectorEnv:
     """Build N trial environments as one; the vector entry point of every `FedHPO-*` id."""
-    if render_mode is not None:
-        raise InvalidArgumentError(
-            "`render_mode` must be None for a vector environment, got "
-            f"{render_mode!r}; draw one environment made by `gymnasium.make`"
-        )
+    refuse_render_mode(render_mode)
     checked_number(num_envs)
     asked = from_names(TrialArguments, arguments, ("render_mode",))
     setup, reward = asked.open(), not asked.vector_reward

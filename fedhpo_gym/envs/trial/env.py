@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
 from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.envs import vector
-from fedhpo_gym.envs.rendering import DrawnEnv, plot_trials
+from fedhpo_gym.envs.rendering import SetupEnv, plot_trials
 from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
@@ -37,7 +37,7 @@ Observation = dict[str, NDArray[np.float32]]
 Info = dict[str, Any]
 
 
-class TrialEnv(DrawnEnv):
+class TrialEnv(SetupEnv):
     """Federated hyperparameter optimisation, one evaluation per step.
 
     **Action**: Box [-1, 1]^n, float32. One coordinate per dimension of the search space, then one
@@ -87,7 +87,8 @@ class TrialEnv(DrawnEnv):
         reward_space: bounds of the reward vector.
     """
 
-    step_kind = "trial"
+    setup: TrialSetup
+    _process: TrialProcess
 
     def __init__(self, setup: TrialSetup, *, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
@@ -95,18 +96,11 @@ class TrialEnv(DrawnEnv):
         self._draws = self._process.draws()
 
     def _use(self, setup: TrialSetup) -> None:
-        """Follow a setup from the next `reset` on."""
-        self.setup = setup
-        self.action_space = setup.action_space  # type: ignore[assignment]
-        self.observation_space = setup.observation_space  # type: ignore[assignment]
-        self.reward_space = setup.reward_space
-        self._layout = vector.Layout(setup.observation_space)
-        frame = np.zeros((1, self._layout.size), dtype=np.float32)
-        self._process = TrialProcess(setup, self._layout, frame)
+        self._follow(setup)
+        self._process = TrialProcess(setup, self._layout, self._frame)
         self._steps = History()
         self._trials: list[Trial] = []
         self._ends_s: float | None = None
-        self._ready = False
 
     @property
     def task(self) -> Task:
@@ -118,11 +112,6 @@ class TrialEnv(DrawnEnv):
         return self._process.part(0).backend
 
     @property
-    def objectives(self) -> tuple[Objective, ...]:
-        """The objectives, in the order of the reward vector."""
-        return self.setup.objectives
-
-    @property
     def constraints(self) -> Constraints | None:
         """The limits that the incumbent keeps."""
         return self.setup.constraints
@@ -131,11 +120,6 @@ class TrialEnv(DrawnEnv):
     def instances(self) -> tuple[TrialInstance, ...]:
         """What an episode can be of; empty where all are of the one problem."""
         return tuple(TrialInstance.of(one) for one in self.setup.instances)
-
-    @property
-    def reward_dim(self) -> int:
-        """Number of objectives: MO-Gymnasium's name, which algorithms made for it read."""
-        return len(self.setup.objectives)
 
     @property
     def error_scale(self) -> float:
@@ -169,11 +153,6 @@ class TrialEnv(DrawnEnv):
             InvalidArgumentError: the backend trains.
         """
         return self._process.part(0).at_full_fidelity.truth
-
-    @property
-    def search_space(self) -> SearchSpace:
-        """What an action is decoded to: configuration, then free fidelity dimensions."""
-        return self.setup.search_space
 
     @property
     def fixed(self) -> dict[str, Value]:
@@ -219,30 +198,8 @@ class TrialEnv(DrawnEnv):
         for one in former:
             one.close()
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, Info]:
-        """Forget all trials and set the simulated clock to zero.
-
-        Args:
-            seed: seed of the draws of instances, and of the noise of evaluations.
-            options: `{"instance": i}` starts on the i-th instance, where there are some.
-
-        Raises:
-            InvalidArgumentError: there is no such instance.
-        """
-        super().reset(seed=seed, options=options)
-        alone = np.array([0])
-        self._process.restart(alone, *self._draws.draw(alone, [seed], [options]))
-        self._steps, self._trials, self._ends_s = History(), [], None
-        self._ready = True
-        if self.render_mode == "human":
-            self.render()
-        return self._layout.views(self._process.frame[0].copy()), self.describe()
-
-    def describe(self) -> Info:
-        """Return what `reset` says: where the numbers of the coming episode come from."""
-        return self._process.describe(0)
+    def _begin(self) -> None:
+        self._steps, self._trials, self._ends_s, self._ready = History(), [], None, True
 
     def step(
         self, action: NDArray[np.float32]
@@ -265,9 +222,8 @@ class TrialEnv(DrawnEnv):
         self._steps.add((state.handles[0], taken, values, float(state.elapsed_s[0]), best))
         if self.render_mode == "human":
             self.render()
-        seen = self._layout.views(self._process.frame[0].copy())
         reward = numbers[0, self._process.scores].astype(np.float32)
-        return seen, reward, False, False, self._process.info(0)
+        return self._observation(), reward, False, False, self._process.info(0)
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
         """Return the configuration and the fidelity that an (n,) action asks for."""
@@ -330,6 +286,8 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         reward_space: bounds of the reward vector of one environment. Rewards are (N,) float64, or
             (N, objectives) float32 on `MO-` ids, as MO-Gymnasium's vector environments return them.
     """
+
+    _process: TrialProcess
 
     def __init__(
         self,
@@ -397,16 +355,12 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
         return self._process.part(index).truth
 
-    def _describe(self, index: int) -> dict[str, Any]:
-        return self._process.describe(index)
-
     @property
     def _options(self) -> tuple[str, ...]:
         return ("instance",) if self.setup.instances else ()
 
     def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
-        options = [self._chosen(index) for index in where.tolist()]
-        self._process.restart(where, *self._draws.draw(where, seeds, options))
+        super()._restart(where, seeds)
         self._potentials[where] = 0.0
         if self.setup.instances:
             self._optima[where] = [self._optimum(index) for index in where.tolist()]

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.draws import EpisodeDraws, named_stream
 from fedhpo_gym.envs.trial import evaluator
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import Indices, Layout, Mask, columns_of
+from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, Mask, columns_of, named_stream
 from fedhpo_gym.evaluation.multi_objective import is_better
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES

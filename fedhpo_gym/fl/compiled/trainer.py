@@ -18,7 +18,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
-from fedhpo_gym.fl import records
+from fedhpo_gym.fl import course as courses
 from fedhpo_gym.fl.compiled import rng, training
 from fedhpo_gym.fl.compiled.arithmetic import BLOCK, power
 from fedhpo_gym.fl.compiled.training import Rows, Settings
@@ -214,7 +214,7 @@ class CompiledTrainer(Trainer):
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> tuple[Numbers, Numbers]:
         found = np.empty((len(local), 2), dtype=np.float32)
-        training.compare(items.course, received, local, mean, records.MAX_NORM, found)
+        training.compare(items.course, received, local, mean, courses.MAX_NORM, found)
         return found[:, 0], found[:, 1]
 
     def measure(self, values: Numbers, client: int | None = None) -> Numbers:

@@ -21,7 +21,7 @@ _PLACES = {
     "BERT": "bert:BertTiny",
     "GNN": "gcn:GCN",
     "MF": "matrix_factorisation:MatrixFactorisation",
-    "Hetero": "hetero_gcn:HeteroGCN",
+    "Hetero": "gcn:HeteroGCN",
 }
 
 

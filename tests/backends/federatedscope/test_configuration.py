@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
+from fedhpo_gym.backends.federatedscope.backend import hand_over, network_inputs
 from fedhpo_gym.backends.federatedscope.configuration import (
     CURRENT,
     FIRST,
@@ -20,7 +21,6 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     unsupported,
 )
 from fedhpo_gym.backends.federatedscope.peer.course import require_unchanged, write_entries
-from fedhpo_gym.backends.federatedscope.remote_course import hand_over, network_inputs
 from fedhpo_gym.backends.training import task_federation
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream

@@ -21,9 +21,9 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from federatedscope_peer import LARGE, LR, RECORDINGS, SERVER, SMALL
 from fedhpo_gym.analysis import read_record
 from fedhpo_gym.backends import Backend
+from fedhpo_gym.backends.federatedscope.backend import CourseRequest, RemoteCourse
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, find
 from fedhpo_gym.backends.federatedscope.process import Peer
-from fedhpo_gym.backends.federatedscope.remote_course import CourseRequest, RemoteCourse
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import PeerError
 from fedhpo_gym.evaluation.records import Fidelity

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.courses import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.envs.arguments import from_names
 from fedhpo_gym.envs.round.arguments import RoundArguments
@@ -91,7 +91,7 @@ def two_clients(**changes: Any) -> Any:
     made.__dict__["variant"] = task  # the protocol is about any number of clients
     made.__dict__.pop("controls", None)
     process = made.process(Halving(2), 2)
-    process.start(np.array([0, 1]), [0, 1])
+    process.restart(np.array([0, 1]), [0, 1])
     return process
 
 
@@ -192,7 +192,7 @@ def test_the_true_loss_of_the_best_step_is_that_of_its_step() -> None:
     process = two_clients(noise={"epsilon": 0.5})
     seen = set()
     for key in range(12):
-        process.start(np.array([0, 1]), [0, 1], np.array([key, 100 + key]))
+        process.restart(np.array([0, 1]), [0, 1], np.array([key, 100 + key]))
         for _ in range(2):
             process.step(np.zeros((2, 4), np.float32))
         steps = process.episodes.best_step

@@ -26,7 +26,7 @@ from fedhpo_gym.evaluation.records import Evaluation, Fidelity, query_columns
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.models.model import CompiledModel
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.stored.sample import Sample
+from fedhpo_gym.stored.table import Sample
 from fedhpo_gym.tasks import TRAINED, get_task
 from fedhpo_gym.tasks.natural import REGIMES
 from fedhpo_gym.tasks.privacy import privacy_spent

@@ -20,8 +20,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import CROSS_DEVICE, CROSS_SILO, DeviceModel, System, SystemModel, Work
 from fedhpo_gym.systems.base import Compute
-from fedhpo_gym.systems.model import Mode
-from fedhpo_gym.systems.recorded import RecordedModel
+from fedhpo_gym.systems.model import Mode, RecordedModel
 from fedhpo_gym.tasks import Task, get_task
 
 TASK = get_task("MLP-CreditG")
