@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -205,7 +204,9 @@ class WorkerPool(Generic[J]):
             here.send(plugin_modules())
             try:
                 here.send(self._work)
-            except (AttributeError, TypeError, pickle.PicklingError) as error:
+            except OSError:
+                raise
+            except Exception as error:
                 raise InvalidArgumentError(
                     "what worker processes are sent must stand in a module that they can import, "
                     f"no lambda and no local function, but {error}"

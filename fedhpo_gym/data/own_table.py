@@ -383,8 +383,8 @@ def _almost(cells: Any) -> Iterator[str]:
     import pandas
 
     plain = pandas.to_numeric(cells.str.replace(",", ""), errors="coerce").notna()
-    if plain.mean() >= ALMOST:
-        odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
+    odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
+    if plain.mean() >= ALMOST and len(odd):
         yield (
             f"all but {len(odd):,} of {len(cells):,} cells are numbers, {odd.iloc[0]!r:.40} in row "
             f"{odd.index[0] + 1} is none"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -132,6 +134,41 @@ def test_its_ids_price_what_a_configuration_is_large() -> None:
     assert math.isfinite(course.step(course.action_space.sample())[1])
 
 
+def test_neither_a_neighbour_nor_a_hash_seed_changes_it(
+    tmp_path: Path, run_python: Callable[..., str]
+) -> None:
+    """A module may change its input in place, and draw when it is evaluated."""
+    (tmp_path / "odd.py").write_text(
+        "import torch, fedhpo_gym\n"
+        "class Odd(torch.nn.Sequential):\n"
+        "    def forward(self, x): return super().forward(x.add_(0.1)) + torch.rand(1)\n"
+        "def build(shape, classes):\n"
+        "    hidden = torch.nn.Linear(*shape, 8)\n"
+        "    return Odd(hidden, torch.nn.Tanh(), torch.nn.Linear(8, classes))\n"
+        "fedhpo_gym.register_model('Odd', build, ['LR-BreastCancer'])\n",
+        encoding="utf-8",
+    )
+    code = (
+        "import odd, gymnasium as gym, numpy as np\n"
+        "made = dict(horizon=4, rounds_per_step=1)\n"
+        "many = gym.make_vec('FedHPO-DAC-Odd-BreastCancer-v1', num_envs=3, **made)\n"
+        "many.reset(seed=[5, 6, 7])\n"
+        "moves = np.linspace(-0.9, 0.9, 3)[:, None] * np.ones(many.action_space.shape[1])\n"
+        "seen = many.step(moves.astype(np.float32))[0]\n"
+        "for i in range(3):\n"
+        "    env = gym.make('FedHPO-DAC-Odd-BreastCancer-v1', **made)\n"
+        "    env.reset(seed=5 + i)\n"
+        "    own = env.step(moves[i].astype(np.float32))[0]\n"
+        "    assert all(np.array_equal(own[k], seen[k][i]) for k in own), i\n"
+        "print({k: v.tolist() for k, v in seen.items()})\n"
+    )
+    told = {
+        run_python(code, {"PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path)})
+        for seed in ("1", "2", "3")
+    }
+    assert len(told) == 1
+
+
 class Cut(nn.Linear):
     """Leaves torch on its way."""
 
@@ -149,6 +186,8 @@ class Cut(nn.Linear):
             lambda shape, classes: nn.Linear(*shape, classes).double(),
             "of float32, got torch.float64",
         ),
+        (lambda *_: nn.Identity(), "a module with parameters to train, got none"),
+        (lambda shape, classes: nn.Linear(*shape, classes).half(), "of float32, got torch.float16"),
         (lambda shape, classes: Cut(*shape, classes), "Can't call numpy"),
         (
             lambda shape, classes: nn.Linear(shape[0] + 1, classes),

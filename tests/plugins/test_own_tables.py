@@ -144,6 +144,8 @@ def test_a_changed_file_changes_ids_with_its_version() -> None:
         ("version = 1", "version = 0", "`version` must be at least 1"),
         ("fewest = 1", "clients = 5\nfewest = 1", "either `client` must name a column or"),
         ("rare = 8", "rares = 8", "Unknown entry of a task file 'rares'. Did you mean 'rare'?"),
+        ('"age" = "number"', '"passed" = "words"', "must name neither the target nor the client"),
+        ('"age" = "number"', '"school" = "words"', "must name neither the target nor the client"),
         ("rare = 8", "round = 8", "Unknown entry of a task file 'round'. Did you mean 'rounds'?"),
         ("version = 1", "version 1", "Expected '='"),
     ],
@@ -259,12 +261,20 @@ def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
             {"target": "wage"},
             "must have 2 to 100 classes, at most 20 where they are real numbers",
         ),
-        ({"passed": "yes"}, {}, "must have 2 to 100 classes"),
+        ({"passed": "yes"}, {}, "must have at least two values, got 1 of 'passed'"),
         ({"school": "S1"}, {}, "must say of two clients at least, got 1 in 'school'"),
         ({}, {"leave_out": ["grad"]}, "Unknown column 'grad'"),
         ({}, {"name": "a b"}, "`name` must be a capital letter"),
         ({}, {"split": "50/50"}, "Unknown split '50/50'"),
-        ({}, {"client": None}, "either `client` must name a column or `clients` say"),
+        ({}, {"client": None}, "`client` must name the column that says who holds a row, or"),
+        ({}, {"alpha": 0.1}, "`alpha` must be left out where `client` names a column, got 0.1"),
+        ({}, {"name": "PassedUnseen"}, "and not end in 'Unseen', got 'PassedUnseen'"),
+        ({"school": range(400)}, {}, "a client with 3 rows at least, or nothing is validated"),
+        (
+            {"age": 1, "wage": 1, "sex": 1, "grade": 1},
+            {},
+            "must have a column to learn from, besides target and client, got none. Column 'age'",
+        ),
         ({}, {"colour": 1}, "new_task takes no argument 'colour'"),
         ({}, {"clients": 3}, "`clients` must be left out where `client` names a column"),
         ({}, {"leave_out": ["passed"]}, "Unknown column 'passed'"),
@@ -325,6 +335,16 @@ def test_dates_are_days() -> None:
     fedhpo_gym.register_task_file(task.path)
     with pytest.raises(DamagedDataError, match=r"not what 'date' needs.*2026-02-30"):
         load_dataset("Dated")
+
+
+def test_what_words_may_have_been_meant_to_be_is_said() -> None:
+    frame = made().assign(id=range(400), dose=[f"{i % 7}.5" for i in range(400)])
+    frame.loc[5, "dose"] = "<0.1"
+    frame["seen"] = [f"{i % 28 + 1}.02.2026" for i in range(400)]
+    notes = "\n".join(fedhpo_gym.new_task(frame, "passed", client="school", name="Odd").notes)
+    assert "all but 1 of 400 cells are numbers, '<0.1' in row 6 is none" in notes
+    assert "dates must be written as 2026-05-31 to be days, not as '1.02.2026'" in notes
+    assert "Column 'id': its whole numbers are all different" in notes
 
 
 def test_any_words_survive_the_file() -> None:

@@ -64,7 +64,7 @@ TRANSFER = "agents.transfer.*"
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "gymnasium": ("root", "envs*", "wrappers*", "agents*", "harnesses.*", "studies*", "testing*"),
-    "tqdm": ("backends*", "building*", "studies*", "cli*", TRANSFER),
+    "tqdm": ("backends*", "building*", "studies*", "cli*", "data.own_table", TRANSFER),
     "torch": (
         "fl.*",
         "building.meta_model",
