@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
@@ -84,16 +84,23 @@ def register_task(task: Task) -> str:
     return _add(task.key, lambda: task, task.round_preprocessing, rounds=task.has_data)
 
 
+TAKEN = ("MO", "DAC", "B", "Generated", "Results")
+"""Words with which ids of other kinds begin."""
+
+
+def _require_free(name: str) -> None:
+    """Refuse the name of a model or problem that makes an id one of another kind."""
+    if name.partition("-")[0] in TAKEN:
+        raise InvalidArgumentError(f"`name` must not begin with one of {TAKEN}, got {name!r}")
+
+
 def _add(
     key: str, make: Callable[[], Task], round_preprocessing: str, *, rounds: bool = True
 ) -> str:
     """Register a user's problem and its ids, none of which stands for something else already."""
-    env_id = f"FedHPO-{key}"
-    if env_id in gym.registry and key not in {*TASKS, *TRAINED, *REGISTERED}:
-        raise InvalidArgumentError(f"a problem must have an id of its own, {env_id} is another")
     REGISTERED.add(key, make)
     _register_problem(key, round_preprocessing, rounds=rounds)
-    return env_id
+    return f"FedHPO-{key}"
 
 
 @checked_types
@@ -118,6 +125,11 @@ def register_function(name: str, function: Callable[..., Any], space: Any, **opt
     """
     from fedhpo_gym.backends.function import FunctionTask
 
+    _require_free(name)
+    if space is None or isinstance(space, dict):
+        raise InvalidArgumentError(
+            f"`space` must be a `SearchSpace` or a ConfigSpace, got {shown(space)}"
+        )
     if not isinstance(space, SearchSpace):
         from fedhpo_gym.space.configspace import from_configspace
 
@@ -152,6 +164,7 @@ def register_model(
     with needing(f"model {name}", "torch", "torch", "torch"):
         from fedhpo_gym.fl.models import REGISTERED as OWN_MODELS
         from fedhpo_gym.fl.models.module import module_model
+    _require_free(name)
     kind = module_model(name, build, [one.name for one in dimensions])
     OWN_MODELS.add(name, lambda: kind)
     found = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from html import escape
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -69,6 +69,10 @@ TRUE_LOSSES = (
 CHOSEN, FIXED = ", fidelity chosen", ", fidelity fixed"
 FOLDED = frozenset({"pairs", "ranks"})
 """Tables that are folded up until they are asked for."""
+
+
+MOST_TOLD: Final = 3
+"""Problems whose best configurations are told in words; of more, the page has them."""
 
 
 @dataclass(frozen=True)
@@ -144,19 +148,31 @@ def build_report(
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
-    return Report(html, files, _words(compared))
+    return Report(html, files, (*_words(compared), *_found(problems)))
 
 
 @checked_types
 def sentences(problems: Sequence[Problem]) -> tuple[str, ...]:
     """Return the `words` of the report of some problems; nothing is drawn for them."""
-    return _words([compare(*study) for study in _studies(problems)[0]])
+    compared = [compare(*study) for study in _studies(problems)[0]]
+    return (*_words(compared), *_found(problems))
 
 
 def _words(compared: Sequence[Comparison]) -> tuple[str, ...]:
     heads = [f"{one.measure}: " if len(compared) > 1 else "" for one in compared]
     parts = zip(heads, compared, strict=True)
     return tuple(text for head, one in parts for text in (head + verdict(one), certainty(one)))
+
+
+def _found(problems: Sequence[Problem]) -> Iterator[str]:
+    """Yield the best configuration of each of a few problems, in a sentence."""
+    for problem in problems if len(problems) <= MOST_TOLD else ():
+        run = problem.winner()
+        if run is not None and run.best is not None and run.course is None:
+            best, line = {**run.best.configuration, **run.best.fidelity}, run.trajectory
+            told = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in best.items())
+            by = f"{line.agent}, seed {line.seed}"
+            yield f"Best configuration on {problem.name} ({by}): {', '.join(told)}."
 
 
 def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list[str]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend
-from fedhpo_gym.core.checks import as_reals, shown
+from fedhpo_gym.core.checks import Range, as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.plugins import source_of
 from fedhpo_gym.evaluation.records import (
@@ -28,6 +29,7 @@ from fedhpo_gym.evaluation.records import (
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import fidelity_grid
+from fedhpo_gym.tasks.results import MOST_ROUNDS
 
 KEYS = tuple(f"{split}_{metric}" for split in SPLITS for metric in METRICS)
 """What a function may tell, such as "val_loss"."""
@@ -60,19 +62,26 @@ class FunctionTask(Task):
         rounds: Sequence[int],
         rates: Sequence[float] = (1.0,),
         told: Sequence[str] = ("val_loss",),
-        clients: int = 1,
+        clients: Annotated[int, Range(1)] = 1,
         by_client: bool = False,
-        num_parameters: int = 1_000,
-        num_classes: int = 2,
-        budget_s: float = 86_400.0,
+        num_parameters: Annotated[int, Range(1)] = 1_000,
+        num_classes: Annotated[int, Range(2)] = 2,
+        budget_s: Annotated[float, Range(0, ends="(]")] = 86_400.0,
         seeds: Sequence[int] = (1,),
-        version: int = 1,
+        version: Annotated[int, Range(1)] = 1,
     ) -> FunctionTask:
         """Return the task of a function; `name` is `<Method>-<Problem>`."""
-        if not rounds or not rates:
-            raise InvalidArgumentError(
-                f"`rounds` and `rates` must hold one number at least, got {rounds!r}, {rates!r}"
-            )
+        for what, values, low, high in (
+            ("rounds", rounds, 1, MOST_ROUNDS),
+            ("rates", rates, 1e-9, 1),
+            ("seeds", seeds, 0, 2**63 - 1),
+            ("space", [len(space)], 1, math.inf),
+        ):
+            if not values or not all(low <= one <= high for one in values):
+                raise InvalidArgumentError(
+                    f"`{what}` must hold numbers in [{low}, {high}], at least one, got "
+                    f"{shown(values)}"
+                )
         model, dash, problem = name.partition("-")
         if not (dash and model.isalnum() and problem.replace("-", "").isalnum()):
             raise InvalidArgumentError(
@@ -195,5 +204,10 @@ class FunctionBackend(Backend):
                     f"{own.num_clients} clients, got the shape {values.shape}"
                 )
             split, _, metric = name.partition("_")
+            known, most = values[np.isfinite(values)], math.inf if metric == "loss" else 1.0
+            if known.size and not (known.min() >= 0 and known.max() <= most):
+                raise InvalidArgumentError(
+                    f"the {own.citation} must return {name!r} in [0, {most}], got {shown(values)}"
+                )
             metrics[:, SPLITS.index(split), METRICS.index(metric)] = values
         return metrics

@@ -47,6 +47,7 @@ def federation(
 
 def task_federation(task: Task, seed: int) -> Federation:
     """Return the federation of a task under one seed."""
+    require_trainable(task)
     own = load_dataset(task.dataset).fingerprint if task.dataset in REGISTERED else ""
     found = federation(
         task.dataset, task.partition, task.num_clients, task.alpha, task.preprocessing, seed, own
@@ -94,8 +95,18 @@ def former_engines(task: Task) -> dict[str, tuple[int, int]]:
     return {fingerprint(task, version): (version, now) for version in range(1, now)}
 
 
+def require_trainable(task: Task) -> None:
+    """Refuse a problem that only a function, or somebody's results, can answer."""
+    if not task.has_data:
+        raise InvalidArgumentError(
+            f"`task` must be one that can be trained, got {task.id}, which "
+            f"nothing but this answers: {task.citation}"
+        )
+
+
 def engine_version(task: Task) -> int:
     """Return a number that is raised whenever numbers of a task's courses change."""
+    require_trainable(task)
     return ENGINE_VERSION + sum(get_model(name).revision for name in task.models)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +114,21 @@ def _build(
         tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
         announce(estimate(design, todo, workers, where[0]))
         compute_units(design, todo, parts, workers, *where)
-    return design.consolidate(parts, target)
+    cards = target.glob(f"{design.task.table_name}.*.json")
+    known = {one: one.read_text(encoding="utf-8", errors="replace") for one in cards}
+    card = design.consolidate(parts, target)
+    old, new = _command(known.get(card, "")), _command(card.read_text(encoding="utf-8"))
+    if old[0] and (old[1] != new[1] or old[2] > new[2]):
+        tqdm.write(f"It replaces what `{old[0]}` made, and would make again", file=sys.stderr)
+    return card
+
+
+def _command(card: str) -> tuple[str, str, int]:
+    """Return the command on a card, the same without the size of its sample, and the size."""
+    found = re.search(r'"build_command": "(.*?)"', card)
+    command = found[1] if found else ""
+    size = re.search(r" --sample (\d+)", command)
+    return command, command.replace(size[0], "") if size else command, int(size[1]) if size else 0
 
 
 def merge_parts(design: Design[U], source: Path, parts: Path) -> None:

@@ -197,6 +197,8 @@ def _check(frame: Any, there: Sequence[str]) -> None:
             bounds = "at least 0" if is_loss else "in [0, 1]"
             raise InvalidArgumentError(f"{name!r} must be {bounds}, got {values[wrong][0]:g}")
         samples = name.replace("accuracy", "samples")
+        if name == LOSS and not np.isfinite(values).any():
+            raise InvalidArgumentError(f"{name!r} must be finite in one row at least, got none")
         if name.endswith("accuracy") and samples in frame:
             hits = values * frame[samples].to_numpy()
             if (np.abs(hits - np.rint(hits)) > 0.01).any():

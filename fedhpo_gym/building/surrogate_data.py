@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.backends.training import require_trainable
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -27,6 +28,7 @@ from fedhpo_gym.stored.surrogate_rows import (
     weights_of,
 )
 from fedhpo_gym.stored.table import Sample, Table
+from fedhpo_gym.tasks import task_of
 
 LOSS_WEIGHT = 4.0
 """How much more than another output a log loss of the federation counts: it is the objective."""
@@ -271,6 +273,8 @@ def open_source(wanted: str | Identity) -> FittingSource:
         return FittingTable(open_table(wanted))
     if name in list_samples():
         return FittingSample(open_sample(wanted))
+    if isinstance(wanted, Identity):
+        require_trainable(task_of(wanted))
     raise MissingDataError(
         f"there is neither a table nor a sample {name!r} to fit a surrogate on; build a sample of "
         f"N courses with `fedhpo-gym build {arguments} --sample N`, or a table of the whole grid "

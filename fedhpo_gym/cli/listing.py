@@ -140,7 +140,7 @@ FUNCTION = "function"
 
 def concerned(task: Task, env_id: str) -> list[str]:
     """Return the backends that an id takes and that could answer its task."""
-    known = [*STORED, task.unstored]
+    known = [FUNCTION] if task.unstored == FUNCTION else [*STORED, task.unstored]
     return [
         name
         for name in backends_of(env_id)

@@ -75,6 +75,8 @@ class Dimension:
         for field in ("name", "kind", "unit", "scope"):
             as_typed(field, getattr(self, field), str)
         as_typed("log", self.log, bool)
+        if not self.name.strip() or not self.name.isprintable():
+            raise self._bad("name", "printable words", self.name)
         if self.kind not in KINDS:
             raise self._bad("kind", f"one of {KINDS}", self.kind)
         if self.scope not in SCOPES:

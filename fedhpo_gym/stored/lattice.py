@@ -8,7 +8,7 @@ no others where the task names the values.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Table
-from fedhpo_gym.tasks import TASKS, task_of
+from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, Task, task_of
 
 BINS = 5
 MAX_GRID = 20_000
@@ -74,7 +74,9 @@ def landscape_of(stored: StoredNumbers) -> Landscape:
     exact = all(d.values is not None for d in stored.space.dimensions)
     asked = stored.space if exact else asked_space(stored)
     space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
-    rounds = _rounds(stored.fidelity_space["round"])
+    task = None if exact else _task_of(stored)
+    legal = None if task is None else task.fidelity_space["round"].values
+    rounds = _rounds(stored.fidelity_space["round"], legal)
     rates = tuple(map(float, _with_grid(stored.fidelity_space["client_sample_rate"]).grid))
     grid = _grid(space) if exact or space.grid_size <= MAX_GRID else []
     rng = stream(0, "truth_draws")
@@ -134,13 +136,18 @@ def _grid(space: SearchSpace) -> list[dict[str, Value]]:
 
 def asked_space(stored: StoredNumbers) -> SearchSpace:
     """Return the space with only those values legal that the task names, where it names any."""
-    identity = stored.identity
-    if f"{identity.task}-v{identity.version}" not in TASKS:
+    task = _task_of(stored)
+    if task is None:
         return stored.space
-    legal = task_of(identity).space
     return SearchSpace(
-        tuple(replace(d, values=legal[d.name].values) for d in stored.space.dimensions)
+        tuple(replace(d, values=task.space[d.name].values) for d in stored.space.dimensions)
     )
+
+
+def _task_of(stored: StoredNumbers) -> Task | None:
+    key = f"{stored.identity.task}-v{stored.identity.version}"
+    known = any(key in one for one in (TASKS, TRAINED, REGISTERED))
+    return task_of(stored.identity) if known else None
 
 
 def _with_grid(dimension: Dimension) -> Dimension:
@@ -155,10 +162,12 @@ def _with_grid(dimension: Dimension) -> Dimension:
     return replace(dimension, values=(dimension.low, dimension.high))
 
 
-def _rounds(dimension: Dimension) -> tuple[int, ...]:
-    """Return all rounds of a grid; of an interval an early one, and the last."""
+def _rounds(dimension: Dimension, legal: Sequence[Value] | None) -> tuple[int, ...]:
+    """Return all rounds of a grid; of an interval an early one that is legal, and the last."""
     if dimension.values is not None:
         return tuple(int(r) for r in dimension.grid)
     last = int(dimension.high)
-    early = EARLY if last > EARLY else max(last // 2, 1)
-    return tuple(sorted({max(early, int(dimension.low)), last}))
+    early = max(EARLY if last > EARLY else last // 2, int(dimension.low), 1)
+    if legal is not None:
+        early = max((int(r) for r in legal if int(r) <= early), default=early)
+    return tuple(sorted({early, last}))

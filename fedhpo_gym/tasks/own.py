@@ -6,6 +6,7 @@ natural federation.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import tomllib
@@ -116,6 +117,10 @@ class TableFile:
                 for entry, value in own.items():
                     require_known(f"entry of {name}", entry, ENTRIES)
                     as_typed(f"space.{model}.{name}.{entry}", value, ENTRIES[entry])
+                if own.get("high", 0) > (most := LARGEST.get(name, math.inf)):
+                    raise InvalidArgumentError(
+                        f"`space.{model}.{name}.high` must be at most {most}, got {own['high']}"
+                    )
 
     def apply(self, task: Task, table: OwnTable) -> Task:
         """Return a problem with what is changed of it."""
@@ -144,6 +149,8 @@ class TableFile:
 
 
 ENTRIES: Final[Mapping[str, Any]] = {"low": float, "high": float, "log": bool, "bins": int}
+LARGEST: Final = {"model_depth": 16, "model_width": 4096, "batch_size": 65536, "step_size": 1000}
+"""The highest values that a task file may tune, where more would never end."""
 RANGED: Final = ("LR", "MLP")
 """Models whose ranges and rounds a task file may change."""
 

@@ -109,8 +109,9 @@ def test_compare_says_what_it_will_do_and_who_won(
     assert lines[0].startswith("4 runs: 1 problem x 2 agents x 2 seeds")
     assert any(line.startswith("4 of 4 runs, 0 failed") for line in lines)
     assert lines[-1] == str(out / "report.html")
-    assert lines[-3].startswith("Undecided between ")
-    assert lines[-2].startswith("How sure:")
+    assert lines[-4].startswith("Undecided between ")
+    assert lines[-2].startswith("Best configuration on FedHPO-")
+    assert lines[-3].startswith("How sure:")
     for end in ("by former runs here", "by the log here, all are done"):
         again = said(["compare", *PAIR, "--seeds", "3", "--out", str(out)], capsys)[1].splitlines()
         assert again[0].startswith("6 runs")

@@ -116,6 +116,15 @@ def test_a_configspace_is_a_space_conditions_included() -> None:
 @pytest.mark.parametrize(
     ("options", "answer", "words"),
     [
+        ({"clients": -3}, None, "`clients` must be"),
+        ({"seeds": []}, None, r"`seeds` must hold numbers in .*, got \[\]"),
+        ({"rounds": [0, 1]}, None, r"`rounds` must hold numbers in \[1, 65535\]"),
+        ({"told": ["val_loss"]}, -0.5, r"must return 'val_loss' in \[0, inf\], got"),
+        (
+            {"told": ["val_loss", "val_accuracy"]},
+            {"val_loss": 1.0, "val_accuracy": 7.0},
+            r"must return 'val_accuracy' in \[0, 1.0\]",
+        ),
         ({"told": ["loss"]}, None, "Unknown metric 'loss'"),
         ({"told": ["val_f1"]}, None, "`told` must hold 'val_loss'"),
         ({"told": ["val_loss"]}, {"val_f1": 1.0}, r"must return \['val_loss'\].*got \['val_f1'\]"),
@@ -131,7 +140,7 @@ def test_a_wrong_function_is_refused_by_name(options: Any, answer: Any, words: s
     with pytest.raises(ValueError, match=words):  # noqa: PT012 - of both steps
         try:
             env_id = fedhpo_gym.register_function(
-                "Flower-Bowl", wrong, SPACE, rounds=[1], clients=3, **options
+                "Flower-Bowl", wrong, SPACE, **{"rounds": [1], "clients": 3, **options}
             )
             env = gym.make(env_id)
             env.reset(seed=0)
@@ -168,7 +177,7 @@ def test_a_strategy_of_flower_is_tuned_and_averages_as_we_do() -> None:
 
 def test_an_id_of_this_package_is_never_taken_and_another_source_is_another_fingerprint() -> None:
     for name in ("DAC-LR-BreastCancer", "Generated-LR", "B-Joint"):
-        with pytest.raises(InvalidArgumentError, match="must have an id of its own"):
+        with pytest.raises(InvalidArgumentError, match="must not begin with one of"):
             fedhpo_gym.register_function(name, bowl, SPACE, rounds=[1])
     register()
     first = make_backend("function", get_task("Flower-Bowl")).fingerprint
@@ -179,9 +188,6 @@ def test_an_id_of_this_package_is_never_taken_and_another_source_is_another_fing
 
     fedhpo_gym.register_function("Flower-Bowl", other, SPACE, rounds=[*ROUNDS])
     assert make_backend("function", get_task("Flower-Bowl")).fingerprint != first
-    for options, words in (
-        ({"rounds": []}, "one number at least"),
-        ({"round": [1]}, "no argument"),
-    ):
+    for options, words in (({"rounds": []}, "at least one, got"), ({"round": [1]}, "no argument")):
         with pytest.raises(InvalidArgumentError, match=words):
             fedhpo_gym.register_function("Flower-Other", bowl, SPACE, **options)

@@ -170,6 +170,7 @@ def test_another_process_knows_the_id(run_python: Any) -> None:
             r"'val_accuracy' must be in \[0, 1\]",
         ),
         (lambda f: f.assign(val_accuracy=0.123), "must be a share of 'val_samples'"),
+        (lambda f: f.assign(val_loss=np.nan), "'val_loss' must be finite in one row at least"),
         (lambda f: f.assign(val_loss=-f["val_loss"]), "'val_loss' must be at least 0"),
         (lambda f: f.drop(columns="val_loss"), "must have a column `val_loss`"),
         (lambda f: f.drop(columns="round"), "`rounds` must say"),
