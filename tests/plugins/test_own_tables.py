@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
+from fedhpo_gym.backends import make_backend
+from fedhpo_gym.building.build import build_sample
+from fedhpo_gym.building.surrogate_fit import fit_surrogate
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -25,6 +28,8 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.own_table import OwnTable
+from fedhpo_gym.stored.lattice import landscape_of
+from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.own import ENV_VAR, read_task_file
 
@@ -417,6 +422,25 @@ def test_numbers_of_other_data_do_not_answer(
     fedhpo_gym.register_task_file(path)
     with pytest.raises(DamagedDataError, match="was computed from other data"):
         gym.make("FedHPO-LR-Passed-v1", backend="tabular")
+
+
+@pytest.mark.slow
+def test_a_surrogate_of_an_own_task_claims_what_can_be_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample is built, and a model fitted."""
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))
+    fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
+    task = get_task("LR-Passed")
+    build_sample(task, 240, rounds=25, workers=1, announce=lambda _: None)
+    identity = task.surrogate_identities[0]
+    card = fit_surrogate(task.identity, candidate="gaussian_process", keep=True, identity=identity)
+    land = landscape_of(Surrogate(card))
+    assert len(land.rounds) > 1
+    assert {*land.rounds} <= {*(task.fidelity_space["round"].values or ())}
+    for configuration in land.configurations[:: len(land.configurations) // 50]:
+        task.space.validate(configuration)
+    make_backend("raw", task).evaluate(*land.optimum())
 
 
 def test_a_table_that_is_made_again_is_another_at_once() -> None:
