@@ -95,7 +95,7 @@ def open_table(wanted: str | Identity) -> Table:
     name, arguments = named(wanted)
     command = _command(wanted)
     how = f"build it with `{command}`{COST}, or {TRAIN}"
-    if _is_imported(wanted):
+    if is_imported(wanted):
         how = f"import it with `{command}`"
     how = f"there is no table {name!r}; {_instead(name, arguments)}{how}"
     table = open_card(Table, name, ".table.json", how, command)
@@ -103,7 +103,8 @@ def open_table(wanted: str | Identity) -> Table:
     return table
 
 
-def _is_imported(wanted: str | Identity) -> bool:
+def is_imported(wanted: str | Identity) -> bool:
+    """Return whether numbers were not computed here, so that nothing trains what they lack."""
     return isinstance(wanted, Identity) and "table" in dict(wanted.options)
 
 
@@ -135,7 +136,7 @@ def _instead(name: str, arguments: str) -> str:
 def open_sample(wanted: str | Identity) -> Sample:
     """Open a sample as `open_table` opens a table."""
     name, command = named(wanted)[0], _command(wanted)
-    command += "" if _is_imported(wanted) else " --sample N"
+    command += "" if is_imported(wanted) else " --sample N"
     path = find(name, f"{SUFFIX}.json")
     if path is None:
         raise MissingDataError(f"there is no sample {name!r}; build it with `{command}`")

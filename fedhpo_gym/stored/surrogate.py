@@ -36,6 +36,7 @@ from fedhpo_gym.stored.catalogue import (
     KEEP,
     TRAIN,
     find,
+    is_imported,
     list_names,
     named,
     open_card,
@@ -317,8 +318,8 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
     """
     name, arguments = named(wanted)
     command = f"fedhpo-gym surrogate {arguments}"
-    how = f"fit it on its table or sample with `{command}`{KEEP}, or {TRAIN}"
-    how = f"there is no surrogate {name!r}; {how}"
+    how = f"there is no surrogate {name!r}; fit it on its table or sample with `{command}`{KEEP}"
+    how += "" if is_imported(wanted) else f", or {TRAIN}"
     surrogate = open_card(Surrogate, name, f"{SUFFIX}.json", how, arguments)
     require_identity(surrogate.identity, wanted, command)
     return surrogate
