@@ -81,6 +81,7 @@ def register_task(task: Task) -> str:
     Raises:
         InvalidArgumentError: this package has a problem of that name and version.
     """
+    _require_free(task.key)
     return _add(task.key, lambda: task, task.round_preprocessing, rounds=task.has_data)
 
 
@@ -97,7 +98,7 @@ def _require_free(name: str) -> None:
 def _add(
     key: str, make: Callable[[], Task], round_preprocessing: str, *, rounds: bool = True
 ) -> str:
-    """Register a user's problem and its ids, none of which stands for something else already."""
+    """Register a user's problem and its ids."""
     REGISTERED.add(key, make)
     _register_problem(key, round_preprocessing, rounds=rounds)
     return f"FedHPO-{key}"
@@ -126,7 +127,9 @@ def register_function(name: str, function: Callable[..., Any], space: Any, **opt
     from fedhpo_gym.backends.function import FunctionTask
 
     _require_free(name)
-    if space is None or isinstance(space, dict):
+    if "rounds" not in options:
+        raise InvalidArgumentError("`rounds` must say which a trial can ask for, such as [1, 9]")
+    if isinstance(space, int | float | str | list | tuple | dict | None):
         raise InvalidArgumentError(
             f"`space` must be a `SearchSpace` or a ConfigSpace, got {shown(space)}"
         )

@@ -243,7 +243,13 @@ class PersonalPolicy:
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on where the one was that returned `data`, with the same sizes and settings."""
-        self.encodings = np.array(data["encodings"], dtype=np.float64)
+        encodings = np.array(data["encodings"], dtype=np.float64)
+        if encodings.shape != self.encodings.shape:
+            raise InvalidArgumentError(
+                f"`encodings` must have the shape {self.encodings.shape}, got {encodings.shape}; "
+                "the saved policy is damaged."
+            )
+        self.encodings = encodings
         self._parameters = arrays(data["parameters"])
         self._adam = Adam.from_dict(data["adam"])
         self.traces = Traces.from_dict(data["traces"])

@@ -183,7 +183,10 @@ class FederatedThompson:
         return {"points": deepcopy(self._points), "values": deepcopy(self._values)}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Take in what new optimizers of the same seed and settings returned by `to_dict`."""
+        """Go on where those were that returned `data`, with the same seed and settings."""
+        self._points = [[] for _ in range(self.clients)]
+        self._values = [[] for _ in range(self.clients)]
+        self._sent = {}
         for client, known in enumerate(zip(data["points"], data["values"], strict=True)):
             for point, value in zip(*known, strict=True):
                 self.observe(client, point, value)

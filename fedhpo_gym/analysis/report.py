@@ -168,9 +168,9 @@ def _found(problems: Sequence[Problem]) -> Iterator[str]:
     """Yield the best configuration of each of a few problems, in a sentence."""
     for problem in problems if len(problems) <= MOST_TOLD else ():
         run = problem.winner()
-        if run is not None and run.best is not None and run.course is None:
+        if run and run.best and run.course is None and run.scored is None:
             best, line = {**run.best.configuration, **run.best.fidelity}, run.trajectory
-            told = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in best.items())
+            told = (f"{name} {value}" for name, value in best.items())
             by = f"{line.agent}, seed {line.seed}"
             yield f"Best configuration on {problem.name} ({by}): {', '.join(told)}."
 

@@ -75,13 +75,19 @@ class FunctionTask(Task):
             ("rounds", rounds, 1, MOST_ROUNDS),
             ("rates", rates, 1e-9, 1),
             ("seeds", seeds, 0, 2**63 - 1),
-            ("space", [len(space)], 1, math.inf),
         ):
-            if not values or not all(low <= one <= high for one in values):
+            apart = len({*values}) == len(values) > 0
+            if not apart or not all(low <= one <= high for one in values):
                 raise InvalidArgumentError(
-                    f"`{what}` must hold numbers in [{low}, {high}], at least one, got "
+                    f"`{what}` must hold different numbers in [{low}, {high}], at least one, got "
                     f"{shown(values)}"
                 )
+        if not len(space):
+            raise InvalidArgumentError("`space` must have a dimension, got none")
+        if not hasattr(function, "__qualname__"):
+            raise InvalidArgumentError(
+                f"`function` must be a function with a name, got {shown(function)}; write a `def`"
+            )
         model, dash, problem = name.partition("-")
         if not (dash and model.isalnum() and problem.replace("-", "").isalnum()):
             raise InvalidArgumentError(

@@ -22,8 +22,13 @@ from fedhpo_gym.backends.training import make_batch
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, GridDesign, U, this_machine, write_unit
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.core.files import new_file
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    TooLargeError,
+)
+from fedhpo_gym.core.files import new_file, read_json
 from fedhpo_gym.core.processes import WorkerPool, each_on_cluster, require_scheduler
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.models import get_model
@@ -114,21 +119,26 @@ def _build(
         tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
         announce(estimate(design, todo, workers, where[0]))
         compute_units(design, todo, parts, workers, *where)
-    cards = target.glob(f"{design.task.table_name}.*.json")
-    known = {one: one.read_text(encoding="utf-8", errors="replace") for one in cards}
+    known = {one: _made_by(one) for one in target.glob(f"{design.task.table_name}.*.json")}
     card = design.consolidate(parts, target)
-    old, new = _command(known.get(card, "")), _command(card.read_text(encoding="utf-8"))
-    if old[0] and (old[1] != new[1] or old[2] > new[2]):
-        tqdm.write(f"It replaces what `{old[0]}` made, and would make again", file=sys.stderr)
+    (old, size), (new, now) = known.get(card, ("", 0)), _made_by(card)
+    if old and (old != new or size > now):
+        words = old.replace(SIZE, f"--sample {size}")
+        tqdm.write(f"Replaced what `{words}` made; the same makes it again", file=sys.stderr)
     return card
 
 
-def _command(card: str) -> tuple[str, str, int]:
-    """Return the command on a card, the same without the size of its sample, and the size."""
-    found = re.search(r'"build_command": "(.*?)"', card)
-    command = found[1] if found else ""
-    size = re.search(r" --sample (\d+)", command)
-    return command, command.replace(size[0], "") if size else command, int(size[1]) if size else 0
+SIZE = "--sample N"
+
+
+def _made_by(card: Path) -> tuple[str, int]:
+    """Return the command on a card, but for the size of a sample, and the size."""
+    try:
+        command = str(read_json(card)["build_command"])
+    except (FedHPOError, KeyError, TypeError):
+        return "", 0
+    found = re.search(r"--sample (\d+)", command)
+    return (command.replace(found[0], SIZE), int(found[1])) if found else (command, 0)
 
 
 def merge_parts(design: Design[U], source: Path, parts: Path) -> None:

@@ -31,6 +31,10 @@ def read_frame(data: Any) -> Any:
     if isinstance(data, pandas.DataFrame):
         frame = data.reset_index(drop=True)
     elif isinstance(data, tuple):
+        if len(data) not in (2, 3):
+            raise InvalidArgumentError(
+                f"`data` must be (features, labels) or (features, labels, clients), got {len(data)}"
+            )
         frame = _of_arrays(*data)
     else:
         if not isinstance(data, str | Path):
@@ -40,6 +44,8 @@ def read_frame(data: Any) -> Any:
             )
         frame = _read(Path(data))
     frame.columns = [str(name) for name in frame.columns]
+    if not len(frame.columns):
+        raise InvalidArgumentError("`data` must have columns, got none")
     odd = [name for name in frame.columns if not name.strip() or not name.isprintable()]
     if odd or len({*frame.columns}) < len(frame.columns):
         raise InvalidArgumentError(
@@ -86,6 +92,8 @@ def _csv(path: Path) -> Any:
         ) from None
     if len(frame.columns) == 1 and (marks := [one for one in ";\t|" if one in frame.columns[0]]):
         raise DamagedDataError(f"{path} must have commas between cells, got {marks[0]!r}; {how}")
+    if not isinstance(frame.index, pandas.RangeIndex):
+        raise DamagedDataError(f"{path} must have as many cells in each row as columns; {how}")
     return frame.apply(_numbers)
 
 
@@ -152,10 +160,11 @@ def _of_arrays(features: Any, labels: Any, clients: Any = None) -> Any:
     import pandas
 
     array = np.asarray(features)
-    if array.ndim != 2 or array.dtype.kind not in "iufb" or len(array) != len(labels):
+    sizes = [np.shape(one)[:1] for one in (array, labels, array if clients is None else clients)]
+    if array.ndim != 2 or array.dtype.kind not in "iufb" or len({*sizes}) > 1:
         raise InvalidArgumentError(
             "`data` must be (n, d) numbers, then n labels and perhaps n clients, got features of "
-            f"{array.dtype} and shape {array.shape}, and {len(labels)} labels"
+            f"{array.dtype} and shape {array.shape}, and lengths {sizes}"
         )
     columns: Mapping[str, Any] = {f"x{i}": array[:, i] for i in range(array.shape[1])}
     own = {} if clients is None else {CLIENT: list(clients)}
@@ -175,7 +184,7 @@ def _flat(frame: Any) -> Any:
                 rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
             except (TypeError, ValueError) as error:
                 raise InvalidArgumentError(
-                    f"`data` must have lists of numbers in {name!r}: {error}"
+                    f"`data` must have lists of numbers in each row of {name!r}: {error}"
                 ) from error
             if len({len(row) for row in rows}) > 1:
                 raise InvalidArgumentError(f"`data` must have lists of one length in {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -94,9 +93,9 @@ class OwnTable:
             raise InvalidArgumentError(
                 f"`target` must be another column than `client`, got {shown(self.target)} for both"
             )
-        for name in {self.target, self.client} & {*self.columns}:
+        if named := [name for name in (self.target, self.client) if name in self.columns]:
             raise InvalidArgumentError(
-                f"`columns` must name neither the target nor the client, got {shown(name)}"
+                f"`columns` must name neither the target nor the client, got {shown(named[0])}"
             )
         for name, encoding in self.columns.items():
             require_known(f"encoding of the column {name!r}", encoding, ENCODINGS)
@@ -150,7 +149,7 @@ class OwnSource(Source):
                 f"{data} has sha256 {found}, and {self.path} was made for another; {self.again}"
             )
         name = f"own-{self.table.name}"
-        arrays = cache.derived(name, [data, self.path], lambda: self.encoded(data), self.repair)
+        arrays = cache.derived(name, [data, self.path], lambda: self._described(data), self.repair)
         known = arrays["users"] if len(arrays["users"]) else None
         classes = int(arrays["labels"].max()) + 1
         return make_dataset(self.name, arrays["features"], arrays["labels"], classes, known)
@@ -158,14 +157,18 @@ class OwnSource(Source):
     def check(self, dataset: Dataset) -> None:
         """Nothing is documented of it but what the description decides."""
 
-    def encoded(self, data: Path) -> dict[str, NDArray[Any]]:
-        """Return features, labels and users, as a file says them."""
+    def _described(self, data: Path) -> dict[str, NDArray[Any]]:
         try:
-            return self._encoded(data)
+            return self.encoded(data)
         except InvalidArgumentError as error:  # the data are as they were: the description is not
             raise DamagedDataError(f"{self.path} does not fit {data.name}: {error}") from error
 
-    def _encoded(self, data: Path) -> dict[str, NDArray[Any]]:
+    def encoded(self, data: Path) -> dict[str, NDArray[Any]]:
+        """Return features, labels and users, as a file says them.
+
+        Raises:
+            InvalidArgumentError: the description does not fit the file.
+        """
         with needing(f"data set {self.name}", "pandas", "data", "pandas"):
             import pandas
         table = self.table
@@ -366,9 +369,11 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
             said = "its whole numbers are all different; if they are an id, `--leave-out` it"
         return ("log" if grows(column) else "number"), said
     if column.dropna().str.match(DATE).all():
-        with suppress(ValueError):
+        try:
             days(column)
-            return "date", "dates are days since 1970"
+        except ValueError as error:
+            return "words", f"they are no dates: {str(error).partition('. ')[0]}"
+        return "date", "dates are days since 1970"
     hint = "; ".join(_almost(column.dropna()))
     if distinct > len(frame) / 2:
         said = hint or "so it is an id or a text"
@@ -385,9 +390,10 @@ def _almost(cells: Any) -> Iterator[str]:
     plain = pandas.to_numeric(cells.str.replace(",", ""), errors="coerce").notna()
     odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
     if plain.mean() >= ALMOST and len(odd):
+        comma = "; numbers are written without ','" if "," in odd.iloc[0] else ""
         yield (
             f"all but {len(odd):,} of {len(cells):,} cells are numbers, {odd.iloc[0]!r:.40} in row "
-            f"{odd.index[0] + 1} is none"
+            f"{odd.index[0] + 1} is none{comma}"
         )
     if cells.str.fullmatch(DAY).mean() >= ALMOST:
         yield f"dates must be written as 2026-05-31 to be days, not as {cells.iloc[0]!r:.40}"

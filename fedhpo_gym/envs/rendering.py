@@ -1,4 +1,4 @@
-"""One episode at a time, and drawing it; the only file of this folder that knows matplotlib."""
+"""What all single environments share: drawing an episode, and the order of reset and step."""
 
 from __future__ import annotations
 

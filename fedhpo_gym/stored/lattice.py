@@ -169,5 +169,7 @@ def _rounds(dimension: Dimension, legal: Sequence[Value] | None) -> tuple[int, .
     last = int(dimension.high)
     early = max(EARLY if last > EARLY else last // 2, int(dimension.low), 1)
     if legal is not None:
-        early = max((int(r) for r in legal if int(r) <= early), default=early)
+        known = [int(r) for r in legal if dimension.low <= int(r) <= last] or [last]
+        last = known[-1]
+        early = max((r for r in known if r <= early), default=known[0])
     return tuple(sorted({early, last}))

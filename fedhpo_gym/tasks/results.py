@@ -89,7 +89,8 @@ class ResultsFile:
 def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
     for entry in own:
         require_known(f"entry of {name}", entry, ("values", "low", "high", "log"))
-    values, log = own.get("values", ()), as_typed("log", own.get("log", False), bool)
+    values = as_typed(f"values of {name}", own.get("values", []), list)
+    log = as_typed("log", own.get("log", False), bool)
     if values and all(isinstance(value, str) for value in values):
         return Dimension.of_categories(name, values)
     ends = [own[entry] for entry in ("low", "high") if entry in own]

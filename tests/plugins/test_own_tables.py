@@ -212,7 +212,7 @@ def test_rows_without_clients_are_dealt(own_folder: Path) -> None:
     env = gym.make("FedHPO-LR-Dealt-v1", **SHORT)
     env.reset(seed=0)
     assert math.isfinite(env.step(env.action_space.sample())[1])
-    with pytest.raises(DamagedDataError, match="`clients` must be fewer than 9"):
+    with pytest.raises(InvalidArgumentError, match="`clients` must be fewer than 9"):
         fedhpo_gym.new_task(frame, "passed", clients=9, name="Other")
     assert not [*own_folder.glob("Other*")]
 
@@ -317,6 +317,7 @@ def test_cells_of_a_csv_are_read_as_they_are_written(tmp_path: Path) -> None:
 def test_a_csv_of_another_kind_is_refused_with_what_to_do(tmp_path: Path) -> None:
     for content, words in (
         (b"a;b\n1,5;2\n", "must have commas between cells, got ';'"),
+        (b"a,b\n1,2,3\n4,5,6\n", "must have as many cells in each row as columns"),
         ("name,b\né,2\n".encode("latin-1"), "must be text in UTF-8"),
     ):
         (tmp_path / "a.csv").write_bytes(content)
@@ -432,7 +433,7 @@ def test_a_surrogate_of_an_own_task_claims_what_can_be_trained(
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))
     fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
     task = get_task("LR-Passed")
-    build_sample(task, 240, rounds=25, workers=1, announce=lambda _: None)
+    build_sample(task, 240, rounds=30, workers=1, announce=lambda _: None)
     identity = task.surrogate_identities[0]
     card = fit_surrogate(task.identity, candidate="gaussian_process", keep=True, identity=identity)
     land = landscape_of(Surrogate(card))

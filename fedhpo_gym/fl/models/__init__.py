@@ -1,4 +1,4 @@
-"""Models, one file each. Those that torch trains are loaded when they are asked for."""
+"""Models, a class each. Those that torch trains are loaded when they are asked for."""
 
 from __future__ import annotations
 

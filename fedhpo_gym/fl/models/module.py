@@ -80,8 +80,9 @@ class ModuleModel(TorchModel):
         leaves = {n: on_device[n][0, 0].clone().requires_grad_() for n in model._trained}
         x = sample.to(device)
         try:
-            found = model._forward(on_device, 0, x, training=False, leaves=leaves)
-            torch.autograd.grad(found.sum(), [*leaves.values()], allow_unused=True)
+            with torch.enable_grad(), _seeded(0):
+                found = model._forward(on_device, 0, x, training=False, leaves=leaves)
+                torch.autograd.grad(found.sum(), [*leaves.values()], allow_unused=True)
         except InvalidArgumentError:
             raise
         except Exception as error:
