@@ -59,7 +59,7 @@ HEAD = f"""\
 Each figure of a page stands beside what the last run says, and the command of that run. This page
 is filled in when the site is built, and the build fails where a page no longer says its figure,
 where the run says another one, or where the program of a run has changed since: digests of both
-are noted with every run, and comments count for nothing in them. A dash in place of a program
+are noted with every run; comments and imports count for nothing in them. A dash in place of a program
 means that the question is settled: its program is in the history, at commit {GONE}.
 """
 TOC = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n../../benchmarks/results/*\n```\n"
@@ -96,20 +96,24 @@ def _number(text: str) -> float:
 
 
 def made_now(name: str, programs: list[str]) -> dict[str, str]:
-    """Return digests of a result, and of what its programs do: without comments and docstrings."""
+    """Return digests of a result, and of what its programs do.
+
+    Comments, docstrings and imports, which say where things stand, count for nothing.
+    """
     found = {"result": _digest((ROOT / "benchmarks" / "results" / f"{name}.md").read_bytes())}
     for program in programs:
         tree = ast.parse((ROOT / program).read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             body = getattr(node, "body", None)
-            if isinstance(body, list) and body and _is_docstring(body[0]):
-                body[0] = ast.Pass()
+            if isinstance(body, list):
+                node.body = [one for one in body if not _is_said_only(one)] or [ast.Pass()]
         found[program] = _digest(ast.dump(tree).encode())
     return found
 
 
-def _is_docstring(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+def _is_said_only(node: ast.AST) -> bool:
+    is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _digest(content: bytes) -> str:
