@@ -322,7 +322,10 @@ def score_of(reward: float, info: Mapping[str, Any]) -> float:
 
 def _taken(action: ArrayLike) -> NDArray[np.float32]:
     """Return a read-only copy of an agent's action, in the numbers that a record replays."""
-    taken = np.array(action, dtype=np.float32)
+    try:
+        taken = np.array(action, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"`ask` must return numbers, got {shown(action)}") from error
     taken.flags.writeable = False
     return taken
 

@@ -35,6 +35,8 @@ class Float(RandomSearch):
     def ask(self, observation): return self._rng.uniform(-1, 1, self.action_space.shape)
 class Listed(Float):
     def ask(self, observation): return super().ask(observation).tolist()
+class Wordy(Float):
+    def ask(self, observation): return "left"
 class Writing(Float):
     def tell(self, step): step.action[:] = 0.0
 """
@@ -111,13 +113,15 @@ def test_no_record_imports_its_agent(records: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_an_agent_answers_with_is_what_its_record_replays(folder: Path, workers: int) -> None:
-    names = [f"mine:{name}" for name in ("Float", "Listed", "Writing")]
-    *plans, writing = make_plans(Request([ID], names, 1, arguments=SHORT, workers=workers))
+    names = [f"mine:{name}" for name in ("Float", "Listed", "Writing", "Wordy")]
+    *plans, writing, wordy = make_plans(Request([ID], names, 1, arguments=SHORT, workers=workers))
     for plan in plans:
         do_run(plan, folder / "out", lambda _: None, pytest.fail)
     assert main(["replay", str(folder / "out")]) == 0
     with pytest.raises(ValueError, match="read-only"):
         do_run(writing, folder / "out", lambda _: None, pytest.fail)
+    with pytest.raises(InvalidArgumentError, match="`ask` must return numbers, got 'left'"):
+        do_run(wordy, folder / "out", lambda _: None, pytest.fail)
 
 
 def test_what_is_there_is_said_to_be_known_by_a_name(
