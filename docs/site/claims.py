@@ -59,8 +59,8 @@ HEAD = f"""\
 Each figure of a page stands beside what the last run says, and the command of that run. This page
 is filled in when the site is built, and the build fails where a page no longer says its figure,
 where the run says another one, or where the program of a run has changed since: digests of both
-are noted with every run; comments and imports count for nothing in them. A dash in place of a program
-means that the question is settled: its program is in the history, at commit {GONE}.
+are noted with every run; comments and imports count for nothing in them. A dash in place of a
+program means that the question is settled: its program is in the history, at commit {GONE}.
 """
 TOC = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n../../benchmarks/results/*\n```\n"
 HEADS = "| page | says | last run | date | command | program |\n|---|---|---|---|---|---|"
