@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types, shown
+from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
@@ -126,13 +126,6 @@ def register_function(name: str, function: Callable[..., Any], space: Any, **opt
     """
     from fedhpo_gym.backends.function import FunctionTask
 
-    _require_free(name)
-    if "rounds" not in options:
-        raise InvalidArgumentError("`rounds` must say which a trial can ask for, such as [1, 9]")
-    if isinstance(space, int | float | str | list | tuple | dict | None):
-        raise InvalidArgumentError(
-            f"`space` must be a `SearchSpace` or a ConfigSpace, got {shown(space)}"
-        )
     if not isinstance(space, SearchSpace):
         from fedhpo_gym.space.configspace import from_configspace
 

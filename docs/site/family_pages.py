@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from observations import entry_table, meanings
 from pictures import draw_family
-from problem_pages import OBJECTIVE_HEADS, objective_row, space_table, table
+from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table, table
 
 import fedhpo_gym
 from fedhpo_gym.cli.problems import number
@@ -165,16 +164,9 @@ def _licences(space: str) -> Iterator[str]:
 
 
 def _draw(path: Path, env_id: str, data: Any, *, real: bool) -> None:
-    """Draw a picture unless it is there; a file beside it holds the digest of what it is of."""
-    sources = [Path(__file__), Path(__file__).with_name("pictures.py")]
-    content = b"".join(one.read_bytes() for one in sources) + data.fingerprint.encode()
-    digest, mark = hashlib.sha256(content).hexdigest(), path.with_suffix(".digest")
-    if path.exists() and mark.exists() and mark.read_text() == digest:
-        return
-    draw_family(
-        path, data.space, data.rounds, _of_pools(data) if real else _of_numbers(env_id, data)
-    )
-    mark.write_text(digest)
+    if missing(path, data.fingerprint):
+        known = _of_pools(data) if real else _of_numbers(env_id, data)
+        draw_family(path, data.space, data.rounds, known)
 
 
 def _of_pools(data: MetaData) -> list[Losses]:

@@ -356,26 +356,37 @@ def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[st
 
 
 def _draw_all(folder: Path, variants: Mapping[str, Sequence[Path]]) -> None:
-    """Draw what is missing, in two processes; a file holds the digest of what it is of."""
-    source = (Path(__file__).parent / "pictures.py").read_bytes()
-    jobs = {}
-    for key, cards in variants.items():
-        for card in cards:
-            if not _arguments(card, TASKS[key]):
-                path = folder / f"{card.stem}.svg"
-                digest = hashlib.sha256(source + _opened(card).digest.encode()).hexdigest()
-                mark = path.with_suffix(".digest")
-                if not (path.exists() and mark.exists() and mark.read_text() == digest):
-                    jobs[path] = (card, digest)
+    """Draw what is missing, in two processes."""
+    cards = {
+        folder / f"{card.stem}.svg": card
+        for key, known in variants.items()
+        for card in known
+        if not _arguments(card, TASKS[key])
+    }
+    jobs = {path: card for path, card in cards.items() if missing(path, _opened(card).digest)}
     if jobs:
         with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-            list(pool.map(_draw, jobs, *zip(*jobs.values(), strict=True)))
+            list(pool.map(_draw, jobs, jobs.values()))
 
 
-def _draw(path: Path, card: Path, digest: str) -> None:
+def missing(path: Path, of: str) -> bool:
+    """Return whether a picture is not there, or was drawn otherwise; a file beside it says of what.
+
+    It is noted before the picture is drawn, which is deleted: a build that is cut off draws again.
+    """
+    digest = hashlib.sha256(Path(__file__).with_name("pictures.py").read_bytes() + of.encode())
+    mark = path.with_suffix(".digest")
+    if path.exists() and mark.exists() and mark.read_text() == digest.hexdigest():
+        return False
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(digest.hexdigest())
+    return True
+
+
+def _draw(path: Path, card: Path) -> None:
     from pictures import draw
 
     stored = open_card(card)
     health = health_on(stored, "fedhpo-gym health ID --write")
     draw(path, stored, health["importance"])
-    path.with_suffix(".digest").write_text(digest)

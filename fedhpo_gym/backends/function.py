@@ -28,8 +28,7 @@ from fedhpo_gym.evaluation.records import (
 )
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.tasks import Task
-from fedhpo_gym.tasks.federated import fidelity_grid
-from fedhpo_gym.tasks.results import MOST_ROUNDS
+from fedhpo_gym.tasks.federated import Rates, Rounds, fidelity_grid
 
 KEYS = tuple(f"{split}_{metric}" for split in SPLITS for metric in METRICS)
 """What a function may tell, such as "val_loss"."""
@@ -59,29 +58,22 @@ class FunctionTask(Task):
         function: Callable[..., Any],
         space: SearchSpace,
         *,
-        rounds: Sequence[int],
-        rates: Sequence[float] = (1.0,),
+        rounds: Rounds,
+        rates: Rates = (1.0,),
         told: Sequence[str] = ("val_loss",),
         clients: Annotated[int, Range(1)] = 1,
         by_client: bool = False,
         num_parameters: Annotated[int, Range(1)] = 1_000,
         num_classes: Annotated[int, Range(2)] = 2,
         budget_s: Annotated[float, Range(0, ends="(]")] = 86_400.0,
-        seeds: Sequence[int] = (1,),
+        seeds: Sequence[Annotated[int, Range(0)]] = (1,),
         version: Annotated[int, Range(1)] = 1,
     ) -> FunctionTask:
         """Return the task of a function; `name` is `<Method>-<Problem>`."""
-        for what, values, low, high in (
-            ("rounds", rounds, 1, MOST_ROUNDS),
-            ("rates", rates, 1e-9, 1),
-            ("seeds", seeds, 0, 2**63 - 1),
-        ):
-            apart = len({*values}) == len(values) > 0
-            if not apart or not all(low <= one <= high for one in values):
-                raise InvalidArgumentError(
-                    f"`{what}` must hold different numbers in [{low}, {high}], at least one, got "
-                    f"{shown(values)}"
-                )
+        if not len({*seeds}) == len(seeds) > 0:
+            raise InvalidArgumentError(
+                f"`seeds` must be different numbers, at least one, got {shown(seeds)}"
+            )
         if not len(space):
             raise InvalidArgumentError("`space` must have a dimension, got none")
         if not hasattr(function, "__qualname__"):

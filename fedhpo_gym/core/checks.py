@@ -7,7 +7,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache, wraps
 from os import PathLike
 from pathlib import Path
@@ -235,20 +235,21 @@ def _read(
 def as_arguments(
     what: str, call: Callable[..., Any], given: Mapping[str, Any], others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return keyword arguments as the types that a signature names."""
+    """Return keyword arguments as the types that a signature names; others come besides."""
     hints = {name: hint for name, hint in parameter_types(call).items() if name not in others}
     if unknown := [name for name in given if name not in hints]:
         raise InvalidArgumentError(
             f"{what} takes no argument {unknown[0]!r}.{suggest(unknown[0], hints)}"
         )
+    parameters = inspect.signature(call).parameters
+    for name in hints:
+        if parameters[name].default is inspect.Parameter.empty and name not in given:
+            raise InvalidArgumentError(f"{what} must be given {name!r}, got nothing of that name")
     return {name: as_typed(name, value, hints[name]) for name, value in given.items()}
 
 
 def as_record(what: str, kind: type[R], given: Mapping[str, Any]) -> R:
     """Return a dataclass of entries by name; one that is missing or unknown is refused by name."""
-    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
-    if missing := [name for name in needed if name not in given]:
-        raise InvalidArgumentError(f"{what} must have the entry {missing[0]!r}, got none")
     return kind(**as_arguments(what, kind, given))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, NamedTuple
@@ -253,7 +254,7 @@ GIVES_AWAY, MAJORITY = 0.98, 0.95
 class has a smaller share than the second number."""
 LARGE: Final = 1e30
 DATE: Final = r"\d{4}-\d\d-\d\d"
-DAY: Final = r"\d{1,4}[./]\d{1,2}[./]\d{1,4}.*"
+DAY: Final = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}"
 ALMOST: Final = 0.9
 """Share of the cells of a column from which on the others are said to be odd."""
 LOOKED_AT: Final = 5_000
@@ -369,11 +370,9 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
             said = "its whole numbers are all different; if they are an id, `--leave-out` it"
         return ("log" if grows(column) else "number"), said
     if column.dropna().str.match(DATE).all():
-        try:
+        with suppress(ValueError):
             days(column)
-        except ValueError as error:
-            return "words", f"they are no dates: {str(error).partition('. ')[0]}"
-        return "date", "dates are days since 1970"
+            return "date", "dates are days since 1970"
     hint = "; ".join(_almost(column.dropna()))
     if distinct > len(frame) / 2:
         said = hint or "so it is an id or a text"
@@ -395,8 +394,9 @@ def _almost(cells: Any) -> Iterator[str]:
             f"all but {len(odd):,} of {len(cells):,} cells are numbers, {odd.iloc[0]!r:.40} in row "
             f"{odd.index[0] + 1} is none{comma}"
         )
-    if cells.str.fullmatch(DAY).mean() >= ALMOST:
-        yield f"dates must be written as 2026-05-31 to be days, not as {cells.iloc[0]!r:.40}"
+    if cells.str.match(DAY).mean() >= ALMOST:
+        example = f"{cells.iloc[0]!r:.40}"
+        yield f"dates, such as {example}, must all be as 2026-05-31 and before 2262 to be days"
 
 
 def _giving_away(frame: Any, target: str, names: Sequence[str]) -> Iterator[str]:

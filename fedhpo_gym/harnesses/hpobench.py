@@ -6,6 +6,7 @@ HPOBench itself is not needed, and on no index; its container clients are not pr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -53,45 +54,32 @@ class Benchmark:
 
         On `MO-` ids the first is a dictionary. `rng` chooses the noise, `seed` a repetition.
         """
-        return self._ask(self.problem, configuration, fidelity, rng, seed)
+        drawn = None if rng is None else int(_generator(rng).randint(2**31 - 1))
+        found = self.problem.evaluate(dict(configuration), fidelity, seed=seed, noise_seed=drawn)
+        losses = dict(found.losses)
+        value = losses if len(losses) > 1 else next(iter(losses.values()))
+        return {"function_value": value, "cost": found.time_s, "info": dict(found.info)}
 
     def objective_function_test(
-        self,
-        configuration: Mapping[str, Any],
-        fidelity: Mapping[str, Any] | None = None,
-        rng: Random = None,
-        *,
-        seed: int | None = None,
+        self, configuration: Mapping[str, Any], *given: Any, **named: Any
     ) -> dict[str, Any]:
         """Return the same on test data, of objectives that are measured on validation data."""
-        return self._ask(self._on_test_data, configuration, fidelity, rng, seed)
+        return self._on_test_data.objective_function(configuration, *given, **named)
 
     def __call__(self, configuration: Mapping[str, Any], **given: Any) -> Any:
         return self.objective_function(configuration, **given)["function_value"]
 
     @cached_property
-    def _on_test_data(self) -> Problem:
+    def _on_test_data(self) -> Benchmark:
         names = [one.name for one in self.problem.objectives]
         if other := [name for name in names if not name.startswith("val_")]:
             raise InvalidArgumentError(
                 "`objectives` must be of validation data for a value on test data, got "
                 f"{other[0]!r}; use objectives=['val_loss']"
             )
-        return self.problem.with_objectives([name.replace("val_", "test_") for name in names])
-
-    def _ask(
-        self,
-        problem: Problem,
-        configuration: Mapping[str, Any],
-        fidelity: Mapping[str, Any] | None,
-        rng: Random,
-        seed: int | None,
-    ) -> dict[str, Any]:
-        drawn = None if rng is None else int(_generator(rng).randint(2**31 - 1))
-        found = problem.evaluate(dict(configuration), fidelity, seed=seed, noise_seed=drawn)
-        losses = dict(found.losses)
-        value = losses if len(losses) > 1 else next(iter(losses.values()))
-        return {"function_value": value, "cost": found.time_s, "info": dict(found.info)}
+        twin = copy(self)
+        twin.problem = self.problem.with_objectives([n.replace("val_", "test_") for n in names])
+        return twin
 
     def get_configuration_space(self, seed: int | None = None) -> ConfigSpace.ConfigurationSpace:
         """Return what is tuned."""

@@ -34,28 +34,28 @@ def to_configspace(
     return found
 
 
-def from_configspace(given: ConfigSpace.ConfigurationSpace) -> SearchSpace:
+def from_configspace(space: ConfigSpace.ConfigurationSpace) -> SearchSpace:
     """Return the search space of a ConfigSpace."""
     cs = _library()
-    if not isinstance(given, cs.ConfigurationSpace):
+    if not isinstance(space, cs.ConfigurationSpace):
         raise InvalidArgumentError(
-            f"`given` must be a ConfigSpace.ConfigurationSpace, got {given!r:.80}"
+            f"`space` must be a SearchSpace or a ConfigSpace.ConfigurationSpace, got {space!r:.80}"
         )
-    if given.forbidden_clauses:
+    if space.forbidden_clauses:
         raise InvalidArgumentError(
-            f"`given` must have no forbidden clauses, got {given.forbidden_clauses!r:.80}; leave "
+            f"`space` must have no forbidden clauses, got {space.forbidden_clauses!r:.80}; leave "
             "them out and treat such configurations as failures"
         )
     active: dict[str, tuple[str, tuple[Any, ...]]] = {}
-    for condition in given.conditions:
+    for condition in space.conditions:
         name, parent, values = _condition(cs, condition)
         if name in active:
             raise InvalidArgumentError(
-                f"`given` must have at most one condition of a hyperparameter, {name!r} has more"
+                f"`space` must have at most one condition of a hyperparameter, {name!r} has more"
             )
         active[name] = parent, values
     # Parents come before their children there, too.
-    return SearchSpace(tuple(_dimension(cs, one, active.get(one.name)) for one in given.values()))
+    return SearchSpace(tuple(_dimension(cs, one, active.get(one.name)) for one in space.values()))
 
 
 def _library() -> Any:
@@ -85,7 +85,7 @@ def _condition(cs: Any, condition: Any) -> tuple[str, str, tuple[Any, ...]]:
         values = [condition.value]
     else:
         raise InvalidArgumentError(
-            "`given` must have conditions of equality or membership only, got "
+            "`space` must have conditions of equality or membership only, got "
             f"{type(condition).__name__} of {condition!r:.80}"
         )
     plain = tuple(one.item() if hasattr(one, "item") else one for one in values)
@@ -110,5 +110,5 @@ def _dimension(cs: Any, one: Any, active: tuple[str, tuple[Any, ...]] | None) ->
         low, high = one.lower, one.upper
         return Dimension(one.name, low, high, uniform, log=one.log, active=active, **own)
     raise InvalidArgumentError(
-        f"`given` must have uniform, ordinal and categorical hyperparameters only, got {one!r:.80}"
+        f"`space` must have uniform, ordinal and categorical hyperparameters only, got {one!r:.80}"
     )

@@ -7,14 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
 from fedhpo_gym import data  # its names are imported when they are asked for
 from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
-from fedhpo_gym.core.checks import as_integer, as_number, as_typed, explained_types, shown
+from fedhpo_gym.core.checks import Range, as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE
 from fedhpo_gym.data.natural import NATURAL
@@ -46,8 +46,16 @@ def fidelities(rounds: Sequence[int], rate: Dimension = SILO_RATE) -> SearchSpac
     return SearchSpace((of_course, rate))
 
 
-def fidelity_grid(rounds: Sequence[int], rates: Sequence[float]) -> SearchSpace:
+Rounds = Sequence[Annotated[int, Range(1, 65_535)]]
+Rates = Sequence[Annotated[float, Range(0, 1, "(]")]]
+
+
+def fidelity_grid(rounds: Rounds, rates: Rates) -> SearchSpace:
     """Return the fidelities of some rounds and client sample rates alone, ascending."""
+    if not rounds or not rates:
+        raise InvalidArgumentError(
+            f"`rounds` and `client_sample_rates` must not be empty, got {rounds!r} and {rates!r}"
+        )
     rate = replace(SILO_RATE, low=rates[0], high=rates[-1], values=tuple(rates), bins=None)
     return fidelities(rounds, rate)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from fedhpo_gym.core.checks import Range, as_record, as_typed, check_fields, shown
+from fedhpo_gym.core.checks import Range, as_record, as_typed, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks.federated import Task, fidelity_grid
+from fedhpo_gym.tasks.federated import Rates, Rounds, Task, fidelity_grid
 from fedhpo_gym.tasks.natural import RESULTS
-
-MOST_ROUNDS: Final = 65_535
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,8 @@ class ResultsFile:
     parameters: Annotated[int, Range(1)]
     clients: Annotated[int, Range(1)]
     classes: Annotated[int, Range(2)]
-    rounds: Sequence[int]
-    client_sample_rates: Sequence[float]
+    rounds: Rounds
+    client_sample_rates: Rates
     seeds: Sequence[int]
     space: Mapping[str, Mapping[str, Any]]
     version: Annotated[int, Range(0)] = 0
@@ -49,15 +47,6 @@ class ResultsFile:
             raise InvalidArgumentError(f"`name` must be letters and digits, got {self.name!r:.80}")
         if not self.space:
             raise InvalidArgumentError("`space` must hold at least one hyperparameter, got none")
-        for name, values, low, high in (
-            ("rounds", self.rounds, 1, MOST_ROUNDS),
-            ("client_sample_rates", self.client_sample_rates, 1e-9, 1),
-        ):
-            if not values or not all(low <= value <= high for value in values):
-                raise InvalidArgumentError(
-                    f"`{name}` must hold numbers in [{low}, {high}], at least one, got "
-                    f"{shown(values)}"
-                )
 
     @property
     def _space(self) -> SearchSpace:

@@ -139,7 +139,7 @@ def test_a_changed_file_changes_ids_with_its_version() -> None:
         ('data = "Passed.csv"', 'data = "../Passed.csv"', "`data` must be the name of a .csv file"),
         ('data = "Passed.csv"', 'data = "/etc/passwd"', "`data` must be the name of a .csv file"),
         ('data = "Passed.csv"', 'data = "P.csv.gz"', "`data` must be the name of a .csv file"),
-        ('target = "passed"', "", "must have the entry 'target', got none"),
+        ('target = "passed"', "", "must be given 'target'"),
         ('target = "passed"', 'target = "school"', "must be another column than `client`"),
         ('name = "Passed"', 'name = "pas/sed"', "`name` must be a capital letter"),
         ('name = "Passed"', 'name = "Tuna"', "must be none of this package, got 'Tuna'"),
@@ -349,7 +349,7 @@ def test_what_words_may_have_been_meant_to_be_is_said() -> None:
     frame["seen"] = [f"{i % 28 + 1}.02.2026" for i in range(400)]
     notes = "\n".join(fedhpo_gym.new_task(frame, "passed", client="school", name="Odd").notes)
     assert "all but 1 of 400 cells are numbers, '<0.1' in row 6 is none" in notes
-    assert "dates must be written as 2026-05-31 to be days, not as '1.02.2026'" in notes
+    assert "dates, such as '1.02.2026', must all be as 2026-05-31 and before 2262" in notes
     assert "Column 'id': its whole numbers are all different" in notes
 
 
