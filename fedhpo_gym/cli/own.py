@@ -29,7 +29,7 @@ def new(
     leave_out: Annotated[
         Sequence[str], Arg("columns that nobody may learn from", "COLUMN", several=True)
     ] = (),
-    split: Annotated[str, Arg("of a client's rows: 60/20/20 or 80/10/10 (60/20/20)")] = "60/20/20",
+    split: Annotated[str | None, Arg("of a client's rows: 60/20/20 or 80/10/10 (60/20/20)")] = None,
     out: Annotated[Path | None, Arg("folder of the task file (the user's own)", "DIR")] = None,
     overwrite: Annotated[bool, Arg("replace a task file of that name")] = False,
 ) -> int:

@@ -282,7 +282,7 @@ def write_task(
     clients: int | None = None,
     name: str | None = None,
     alpha: float | None = None,
-    split: str = "60/20/20",
+    split: str | None = None,
     leave_out: Sequence[str] = (),
     folder: Path | None = None,
     overwrite: bool = False,
@@ -297,7 +297,8 @@ def write_task(
         clients: how many clients rows are dealt to, where no column says it.
         name: what ids call it, such as "Passed"; by default the file's name.
         alpha: concentration of the labels where rows are dealt; 0.5 by default.
-        split: of the rows of a client: "60/20/20" or "80/10/10".
+        split: of the rows of a client: "60/20/20", the default, or "80/10/10"; dealt rows are
+            always split 80/10/10.
         leave_out: columns that nobody may learn from.
         folder: of the task file; by default the user's, where every later import finds it.
         overwrite: replace a task file of that name.
@@ -310,10 +311,12 @@ def write_task(
     frame, target = read_frame(source), target or LABEL
     if client is None and clients is None and CLIENT in frame:
         client = CLIENT
-    for argument, given in (("clients", clients), ("alpha", alpha)):
-        if client is not None and given is not None:
+    dealing = {"clients": clients, "alpha": alpha} if client is not None else {"split": split}
+    for argument, given in dealing.items():
+        if given is not None:
             raise InvalidArgumentError(
-                f"`{argument}` must be left out where `client` names a column, got {given}"
+                f"`{argument}` must be left out where `client` "
+                f"{'names a column' if client is not None else 'names none'}, got {given}"
             )
     if client is None and clients is None:
         raise InvalidArgumentError(
@@ -336,7 +339,7 @@ def write_task(
         client=client,
         clients=None if client else clients,
         alpha=0.5 if alpha is None else alpha,
-        split=split,
+        split=split or "60/20/20",
         rare=found.rare,
         unseen=client is not None and count >= FEWEST_UNSEEN,
     )

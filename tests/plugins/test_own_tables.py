@@ -273,6 +273,11 @@ def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
         ({}, {"split": "50/50"}, "Unknown split '50/50'"),
         ({}, {"client": None}, "`client` must name the column that says who holds a row, or"),
         ({}, {"alpha": 0.1}, "`alpha` must be left out where `client` names a column, got 0.1"),
+        (
+            {},
+            {"client": None, "clients": 3, "split": "80/10/10"},
+            "`split` must be left out where `client` names none, got 80/10/10",
+        ),
         ({}, {"name": "PassedUnseen"}, "and not end in 'Unseen', got 'PassedUnseen'"),
         ({"school": range(400)}, {}, "a client with 3 rows at least, or nothing is validated"),
         (

@@ -40,6 +40,16 @@ def search(policy: FederatedThompson, rounds: int, optimum: float = 0.3) -> np.n
     return np.array(tried)
 
 
+def test_who_is_restored_has_seen_what_the_other_saw_and_nothing_else() -> None:
+    first, other = (FederatedThompson(2, 2, seed=0, settings=QUICK) for _ in range(2))
+    search(first, 5)
+    search(other, 4, optimum=0.8)
+    other.restore(first.to_dict())
+    assert other.to_dict() == first.to_dict()
+    for client in range(2):
+        np.testing.assert_array_equal(other.suggest(client), first.suggest(client))
+
+
 def test_features_approximate_the_kernel_and_have_length_one() -> None:
     rng = np.random.default_rng(0)
     points = rng.random((12, 2))
