@@ -171,8 +171,19 @@ def _is_busy(name: str) -> bool:
     return name.rpartition(".")[2].startswith(BUSY)
 
 
+LONG = ("fedhpo_gym.envs.trial.transfer.transfer_env", "fedhpo_gym.testing.check_plugin")
+"""What takes many seconds, as it trains or runs laws wherever wrong arguments are taken."""
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if not _is_busy(name)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name in FUNCTIONS
+        if not _is_busy(name)
+    ],
+)
 def test_an_argument_of_another_type_ends_in_a_documented_error(name: str) -> None:
     call = FUNCTIONS[name]
     says_os_error = "OSError:" in (call.__doc__ or "")
