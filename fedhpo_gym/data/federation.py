@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -261,33 +262,40 @@ def lda_partition(
             f"{total} samples cannot give {num_clients} clients more than {MIN_SIZE} each; "
             "use fewer clients or a larger data set"
         )
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     for _ in range(MAX_DRAWS):
-        clients = _draw(labels, num_clients, alpha, rng)
-        if min(map(len, clients)) >= MIN_SIZE:
+        drawn = _draw(classes, np.full(num_clients, float(alpha)), total / num_clients, rng)
+        if drawn is not None:
             break
     else:
         raise InvalidArgumentError(
             f"alpha={alpha!r} gave no partition with at least {MIN_SIZE} samples for each of "
             f"{num_clients} clients in {MAX_DRAWS} draws; use a larger alpha"
         )
+    parts = [np.split(members, ends[:-1]) for members, ends in drawn]
+    clients = [np.concatenate(own) for own in zip(*parts, strict=True)]
     for client in clients:
         rng.shuffle(client)
-    return [np.asarray(client, dtype=np.int64) for client in clients]
-
-
-def _draw(labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Rng) -> list[list[int]]:
-    fair_share = len(labels) / num_clients
-    clients: list[list[int]] = [[] for _ in range(num_clients)]
-    for label in np.unique(labels):
-        members = np.flatnonzero(labels == label).tolist()
-        rng.shuffle(members)
-        proportions = rng.dirichlet(np.repeat(float(alpha), num_clients))
-        has_room = np.array([len(client) < fair_share for client in clients])
-        proportions = proportions * has_room
-        # A class can meet only full clients or vanishing proportions: that draw is lost.
-        if not proportions.sum() > 0:
-            return [[] for _ in range(num_clients)]
-        cuts = (np.cumsum(proportions / proportions.sum()) * len(members)).astype(int)[:-1]
-        for client, part in zip(clients, np.split(np.asarray(members), cuts), strict=True):
-            client.extend(int(i) for i in part)
     return clients
+
+
+def _draw(
+    classes: Sequence[Indices], alphas: NDArray[np.float64], fair_share: float, rng: Rng
+) -> list[tuple[Indices, Indices]] | None:
+    """Return the shuffled members of classes, and where clients' shares end; None if too small."""
+    counts = np.zeros(len(alphas), dtype=np.int64)
+    drawn = []
+    for rows in classes:
+        members = rows.copy()
+        rng.shuffle(members)
+        proportions = rng.dirichlet(alphas) * (counts < fair_share)
+        total = np.add.reduce(proportions)
+        # A class can meet only full clients or vanishing proportions: that draw is lost.
+        if not total > 0:
+            return None
+        ends = ((proportions / total).cumsum() * len(rows)).astype(np.int64)
+        ends[-1] = len(rows)
+        counts += ends
+        counts[1:] -= ends[:-1]
+        drawn.append((members, ends))
+    return drawn if np.minimum.reduce(counts) >= MIN_SIZE else None

@@ -104,27 +104,30 @@ class CourseBatch:
         evaluated: Collection[int] | None = None,
     ) -> Curves:
         """Train every course for some more rounds."""
-        at = [r for r in range(1, rounds + 1) if evaluated is None or r in evaluated]
+        asked = np.array([evaluated is None or r in evaluated for r in range(1, rounds + 1)])
+        at = np.flatnonzero(asked) + 1
         shape = (len(self.courses), len(at), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
         size = (len(self.courses), rounds, self._clients)
         feedback = empty_feedback(size) if self._observe else None
 
         def train(group: Group) -> None:
-            for index in range(rounds):
-                group.step(feedback, index, self._local_metrics)
-                if feedback is not None and group.seconds is not None:
-                    feedback.seconds[group.positions, index] = group.seconds
-                if index + 1 in at:
-                    metrics[group.positions, at.index(index + 1)] = self._measured(group)
+            number = max(group.at_once(self._observe and self._local_metrics), 1)
+            seen = 0
+            for index in range(0, rounds, number):
+                some = asked[index : index + number]
+                for found in group.run(feedback, index, some, self._local_metrics):
+                    metrics[group.positions, seen] = self._finite(group, found)
+                    seen += 1
                 if progress is not None:
-                    progress()
+                    for _ in some:
+                        progress()
 
         self._trainers.for_each(self._groups, train)
         diverged_at = np.zeros(len(self.courses), dtype=np.int64)
         for group in self._groups:
             diverged_at[group.positions] = group.diverged_at
-        return Curves(metrics, np.array(at, dtype=np.int64), diverged_at, feedback)
+        return Curves(metrics, at, diverged_at, feedback)
 
     def evaluate(self) -> NDArray[np.float32]:
         """Return (courses, clients, splits, metrics) of the models as they are."""
@@ -132,17 +135,14 @@ class CourseBatch:
         metrics = np.empty(shape, dtype=np.float32)
 
         def measure(group: Group) -> None:
-            metrics[group.positions] = self._measured(group)
+            metrics[group.positions] = self._finite(group, group.measure())
 
         self._trainers.for_each(self._groups, measure)
         return metrics
 
-    def _measured(self, group: Group) -> NDArray[np.float32]:
-        """Measure; courses whose metrics are not finite diverge and keep their last ones."""
-        metrics = group.measure()
+    def _finite(self, group: Group, metrics: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return metrics of a group; courses whose metrics are not finite keep their last ones."""
         finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(1, 2, 3)))
-        if not finite.all():
-            group.freeze(~finite)
         for row, position in enumerate(group.positions.tolist()):
             if finite[row]:
                 self._last[position] = metrics[row]

@@ -15,19 +15,28 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
 from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, fit
+from fedhpo_gym.algorithms.fedavg import FedAvg
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.fl.course import Course, CourseState, Feedback, JobClock, Needs
+from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Feedback, JobClock, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
 from fedhpo_gym.fl.trainer import LocalResult, Rows, Terms, Trainer, Values
 
+_MAX_JOINED = 2**12
+"""Items of the rounds that are one call."""
+_HOOKS = ("init_state", "broadcast", "reports", "correction", "upload", "server_update")
+_OTHERS = ("keeps_copy", "sends_updates", "keeps_variates", "poisson", "asynchronous")
+
+
+def only_averages(algorithm: Algorithm) -> bool:
+    """Return whether nothing but a pull of local steps tells an algorithm from `FedAvg`."""
+    same = (getattr(type(algorithm), name) is getattr(FedAvg, name) for name in _HOOKS)
+    return all(same) and not any(getattr(algorithm, name) for name in _OTHERS)
+
 
 class Group:
     """Courses of one federation and model shape, which train as one."""
-
-    # (courses,) simulated seconds of the last round where training itself decides them.
-    seconds: NDArray[np.float64] | None = None
 
     def __init__(
         self,
@@ -53,6 +62,8 @@ class Group:
         self._variates = trainer.zeros(len(everybody)) if algorithm.keeps_variates else None
         self._needs: list[Needs] = []
         self._roster: Roster | None = None
+        joins = trainer.joins_rounds and only_averages(algorithm) and not trainer.kept
+        self._room = MAX_LOCAL_BYTES // (2 * trainer.row_bytes) if joins else 0
         self.configure(courses, needed)
         self._server: Parameters = {}
         self._server = algorithm.init_state(self._trained(self._parameters), self._context())
@@ -94,6 +105,42 @@ class Group:
         )
         for place, row in enumerate(rows):
             self.put(row, begun.get(place))
+
+    def at_once(self, local_metrics: bool) -> int:
+        """Return how many rounds may be one call of `run`; 0 where a round is `step`."""
+        items = int(self.roster.num_sampled.sum())
+        if items > self._room or local_metrics:
+            return 0
+        return 1 if self._settings.decays else max(_MAX_JOINED // max(items, 1), 1)
+
+    def run(
+        self, feedback: Feedback | None, index: int, evaluated: NDArray[np.bool_], metrics: bool
+    ) -> Sequence[NDArray[np.float32]]:
+        """Take some rounds; return (courses, clients, splits, metrics) after those evaluated.
+
+        Args:
+            feedback: what the clients report; the first round is that of `index` there.
+            evaluated: (rounds,), at most `at_once`.
+            metrics: whether clients also measure what they receive and make of it.
+        """
+        if not self.at_once(metrics and feedback is not None):
+            self.step(feedback, index, metrics)
+            return [self.measure()] if evaluated[0] else []
+        self._begin_round()
+        items, first = self.roster.ahead(len(evaluated))
+        compared = np.empty((0 if feedback is None else len(items), 2), dtype=np.float32)
+        pull = self._algorithm.pull(self._context(items))
+        state = self._finished, self.diverged_at
+        found = self._trainer.advance(
+            self._parameters, items, first, self._settings, pull, state, evaluated, compared
+        )
+        self.roster.elapsed += len(evaluated)
+        if feedback is not None:
+            number = index + np.repeat(np.arange(len(evaluated)), np.diff(first))
+            at = self.positions[items.course], number, items.client
+            feedback.sampled[at] = True
+            feedback.update_norm[at], feedback.alignment[at] = compared.T
+        return list(found)
 
     def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
         """Run one communication round of every course."""
@@ -242,11 +289,20 @@ class Group:
             value[:, rows] += said[VARIATE + name][:, live]
 
     def measure(self) -> NDArray[np.float32]:
-        """Return (courses, clients, splits, metrics) of the model each client would use."""
-        trainer = self._trainer
+        """Return (courses, clients, splits, metrics) of the model each client would use.
+
+        Courses whose metrics are not finite diverge.
+        """
+        metrics = self._measured()
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(1, 2, 3)))
+        if not finite.all():
+            self.freeze(~finite)
+        return metrics
+
+    def _measured(self) -> NDArray[np.float32]:
+        trainer, found = self._trainer, []
         if not trainer.kept:
             return trainer.measure(self._parameters)
-        found = []
         for client in range(self._clients):
             rows = np.arange(len(self.positions)) * self._clients + client
             own = trainer.with_kept(self._parameters, trainer.take(self._personal, rows))
@@ -437,7 +493,8 @@ class AsynchronousGroup(Group):
             started += [(row, job) for job in new]
             arrived += [(row, job) for job in done]
             self._flights[row] = replace(flight, queue=queue)
-        self.seconds = took
+        if feedback is not None:
+            feedback.seconds[self.positions, index] = took
         self._begin(started)
         if feedback is not None:
             self._report(arrived, feedback, index, metrics)

@@ -40,7 +40,7 @@ class Hyperparameters:
         self._first_rate = self._values("learning_rate", local["learning_rate"])
         self._weight_decay = self._values("weight_decay", local["weight_decay"])
         self._rate_decay = self._values("rate_decay", local["rate_decay"])
-        self._decays = bool((self._rate_decay != 1.0).any())
+        self.decays = bool((self._rate_decay != 1.0).any())
         momentum = self._values("momentum", local["momentum"])
         self.momentum = trainer.array(momentum) if momentum.any() else None
         read = {**trainer.model.hyperparameters, **algorithm.hyperparameters}
@@ -50,11 +50,11 @@ class Hyperparameters:
 
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
         """Let learning rates decay, from the first round to the last, to `rate_decay` times."""
-        if not self._decays and np.array_equal(stopped, self.stopped):
+        if not self.decays and np.array_equal(stopped, self.stopped):
             return
         self.stopped = stopped
         rate = self._first_rate
-        if self._decays:
+        if self.decays:
             past = np.repeat(finished, self.width) / max(self._horizon - 1, 1)
             rate = rate * self._trainer.power(self._rate_decay, past)
         still = np.repeat(stopped, self.width)

@@ -269,13 +269,27 @@ class Roster:
             return items
         return items.take(np.lexsort((-items.steps, items.width)))
 
+    def ahead(self, rounds: int) -> tuple[Items, NDArray[np.int64]]:
+        """Return the items of the next rounds, one after the other, and where each begins."""
+        drawn = [own for r in range(rounds) for own in self._participants(self.elapsed + r)]
+        cohort = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
+        number, course = np.divmod(cohort, len(self.batch_key))
+        client = np.concatenate(drawn)
+        items = self.items_of(course, client, self.batch_key[course], cohort)
+        return items, np.searchsorted(number, np.arange(rounds + 1))
+
     def items_of(
-        self, course: NDArray[np.int64], client: NDArray[np.int64], batch_key: NDArray[np.int64]
+        self,
+        course: NDArray[np.int64],
+        client: NDArray[np.int64],
+        batch_key: NDArray[np.int64],
+        cohort: NDArray[np.int64] | None = None,
     ) -> Items:
-        """Return the items of some (course, client) pairs, in this order."""
+        """Return items of (course, client) pairs, in this order; by default a course's train."""
         size, batch_size = self.samples[client], self.batch_size[course, client]
         epochs = self.epochs[course, client]
-        total = np.bincount(course, size, minlength=len(self.batch_key))
+        cohort = course if cohort is None else cohort
+        total = np.bincount(cohort, size, minlength=len(self.batch_key))
         return Items(
             course,
             client,
@@ -285,7 +299,7 @@ class Roster:
             self.width[course],
             epochs,
             self._steps(size, batch_size, epochs),
-            (size / np.maximum(total, 1)[course]).astype(np.float32),
+            (size / np.maximum(total, 1)[cohort]).astype(np.float32),
             self.num_sampled[course],
         )
 

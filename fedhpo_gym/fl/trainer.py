@@ -50,6 +50,7 @@ class Trainer(ABC):
     equally: bool  # whether everybody counts alike in averages; if False, by samples
     min_rows: int = 1  # rows of the smallest minibatch; smaller ones are left out
     longest_first: ClassVar[bool]  # whether items stand by width, then local steps
+    joins_rounds: ClassVar[bool] = False  # whether `advance` takes rounds of averaging as one
 
     def __init__(
         self, federation: Federation, model: Model, algorithm: Algorithm, names: Collection[str]
@@ -153,6 +154,30 @@ class Trainer(ABC):
         self, local: Values, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
         """Train parameters of items in place, through all local steps of a round."""
+
+    def advance(
+        self,
+        start: Values,
+        items: Items,
+        first: Rows,
+        settings: Hyperparameters,
+        pull: Array | None,
+        course: tuple[NDArray[np.int64], NDArray[np.int64]],
+        evaluated: NDArray[np.bool_],
+        compared: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """Take rounds of averaging in place, and measure courses; see `Group.run`.
+
+        Args:
+            start: of the courses; the items of round r are those from first[r] to first[r + 1].
+            course: (courses,) finished rounds, and rounds in which they diverged; they go on.
+            evaluated: (rounds,) after which courses are measured.
+            compared: (items, 2) room for what `compare` returns, or (0, 2).
+
+        Returns:
+            (evaluated, courses, clients, splits, metrics).
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def updates(self, local: Values, received: Values) -> Values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import Federation  # noqa: E402
 from fedhpo_gym.fl.course import Course, Feedback  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
+from fedhpo_gym.fl.group import Group  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.self_check import make_case  # noqa: E402
 from plain_course import GIVEN, LINEAR, State, evaluate, plain_course  # noqa: E402
@@ -122,6 +124,45 @@ def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, fa
             for field in fields(Feedback):
                 one, other = (getattr(curves.feedback, field.name) for curves in (found, expected))
                 np.testing.assert_array_equal(one[0], other[index], err_msg=field.name)
+
+
+@pytest.mark.parametrize(("family", "algorithm"), [*product(["LR"], KNOWN), ("MLP", "fedavg")])
+def test_rounds_of_one_call_are_those_taken_one_by_one(
+    family: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = make_case(family)
+    shape = {name: case.courses[0].configuration[name] for name in case.model.architecture}
+    given = {**GIVEN[algorithm], **shape}
+    first, then = (
+        [replace(c, configuration={**c.configuration, **given}) for c in courses]
+        for courses in zip(*COMPANY, strict=True)
+    )
+
+    def run() -> tuple[int, list[Any]]:
+        batch = CourseBatch(
+            {seed: replace(case.federation, seed=seed) for seed in (1, 2)},
+            case.model,
+            get_algorithm(algorithm),
+            first,
+            horizon=9,
+            observe=True,
+            local_metrics=False,
+        )
+        curves = [batch.advance(3)]
+        batch.configure(then)
+        curves.append(batch.advance(5, evaluated=[2, 5]))
+        kept = [state for state in batch.snapshot() if state is not None]
+        return batch._groups[0].at_once(False), [
+            *((c.metrics, c.diverged_at, *vars(c.feedback).values()) for c in curves),
+            *((*state.parameters.values(), state.last) for state in kept),
+        ]
+
+    number, found = run()
+    assert (number > 1) is (algorithm in ("fedavg", "fedprox", "fedbn"))
+    monkeypatch.setattr(Group, "at_once", lambda *_: 0)
+    for one, other in zip(found, run()[1], strict=True):
+        for value, expected in zip(one, other, strict=True):
+            np.testing.assert_array_equal(value, expected)
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)

@@ -62,33 +62,35 @@ def test_as_many_clients_train_and_as_many_rows_are_ordered(
 ) -> None:
     batch = batch_of(clients)
     seen: list[Any] = []
-    train = training.train
+    advance = training.advance
 
     def watched(*given: Any) -> Any:
         seen.append(given)
-        return train(*given)
+        return advance(*given)
 
-    monkeypatch.setattr(training, "train", watched)
+    monkeypatch.setattr(training, "advance", watched)
     batch.advance(3, evaluated=())
-    assert len(seen) == 3
-    for _, rows, _, _, items, order, _, local, *_ in seen:
-        assert len(order) == len(local) == len(items.client) == SAMPLED
-        assert (rows.first[items.client + 1] - rows.first[items.client]).sum() == SAMPLED * 6
-        assert np.array_equal(items.client[order], np.sort(items.client))
+    ((_, rows, _, _, items, plan, *_),) = seen
+    assert np.array_equal(plan.first, SAMPLED * np.arange(4))
+    for own in map(slice, plan.first[:-1], plan.first[1:]):
+        client, order = items.client[own], plan.order[own]
+        assert len(order) == SAMPLED
+        assert (rows.first[client + 1] - rows.first[client]).sum() == SAMPLED * 6
+        assert np.array_equal(client[order], np.sort(client))
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_those_who_were_foreseen_train(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_of(FEW)
     seen: list[Any] = []
-    train = training.train
+    advance = training.advance
 
     def watched(*given: Any) -> Any:
         seen.append(given[4].client)
-        return train(*given)
+        return advance(*given)
 
     foreseen = np.flatnonzero(batch.sampled(ahead + 1)[0])
-    monkeypatch.setattr(training, "train", watched)
+    monkeypatch.setattr(training, "advance", watched)
     batch.advance(ahead + 1, evaluated=())
     assert np.array_equal(np.unique(np.concatenate(seen)), foreseen)
 

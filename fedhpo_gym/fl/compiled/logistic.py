@@ -68,7 +68,7 @@ def _dense(
         for k in range(width):
             g[k] = -g[width + k]
         return
-    at = classes * BLOCK
+    at, raised = classes * BLOCK, np.empty(classes, dtype=np.float64)
     for first in range(begin, end, BLOCK):
         last = min(first + BLOCK, end)
         count = last - first
@@ -77,7 +77,7 @@ def _dense(
             products(w, c * width, width, s, at, count, s, c * count)
         for row in range(count):
             r = rows[first + row]
-            residuals(s, row, count, classes, model.labels[r], rate, model.squashed)
+            residuals(s, row, count, classes, model.labels[r], rate, model.squashed, raised)
             for c in range(classes):
                 add_scaled(g, c * width, s[c * count + row], x, r * width, width)
 
@@ -109,12 +109,13 @@ def _sparse(
     model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
 ) -> None:
     classes = model.classes
+    raised = np.empty(classes, dtype=np.float64)
     g[:] = np.float32(0.0)
     for row in range(begin, end):
         r = rows[row]
         for c in range(classes):
             s[c] = _product(model, w, c, r)
-        residuals(s, ZERO, ONE, classes, model.labels[r], rate, False)
+        residuals(s, ZERO, ONE, classes, model.labels[r], rate, False, raised)
         for c in range(classes):
             at = c * model.width
             for i in range(model.first[r], model.first[r + 1]):

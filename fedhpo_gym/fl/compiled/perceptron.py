@@ -217,13 +217,13 @@ def _network(  # noqa: C901 - forward and backward
             copy(s, given, s, hidden, square)
     last = _layer_at(model, depth)
     hidden = layers + (depth - 1) * each + square
-    bias = _last_bias(model, last)
+    bias, raised = _last_bias(model, last), np.empty(classes, dtype=np.float64)
     for r in range(count):
         for c in range(classes):
             product_of_class = dot(w, last + c * width, s, hidden + r * width, width)
             s[z + r * classes + c] = product_of_class + w[bias + c]
         label = model.labels[rows[begin + r]]
-        residuals(s, z + r * classes, ONE, classes, label, rate, False)
+        residuals(s, z + r * classes, ONE, classes, label, rate, False, raised)
     g[last:] = np.float32(0.0)
     for r in range(count):
         for c in range(classes):

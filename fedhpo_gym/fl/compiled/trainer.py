@@ -36,6 +36,7 @@ class CompiledTrainer(Trainer):
 
     model: CompiledModel
     longest_first: ClassVar[bool] = False
+    joins_rounds: ClassVar[bool] = True
 
     def __init__(self, federation: Federation, model: CompiledModel, algorithm: Algorithm) -> None:
         self._layout = layout = model.layout
@@ -148,15 +149,6 @@ class CompiledTrainer(Trainer):
     def run(
         self, local: Numbers, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
-        rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
-        chosen = Settings(
-            settings.rate[rows],
-            settings.decay[rows],
-            none if terms.pull is None else terms.pull,
-            none if settings.momentum is None else settings.momentum[rows],
-            items.batch_size,
-            items.epochs,
-        )
         added = _NOBODY
         if terms.shift:
             added = self.zeros(len(items))
@@ -165,15 +157,59 @@ class CompiledTrainer(Trainer):
             self._data,
             self._train_rows,
             self._words,
-            chosen,
+            _chosen(settings, items, terms.pull),
             training.Items(items.course, items.client, np.array(names.rounds)[items.batch_key]),
             np.argsort(items.client, kind="stable"),
             ~settings.stopped,
             local,
             _NOBODY if terms.pull is None or terms.anchor is None else terms.anchor,
+            np.arange(len(items)),
             added,
             self.model.memory(int(items.width.max())),
         )
+
+    def advance(
+        self,
+        start: Numbers,
+        items: Items,
+        first: NDArray[np.int64],
+        settings: Hyperparameters,
+        pull: Any,
+        course: tuple[NDArray[np.int64], NDArray[np.int64]],
+        evaluated: NDArray[np.bool_],
+        compared: Numbers,
+    ) -> Numbers:
+        finished, diverged_at = course
+        number = np.repeat(np.arange(len(evaluated)), np.diff(first))
+        clients = self.federation.num_clients
+        order = np.argsort(number * clients + items.client, kind="stable")
+        plan = training.Plan(
+            first, order - first[number], self._weight(items), items.weight, evaluated,
+            pull is not None,
+        )  # fmt: skip
+        groups = np.empty((len(start), clients * len(SPLITS) * int(evaluated.any())), np.int64)
+        groups[:] = np.arange(groups.shape[1])
+        out = np.empty((np.count_nonzero(evaluated), *groups.shape, len(METRICS)), np.float32)
+        training.advance(
+            self._data,
+            self._train_rows,
+            self._words,
+            _chosen(settings, items, pull),
+            training.Items(items.course, items.client, finished[items.course] + number),
+            plan,
+            self._rows,
+            self._labels,
+            groups,
+            finished,
+            diverged_at,
+            start,
+            (self.model.memory(int(items.width.max())), self.model.memory(BLOCK)),
+            courses.MAX_NORM,
+            compared,
+            out,
+        )
+        clients = groups.shape[1] // len(SPLITS)
+        return out.reshape(len(out), len(start), clients, len(SPLITS), len(METRICS))
 
     def updates(self, local: Numbers, received: Numbers) -> Numbers:
         trained = self._layout.trained
@@ -208,13 +244,15 @@ class CompiledTrainer(Trainer):
     def add_updates(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> None:
-        training.add_updates(items.course, self._weight(items), received, local, mean)
+        own = np.arange(len(items))
+        training.add_updates(items.course, self._weight(items), received, own, local, mean)
 
     def compare(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> tuple[Numbers, Numbers]:
         found = np.empty((len(local), 2), dtype=np.float32)
-        training.compare(items.course, received, local, mean, courses.MAX_NORM, found)
+        own = np.arange(len(items))
+        training.compare(items.course, received, own, local, mean, courses.MAX_NORM, found)
         return found[:, 0], found[:, 1]
 
     def measure(self, values: Numbers, client: int | None = None) -> Numbers:
@@ -232,6 +270,18 @@ class CompiledTrainer(Trainer):
         memory = self.model.memory(BLOCK)
         training.measure(self._data, self._rows, self._labels, groups, models, memory, out)
         return out.reshape(count, width, len(SPLITS), len(METRICS))
+
+
+def _chosen(settings: Hyperparameters, items: Items, pull: Any) -> Settings:
+    rows, none = settings.rows(items), np.zeros(len(items), dtype=np.float32)
+    return Settings(
+        settings.rate[rows],
+        settings.decay[rows],
+        none if pull is None else pull,
+        none if settings.momentum is None else settings.momentum[rows],
+        items.batch_size,
+        items.epochs,
+    )
 
 
 def _rows_of(values: Any) -> Numbers:

@@ -69,8 +69,20 @@ def _accuracy_and_f1(counts: Any, held: int) -> tuple[Any, Any]:
     return np.float32(hits) / np.float32(held), score / np.float32(max(present, 1))
 
 
+@compiled
+def _equal(table: Integers, row: int, other: int) -> bool:
+    found = True
+    for column in range(table.shape[1]):
+        found = found and table[row, column] == table[other, column]
+    return found
+
+
+_TOGETHER = 8 * BLOCK
+"""Rows that are predicted before they are counted, so that small groups share blocks."""
+
+
 @kernel
-def measure(
+def measure(  # noqa: C901 - one loop
     model: Any, rows: Rows, labels: Integers, group: Integers, w: Floats, size: int, out: Floats
 ) -> None:
     """Write (models, groups, 3) loss, accuracy and macro-F1.
@@ -81,34 +93,48 @@ def measure(
 
     Shapes: `labels` (n,); `group` (models, groups); `w` (models, numbers).
     """
-    classes, models = model.classes, len(w)
-    logits = np.empty(BLOCK * classes, dtype=np.float32)
+    classes, models, columns = model.classes, *group.shape
+    logits = np.empty((models, _TOGETHER * classes), dtype=np.float32)
     raised = np.empty(BLOCK * classes, dtype=np.float64)
     s = np.empty(size, dtype=np.float32)
     counts = np.empty((models, 3, classes), dtype=np.int64)
     loss = np.empty(models, dtype=np.float64)
-    for column in range(group.shape[1]):
-        n = 0
-        while n < models:
-            # Models that are measured on the same rows go through them together.
-            last, own = n + 1, group[n, column]
-            while last < models and group[last, column] == own:
-                last += 1
-            begin, end = rows.first[own], rows.first[own + 1]
+    n = 0
+    while n < models:
+        # Models that are measured on the same rows go through them together.
+        last = n + 1
+        while last < models and _equal(group, last, n):
+            last += 1
+        begin, end = 0, 0  # the rows that are predicted: groups that lie one after the other
+        for column in range(columns):
+            own = group[n, column]
+            at, until = rows.first[own], rows.first[own + 1]
             counts[n:last] = 0
             loss[n:last] = 0.0
-            for first in range(begin, end, BLOCK):
-                until = min(first + BLOCK, end)
+            for first in range(at, until, BLOCK):
+                block = min(first + BLOCK, until)
+                if not begin <= first <= block <= end:
+                    begin, end, following = first, until, column + 1
+                    while following < columns and group[n, following] == own + following - column:
+                        end = rows.first[group[n, following] + 1]
+                        following += 1
+                    end = min(end, begin + _TOGETHER)
+                    for some in range(begin, end, BLOCK):
+                        for m in range(n, last):
+                            predict(
+                                model, w[m], rows.order, some, min(some + BLOCK, end),
+                                logits[m, (some - begin) * classes :], s, m == n,
+                            )  # fmt: skip
                 for m in range(n, last):
-                    predict(model, w[m], rows.order, first, until, logits, s, m == n)
                     loss[m] = _count(
-                        logits, rows.order, first, until, labels, counts[m], loss[m], raised
-                    )
-            held = max(end - begin, 1)
+                        logits[m, (first - begin) * classes :], rows.order, first, block, labels,
+                        counts[m], loss[m], raised,
+                    )  # fmt: skip
+            held = max(until - at, 1)
             for m in range(n, last):
                 out[m, column, 0] = loss[m] / held
                 out[m, column, 1], out[m, column, 2] = _accuracy_and_f1(counts[m], held)
-            n = last
+        n = last
 
 
 RowNumbers = NDArray[np.int32]
@@ -196,12 +222,14 @@ def train(  # noqa: C901 - one loop
     live: NDArray[np.bool_],
     local: Floats,
     anchor: Floats,
+    anchor_of: Integers,
     shift: Floats,
     size: int,
 ) -> None:
     """Train items in place.
 
-    Shapes: `order_of_items` (items,); `live` (courses,); `local` (items, numbers).
+    Shapes: `order_of_items` (items,); `live` (courses,); `local` (items, numbers); `anchor_of`
+    (items,), the rows of `anchor`, or (0,) where it has none.
     """
     largest = 0
     for client in items.client:
@@ -230,7 +258,7 @@ def train(  # noqa: C901 - one loop
         if len(anchor):
             pull = rate * settings.pull[item]
             decay -= pull
-            towards = anchor[item]
+            towards = anchor[anchor_of[item]]
         w = local[item]
         last[:] = 0.0
         number, epochs = items.number[item], settings.epochs[item]
@@ -294,19 +322,28 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> None:
 
 @kernel
 def add_updates(
-    courses: Integers, weight: Floats, received: Floats, local: Floats, mean: NDArray[np.float64]
+    courses: Integers,
+    weight: Floats,
+    received: Floats,
+    received_of: Integers,
+    local: Floats,
+    mean: NDArray[np.float64],
 ) -> None:
-    """Add weighted updates to the (courses, numbers) means of their courses in float64."""
+    """Add weighted updates to the (courses, numbers) means of their courses in float64.
+
+    `received_of` (items,) are the rows of `received` that items have.
+    """
     for item in range(len(weight)):
-        course, own = courses[item], float(weight[item])
+        course, own, at = courses[item], float(weight[item]), received_of[item]
         for p in range(mean.shape[1]):
-            mean[course, p] += own * (float(local[item, p]) - float(received[item, p]))
+            mean[course, p] += own * (float(local[item, p]) - float(received[at, p]))
 
 
 @kernel
 def compare(
     courses: Integers,
     received: Floats,
+    received_of: Integers,
     local: Floats,
     mean: NDArray[np.float64],
     limit: float,
@@ -314,24 +351,131 @@ def compare(
 ) -> None:
     """Write (items, 2) norms of updates, and cosines with their course's mean update.
 
-    Items of a course stand side by side.
+    Items of a course stand side by side. Two are summed at once, each in its own order.
     """
-    length = 0.0
-    for item in range(len(out)):
-        course = courses[item]
-        if item == 0 or courses[item - 1] != course:
-            square = 0.0
-            for p in range(mean.shape[1]):
-                square += mean[course, p] * mean[course, p]
-            length = np.sqrt(square)
-        own, inner = 0.0, 0.0
+    lengths = np.zeros(len(mean))
+    for course in range(len(mean)):
         for p in range(mean.shape[1]):
-            update = float(local[item, p]) - float(received[item, p])
+            lengths[course] += mean[course, p] * mean[course, p]
+    for item in range(0, len(out), 2):
+        other = min(item + 1, len(out) - 1)
+        c, d, at, there = courses[item], courses[other], received_of[item], received_of[other]
+        own, inner, second, crossed = 0.0, 0.0, 0.0, 0.0
+        for p in range(mean.shape[1]):
+            update = float(local[item, p]) - float(received[at, p])
             own += update * update
-            inner += update * mean[course, p]
-        norm = np.sqrt(own)
-        cosine = inner / (norm * length)
-        if not -np.inf < cosine < np.inf:
-            cosine = 0.0
-        out[item, 0] = min(norm, limit) if norm == norm else 0.0
-        out[item, 1] = min(max(cosine, -1.0), 1.0)
+            inner += update * mean[c, p]
+            update = float(local[other, p]) - float(received[there, p])
+            second += update * update
+            crossed += update * mean[d, p]
+        _compare(own, inner, lengths[c], limit, out[item])
+        _compare(second, crossed, lengths[d], limit, out[other])
+
+
+@compiled
+def _compare(square: float, inner: float, other: float, limit: float, out: Floats) -> None:
+    norm = np.sqrt(square)
+    cosine = inner / (norm * np.sqrt(other))
+    if not -np.inf < cosine < np.inf:
+        cosine = 0.0
+    out[0] = min(norm, limit) if norm == norm else 0.0
+    out[1] = min(max(cosine, -1.0), 1.0)
+
+
+class Plan(NamedTuple):
+    """Some rounds of courses, round after round: who trains in them, and what is evaluated."""
+
+    first: Integers  # (rounds + 1,) where the items of each round begin, and the last ends
+    order: Integers  # (items,) in which those of a round train, counted from its first
+    weight: Floats  # (items,) of trained numbers in averages
+    samples: Floats  # (items,) likewise of running statistics
+    evaluated: NDArray[np.bool_]  # (rounds,) after which models are measured
+    near: bool  # whether local steps are pulled towards what was received
+
+
+@kernel
+def advance(  # noqa: C901 - one loop
+    model: Any,
+    rows: Rows,
+    words: NDArray[np.uint32],
+    settings: Settings,
+    items: Items,
+    plan: Plan,
+    held: Rows,
+    labels: Integers,
+    group: Integers,
+    finished: Integers,
+    diverged_at: Integers,
+    start: Floats,
+    sizes: tuple[int, int],
+    limit: float,
+    compared: Floats,
+    out: Floats,
+) -> None:
+    """Take rounds of averaging in place, without a hook between them, and measure models.
+
+    `finished`, `diverged_at` (courses,) and `start` (courses, numbers) go on; `compared` is as of
+    `compare`, or has no rows, and `out` (evaluated, courses, groups, 3) as of `measure`.
+    """
+    courses, numbers = start.shape
+    live = diverged_at == 0
+    sound = np.empty(courses, dtype=np.bool_)
+    average = np.empty_like(start)
+    mean = np.empty((courses if len(compared) else 0, model.trained), dtype=np.float64)
+    nowhere = np.empty((0, 0), dtype=np.float32)
+    most = 0
+    for number in range(len(plan.evaluated)):
+        most = max(most, plan.first[number + 1] - plan.first[number])
+    memory = np.empty((most, numbers), dtype=np.float32)
+    seen = 0
+    for number in range(len(plan.evaluated)):
+        begin, end = plan.first[number], plan.first[number + 1]
+        course, weight = items.course[begin:end], plan.weight[begin:end]
+        local = memory[: end - begin]
+        for item in range(end - begin):
+            for p in range(numbers):
+                local[item, p] = start[course[item], p]
+        train(
+            model,
+            rows,
+            words,
+            Settings(
+                settings.rate[begin:end],
+                settings.decay[begin:end],
+                settings.pull[begin:end],
+                settings.momentum[begin:end],
+                settings.batch_size[begin:end],
+                settings.epochs[begin:end],
+            ),
+            Items(course, items.client[begin:end], items.number[begin:end]),
+            plan.order[begin:end],
+            live,
+            local,
+            start if plan.near else nowhere,
+            course,
+            nowhere,
+            sizes[0],
+        )
+        if len(compared):
+            mean[:] = 0.0
+            add_updates(course, weight, start, course, local, mean)
+            compare(course, start, course, local, mean, limit, compared[begin:end])
+        average[:] = np.float32(0.0)
+        add_up(course, weight, local, average, 0, model.trained)
+        add_up(course, plan.samples[begin:end], local, average, model.trained, numbers)
+        finite(average, sound)
+        for c in range(courses):
+            finished[c] += 1
+            if live[c] and sound[c]:
+                for p in range(numbers):
+                    start[c, p] = average[c, p]
+            elif live[c]:
+                live[c], diverged_at[c] = False, finished[c]
+        if plan.evaluated[number]:
+            measure(model, held, labels, group, start, sizes[1], out[seen])
+            for c in range(courses):
+                for g in range(group.shape[1]):
+                    # Neither NaN nor infinities become zero.
+                    if live[c] and (out[seen, c, g, 0] + out[seen, c, g, 2]) * 0 != 0:
+                        live[c], diverged_at[c] = False, finished[c]
+            seen += 1
