@@ -158,8 +158,8 @@ def transposed(
             out[target], out[target + _U(1)] = x[p0 + k], x[p1 + k]
             out[target + _U(2)], out[target + _U(3)] = x[p2 + k], x[p3 + k]
             target += count
-    for row in range(fours * _U(4), count):
-        source, target = _U(rows[_U(begin) + row]) * n, _U(at) + _U(row)
+    for rest in range(fours * _U(4), count):
+        source, target = _U(rows[_U(begin) + rest]) * n, _U(at) + rest
         for k in range(n):
             out[target + k * count] = x[source + k]
 
