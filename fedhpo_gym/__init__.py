@@ -22,15 +22,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks import (
-    REGISTERED,
-    ROUNDS_ONLY,
-    TASKS,
-    TRAINED,
-    TRIALS_ONLY,
-    Task,
-    get_task,
-)
+from fedhpo_gym.tasks import REGISTERED, ROUNDS_ONLY, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
 from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
 

@@ -245,7 +245,7 @@ class QuadraticCourses(Courses):
     def _losses(
         self, on: NDArray[np.int64], models: Floats, who: NDArray[np.int64] | None = None
     ) -> Floats:
-        """Return the (N, clients) losses of (N, 1 or clients, d) models, for all clients or some."""
+        """Return the (N, clients) losses of all or some clients on (N, 1 or clients, d) models."""
         curvature = self._curvature[on[:, 0]] if who is None else self._curvature[on, who]
         losses: Floats = curvature / 2.0 * _squares(models)
         return losses

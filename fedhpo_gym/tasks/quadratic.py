@@ -97,7 +97,7 @@ QUADRATIC = QuadraticTask(
     citation="federated quadratics of this suite",
     tags=frozenset({"quadratic", "generated-data"}),
     curvature=1.9,
-    spreads=(0.15, 0.3),
+    spreads=(0.1, 0.3),
     distance=2.0,
     noise=(0.7, 1.75),
 )
