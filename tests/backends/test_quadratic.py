@@ -55,8 +55,8 @@ def small_task() -> QuadraticTask:
 # ----------------------------------------------------------------------------------- a round
 
 
-@pytest.mark.parametrize("local", [False, True])
-def test_a_round_is_local_steps_and_a_mean(local: bool) -> None:
+@pytest.mark.parametrize(("local", "number"), [(False, 2), (True, 2), (False, 1)])
+def test_a_round_is_local_steps_and_a_mean(local: bool, number: int) -> None:
     task = QUADRATIC.variant(noise=(1e-12, 2e-12))
     given = {"learning_rate": 0.05, "step_size": 3}
     courses = QuadraticCourses(task, INSTANCES, 1, given, 0.1, horizon=9, local_metrics=local)
@@ -64,12 +64,10 @@ def test_a_round_is_local_steps_and_a_mean(local: bool) -> None:
     if local:
         given |= {f"learning_rate@{i}": rate for i, rate in enumerate(rates)}
     courses.start([0], [1])
-    courses.configure([given], [0.1])
-    expected = courses.sampled(1)[0]
+    courses.configure([given], [number / task.num_clients])
     report = courses.advance(1)
     chosen = np.flatnonzero(report.sampled[0, 0])
-    assert len(chosen) == 2
-    assert report.sampled[0, 0].tolist() == expected.tolist()
+    assert len(chosen) == number
     own = Quadratics.of(task, INSTANCES[1])
     ends = []
     for client in chosen:
@@ -87,10 +85,21 @@ def test_a_round_is_local_steps_and_a_mean(local: bool) -> None:
     cosines = moves @ mean / norms / np.linalg.norm(mean)
     np.testing.assert_allclose(report.alignment[0, 0, chosen], cosines, rtol=1e-5)
     if local:
-        for told, models in ((report.before, [own.first] * 2), (report.after, ends)):
+        for told, models in ((report.before, [own.first] * number), (report.after, ends)):
             found = [own.curvature[c] / 2 * (m @ m) for c, m in zip(chosen, models, strict=True)]
             np.testing.assert_allclose(told[0, 0, chosen, 1, 0], found, rtol=1e-6)
-        assert np.count_nonzero(report.before[0, 0, :, 1, 0]) == 2
+        assert np.count_nonzero(report.before[0, 0, :, 1, 0]) == number
+
+
+def test_who_will_train_is_known_before() -> None:
+    given = {"learning_rate": 0.05, "step_size": 1}
+    courses = QuadraticCourses(QUADRATIC, INSTANCES, 3, given, 0.1, horizon=9)
+    courses.start([0, 1, 2], [0, 1, 2])
+    ahead = [courses.sampled(rounds) for rounds in (1, 3)]
+    sampled = courses.advance(3).sampled
+    np.testing.assert_array_equal(ahead[0], sampled[:, 0])
+    np.testing.assert_array_equal(ahead[1], sampled.any(axis=1))
+    assert ahead[1].sum() > 9
 
 
 def test_the_loss_is_how_far_the_mean_of_the_clients_is_above_its_minimum() -> None:
