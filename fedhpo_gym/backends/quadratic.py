@@ -45,10 +45,8 @@ class Quadratics:
         """Draw an instance; those of one seed differ by how far the optima lie apart alone."""
         rng = stream(instance.seed, "quadratics")
         pairs, size = task.num_clients // 2, task.num_parameters
-        between, within = task.spreads
-        shift = between * rng.uniform(-1.0, 1.0)
-        logs = shift + within * rng.uniform(-1.0, 1.0, pairs)
-        low, high = task.noise
+        (between, within), (low, high) = task.spreads, task.noise
+        logs = between * rng.uniform(-1.0, 1.0) + within * rng.uniform(-1.0, 1.0, pairs)
         noise = low * math.pow(high / low, rng.uniform())
         # Not numpy's exponential, whose last bits depend on the processor.
         curvature = np.tile([task.curvature * math.exp(log) for log in logs.tolist()], 2)
@@ -112,19 +110,16 @@ class QuadraticCourses(Courses):
         del horizon  # rounds do not depend on how many are to come
         if not isinstance(task, QuadraticTask):
             raise InvalidArgumentError(
-                f"`backend` must not be {self.name!r} for {task.name}, whose clients have data; "
-                "leave it out"
+                f"`backend` must not be {self.name!r} for {task.name}, whose clients have data"
             )
         self._task, self._local, self._moves = task, local_metrics, report_moves
         self._seeds = [instance.seed for instance in instances]
         each = [Quadratics.of(task, instance) for instance in instances]
-        self._curvature = np.stack([one.curvature for one in each])
-        self._optima = np.stack([one.optima for one in each])
-        self._sigma = np.array([one.noise for one in each])
-        self._scale = np.array([one.scale for one in each])
-        self._first = np.stack([one.first for one in each])
-        highest = float(task.fidelity_space["client_sample_rate"].high)
-        self._most = self._cohort(highest)
+        names = ("curvature", "optima", "noise", "scale", "first")
+        self._curvature, self._optima, self._sigma, self._scale, self._first = (
+            np.stack([getattr(one, name) for one in each]) for name in names
+        )
+        self._most = self._cohort(float(task.fidelity_space["client_sample_rate"].high))
         self._on = np.zeros(number, np.int64)
         self._model = self._first[self._on]
         self._move = np.zeros_like(self._model)
@@ -134,9 +129,9 @@ class QuadraticCourses(Courses):
 
     @property
     def fingerprint(self) -> str:
-        own = self._task
-        drawn = own.num_clients, own.num_parameters, own.chance_loss, own.curvature, own.spreads
-        words = repr((VERSION, own.key, *drawn, own.distance, own.noise))
+        read = ("key", "num_clients", "num_parameters", "chance_loss")
+        drawn = ("curvature", "spreads", "distance", "noise")
+        words = repr((VERSION, [getattr(self._task, name) for name in (*read, *drawn)]))
         return f"quadratic-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
     @property
@@ -155,24 +150,19 @@ class QuadraticCourses(Courses):
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
         on = self._on[list(positions)]
-        return _metrics(self._losses(on[:, None], self._first[on][:, None]))
+        return _metrics(self._curvature[on], self._first[on][:, None])
 
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
     ) -> None:
-        self._rates = self._column("learning_rate", configurations)
-        self._steps = self._column("step_size", configurations).astype(np.int64)
+        self._rates = self._columns("learning_rate", configurations, np.float64)
+        self._steps = self._columns("step_size", configurations, np.int64)
         self._count = np.array([self._cohort(rate) for rate in client_sample_rates])
 
-    def _column(self, name: str, configurations: Sequence[Configuration]) -> Floats:
+    def _columns(self, name: str, given: Sequence[Configuration], kind: Any) -> NDArray[Any]:
         """Return the (N, clients) values of a hyperparameter; `name@i` is that of client i."""
-        shared = np.array([[float(one[name])] for one in configurations])
-        column = np.repeat(shared, self._task.num_clients, axis=1)
-        if self._local:
-            for row, one in zip(column, configurations, strict=True):
-                own = [one.get(f"{name}@{client}", value) for client, value in enumerate(row)]
-                row[:] = np.array(own, np.float64)
-        return column
+        names = [f"{name}@{client}" for client in range(self._task.num_clients)]
+        return np.array([[one.get(own, one[name]) for own in names] for one in given], kind)
 
     def _cohort(self, rate: float) -> int:
         return Fidelity(1, rate).sampled_clients(self._task.num_clients)
@@ -181,21 +171,18 @@ class QuadraticCourses(Courses):
         chosen = np.zeros((len(self._on), self._task.num_clients), np.bool_)
         for ahead in range(rounds):
             who, active, _ = self._draw(ahead)
-            drawn = np.zeros_like(chosen)
-            np.put_along_axis(drawn, who, active, axis=1)
-            chosen |= drawn
+            chosen[np.arange(len(who))[:, None], who] |= active
         return chosen
 
     def _draw(self, ahead: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], Floats]:
         """Return (N, most) clients, which of them train, and the noise (N, most, d) of each."""
-        number, size = len(self._on), self._task.num_parameters
-        who = np.empty((number, self._most), np.int64)
-        noise = np.empty((number, self._most, size))
+        who = np.empty((len(self._on), self._most), np.int64)
+        noise = np.empty((*who.shape, self._task.num_parameters))
         keys = zip(self._on.tolist(), (self._rounds + ahead).tolist(), strict=True)
         named = [(self._seeds[on], taken) for on, taken in keys]
         for row, rng in enumerate(streams("quadratic round", named)):
             who[row] = rng.permutation(self._task.num_clients)[: self._most]
-            noise[row] = rng.standard_normal((self._most, size))
+            noise[row] = rng.standard_normal(noise.shape[1:])
         return who, np.arange(self._most) < self._count[:, None], noise
 
     def advance(self, rounds: int) -> Report:
@@ -212,19 +199,17 @@ class QuadraticCourses(Courses):
         move = self._model - begin
         product = (move * self._move).sum(axis=1) if self._moves else None
         self._move = move
-        metrics = _metrics(self._losses(self._on[:, None], self._model[:, None]))
-        diverged = self._diverged.copy()
-        return Report(
-            metrics, diverged, sampled, norms, cosines, before, after, move_product=product
-        )
+        metrics = _metrics(self._curvature[self._on], self._model[:, None])
+        told_of = (metrics, self._diverged.copy(), sampled, norms, cosines, before, after)
+        return Report(*told_of, move_product=product)
 
     def _round(self) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
         """Take a round; return (N, most) clients and, of each, the entries of a report in order."""
         who, active, noise = self._draw(0)
         on, model = self._on[:, None], self._model[:, None]
-        rates = np.take_along_axis(self._rates, who, axis=1)
-        steps = np.take_along_axis(self._steps, who, axis=1)
-        power, variance = local_steps(1.0 - rates * self._curvature[on, who], steps)
+        rates, steps = (np.take_along_axis(one, who, axis=1) for one in (self._rates, self._steps))
+        curvature = self._curvature[on, who]
+        power, variance = local_steps(1.0 - rates * curvature, steps)
         spread = rates * self._sigma[on] * np.sqrt(variance)
         update = (power - 1.0)[..., None] * (model - self._optima[on, who])
         update = np.where(active[..., None], update + spread[..., None] * noise, 0.0)
@@ -234,21 +219,14 @@ class QuadraticCourses(Courses):
         product = (update * mean[:, None]).sum(axis=2)
         told: list[NDArray[Any]] = [active, norm, product / np.where(both > 0.0, both, 1.0)]
         if self._local:
-            ends = (self._losses(on, one, who) for one in (model, model + update))
-            told += [np.where(active[..., None, None], _metrics(one), 0.0) for one in ends]
+            ends = (_metrics(curvature, one) for one in (model, model + update))
+            told += [np.where(active[..., None, None], one, 0.0) for one in ends]
         after = self._model + mean
-        self._diverged = self._diverged | (self._scale[self._on] * _squares(after) > LARGEST)
+        losses = self._scale[self._on] * (after * after).sum(axis=1)
+        self._diverged = self._diverged | (losses > LARGEST)
         self._model = np.where(self._diverged[:, None], self._model, after)
         self._rounds += 1
         return who, told
-
-    def _losses(
-        self, on: NDArray[np.int64], models: Floats, who: NDArray[np.int64] | None = None
-    ) -> Floats:
-        """Return the (N, clients) losses of all or some clients on (N, 1 or clients, d) models."""
-        curvature = self._curvature[on[:, 0]] if who is None else self._curvature[on, who]
-        losses: Floats = curvature / 2.0 * _squares(models)
-        return losses
 
     def snapshot(self, position: int) -> CourseSnapshot:
         rounds, diverged = int(self._rounds[position]), bool(self._diverged[position])
@@ -257,22 +235,16 @@ class QuadraticCourses(Courses):
 
     def restore(self, position: int, snapshot: CourseSnapshot) -> None:
         if not isinstance(snapshot.state, QuadraticState):
-            raise InvalidArgumentError(
-                "`snapshot` must be of courses on quadratics, got a state of the type "
-                f"{type(snapshot.state).__name__}"
-            )
+            what = type(snapshot.state).__name__
+            raise InvalidArgumentError(f"`snapshot` must be of courses on quadratics, got {what}")
         self._on[position] = snapshot.instance
         self._model[position], self._rounds[position], self._diverged[position] = snapshot.state
         self._move[position] = cast("Floats", snapshot.move)
 
 
-def _squares(models: Floats) -> Floats:
-    squares: Floats = (models * models).sum(axis=-1)
-    return squares
-
-
-def _metrics(losses: Floats) -> Metrics:
-    """Return (..., splits, metrics) of losses; all splits are alike."""
+def _metrics(curvature: Floats, models: Floats) -> Metrics:
+    """Return (..., splits, metrics) of models (..., d); all splits are alike."""
+    losses = curvature / 2.0 * (models * models).sum(axis=-1)
     right = 1.0 / (1.0 + losses)
     metrics = np.stack([losses, right, right], axis=-1).astype(np.float32)
     return np.repeat(metrics[..., None, :], len(SPLITS), axis=-2)

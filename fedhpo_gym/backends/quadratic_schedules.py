@@ -93,8 +93,8 @@ def best_static(
     instances: Sequence[Instance], task: QuadraticTask = QUADRATIC
 ) -> tuple[Round, float]:
     """Return the one configuration with the least mean expected loss at the end, and that mean."""
-    steps, seconds = np.array([*_seconds(task)]), np.array([*_seconds(task).values()])
-    rounds = np.ceil(task.budget_s / seconds)
+    seconds = _seconds(task)
+    steps, rounds = np.array([*seconds]), np.ceil(task.budget_s / np.array([*seconds.values()]))
     every = [Quadratics.of(task, instance) for instance in instances]
 
     def means(rates: Floats) -> Floats:
