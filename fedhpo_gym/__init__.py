@@ -22,7 +22,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
+from fedhpo_gym.tasks import REGISTERED, ROUNDS_ONLY, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
 from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
 
@@ -331,6 +331,8 @@ register_all()
 for _key in TRAINED:
     _register_problem(_key, "standardized")
 del _key
+for _task in ROUNDS_ONLY.values():
+    _register_twins(_task.round_id, ROUND_ENTRY_POINT, {**_task.round_arguments})
 for _id, _space in META_IDS.items():
     _register_twins(_id, POOL_ENTRY_POINT, {"space": _space})
 for _id, _space in GENERATED_IDS.items():

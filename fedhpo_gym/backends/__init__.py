@@ -48,6 +48,7 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 COURSES: Mapping[str, str] = {
     "raw": "fedhpo_gym.backends.engine_courses:RunningCourses",
     "federatedscope": "fedhpo_gym.backends.federatedscope.courses:FederatedScopeCourses",
+    "quadratic": "fedhpo_gym.backends.quadratic:QuadraticCourses",
 }
 """What keeps courses running between the steps of round environments, by backend."""
 
@@ -162,7 +163,7 @@ def elsewhere(task: Task) -> list[str]:
 
 @checked_types
 def open_courses(name: str, *given: Any, **options: Any) -> Courses:
-    """Put courses of "raw" or "federatedscope" at round 0, to be trained in steps."""
+    """Put courses of a backend of `COURSES` at round 0, to be trained in steps."""
     require_known("backend of courses", as_typed("backend", name, str), COURSES)
     module, _, attribute = COURSES[name].partition(":")
     with needing("really training, as round environments do,", "torch", "raw", "torch"):

@@ -85,7 +85,8 @@ def _notes() -> Iterator[str]:
     yield (
         "FedHPO-... ids, short joint ones excepted, are also there as FedHPO-DAC-...: dynamic "
         "algorithm configuration. A step sets the hyperparameters of the next rounds of one "
-        "course, which is really trained."
+        "course, which is really trained. FedHPO-DAC-Quadratic-v1 has no trials: its courses are "
+        "on quadratics, whose best schedule is known."
     )
     yield "Every id is also there as MO-..., with one reward per objective."
     if without := sum(bool(why_not(task)) for task in TASKS.values()):
@@ -134,17 +135,17 @@ def backends_of(env_id: str) -> Collection[str]:
     return COURSES if "DAC-" in env_id else BACKENDS
 
 
-FUNCTION = "function"
-"""Backend of problems that a user's function answers."""
+WITHOUT_DATA = ("function", "quadratic")
+"""Backends of problems that have no data: those of a user's function, and quadratics."""
 
 
 def concerned(task: Task, env_id: str) -> list[str]:
     """Return the backends that an id takes and that could answer its task."""
-    known = [FUNCTION] if task.unstored == FUNCTION else [*STORED, task.unstored]
+    known = [task.unstored] if task.unstored in WITHOUT_DATA else [*STORED, task.unstored]
     return [
         name
         for name in backends_of(env_id)
-        if (name != FUNCTION if task.has_data else name in known)
+        if (name not in WITHOUT_DATA if task.has_data else name in known)
     ]
 
 

@@ -12,7 +12,7 @@ from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
-from fedhpo_gym.cli.listing import FUNCTION, concerned, lacking
+from fedhpo_gym.cli.listing import WITHOUT_DATA, concerned, lacking
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -164,7 +164,7 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     """Return whether a backend can answer here, and how or why not."""
     if name not in problems.OPENERS and task.table != OWN_TABLE:
         return {"answers": False, "words": "results are all there is of it: nothing trains it"}
-    if name == FUNCTION:
+    if name in WITHOUT_DATA:
         return {"answers": True, "words": f"asks the {task.citation}"}
     if name == "raw":
         if missing := lacking(task):

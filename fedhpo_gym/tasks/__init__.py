@@ -25,6 +25,7 @@ from fedhpo_gym.tasks.natural import (
     shared_fields,
 )
 from fedhpo_gym.tasks.networks import BERT_TASKS, CNN_TASKS, GNN_TASKS, HETERO_TASKS, MLP_TASKS
+from fedhpo_gym.tasks.quadratic import QUADRATIC
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 
@@ -92,12 +93,15 @@ TRAINED: Mapping[str, Task] = Lazy(
 travel with the package, and what is said of `TASKS` is not said of them. They are many, and made
 when they are asked for: importing stays quick."""
 
-REGISTERED: Registry[Task] = Registry("task", lambda: {*TASKS, *TRAINED})
+ROUNDS_ONLY = MappingProxyType({QUADRATIC.key: QUADRATIC})
+"""Problems that have round ids alone, by `<name>-v<version>`; what ids bring, they say."""
+
+REGISTERED: Registry[Task] = Registry("task", lambda: {*TASKS, *TRAINED, *ROUNDS_ONLY})
 """Problems that users have added, by `<name>-v<version>`."""
 
 
 def _catalogues() -> tuple[Mapping[str, Task], ...]:
-    return TASKS, TRAINED, REGISTERED
+    return TASKS, TRAINED, ROUNDS_ONLY, REGISTERED
 
 
 @checked_types
@@ -140,6 +144,7 @@ def task_of(identity: Identity) -> Task:
 __all__ = [
     "REGISTERED",
     "REWARDS",
+    "ROUNDS_ONLY",
     "TASKS",
     "TRAINED",
     "TRIALS_ONLY",

@@ -47,7 +47,8 @@ class RoundArguments:
         settings: hyperparameters fixed that are not in the search space.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
             unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
-        backend: what trains: "raw", our engine, or "federatedscope".
+        backend: what trains: "raw", our engine, "federatedscope", or "quadratic" where an id
+            brings it.
         device: torch device of our engine.
         source: source tree of FederatedScope; as for trials (`TrialArguments`).
         interpreter: Python that has its dependencies; likewise.
