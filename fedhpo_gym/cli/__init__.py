@@ -32,7 +32,7 @@ from fedhpo_gym.core.processes import terminated_as_interrupted
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 BAD, ERROR, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0; see above."""
-KEEPING = frozenset({"build", "compare", "download", "meta-data", "run"})
+KEEPING = frozenset({"build", "compare", "download", "meta-data", "references", "run"})
 """Subcommands that keep what they have finished when they are interrupted."""
 
 
@@ -58,6 +58,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "transfer": ("transfer:transfer", "tune a federation with what the tasks of FedHPO-B taught"),
     "health": ("health:health", "compare the health on cards with their numbers"),
     "difficulty": ("health:difficulty", "say what random search leaves on stored problems"),
+    "references": ("references:main", "find what is reached in round environments"),
     "check": ("check:main", "ask other libraries' checkers, or try the engine on this processor"),
     "federatedscope": ("data:FEDERATEDSCOPE", "install what FederatedScope needs, or examine it"),
 }

@@ -343,10 +343,11 @@ LABEL_ENTROPY: Mapping[str, float] = {
 
 
 TRAIN_SEEDS = tuple(range(100, 132))
+VAL_SEEDS = tuple(range(500, 516))
 TEST_SEEDS = tuple(range(1000, 1016))
 """Seeds held out: no train instance shares one, nor do the tables (1, 2, 3)."""
 
-SETS = {"train": TRAIN_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
+SETS = {"train": TRAIN_SEEDS, "val": VAL_SEEDS, "test": TEST_SEEDS, "all": TRAIN_SEEDS + TEST_SEEDS}
 """Seeds of instances. Test data that a data set publishes are the same in all instances, and so are
 users or tasks as clients: half of a problem's population is another problem, with other costs."""
 
@@ -363,7 +364,7 @@ class Instance:
 def make_instances(
     task: Task, wanted: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
 ) -> tuple[Instance, ...]:
-    """Return the instances of "train", "test" or "all", or of (alpha, seed) pairs, in order."""
+    """Return the instances of a set in `SETS`, or of (alpha, seed) pairs, in order."""
     if isinstance(wanted, str):
         require_known("instance set", wanted, SETS)
         drawn = task.instance_alphas if task.partition == "lda" else (task.alpha,)

@@ -53,8 +53,8 @@ class RoundArguments:
         source: source tree of FederatedScope; as for trials (`TrialArguments`).
         interpreter: Python that has its dependencies; likewise.
         time_limit_s: real seconds that one of its courses may take for a step (3,600).
-        instances: "train" (seeds 100 to 131), "test" (1000 to 1015), "all", or a list of
-            (alpha, seed) pairs (`make_instances`).
+        instances: "train" (seeds 100 to 131), "val" (500 to 515, to choose by), "test" (1000 to
+            1015), "all" (train and test), or a list of (alpha, seed) pairs (`make_instances`).
         per_client: every client has its own row in an action.
         rounds_per_step: k; 5 by default, 1 in the per-client form.
         horizon: rounds of an episode.

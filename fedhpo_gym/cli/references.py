@@ -1,0 +1,84 @@
+"""`fedhpo-gym references`: what is reached in round environments, with and without hindsight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import gymnasium as gym
+import numpy as np
+from tqdm import tqdm
+
+from fedhpo_gym.cli.console import Arg, complain, say_table
+from fedhpo_gym.core.errors import FedHPOError, MissingDataError, require_known
+from fedhpo_gym.core.files import write_text
+from fedhpo_gym.stored.references import PATH, References, dumped, read
+from fedhpo_gym.studies.references import EFFORTS, Player, find_references
+from fedhpo_gym.studies.suites import suite
+
+HEADS = ("id", "default", "static", "schedule", "hindsight", "headroom", "95 %")
+
+
+def main(
+    ids: Annotated[Sequence[str], Arg("round ids, a suite, or `all`", "ID")] = (),
+    *,
+    seconds: Annotated[float, Arg("of each id, about: what is slow is searched less")] = 120.0,
+    effort: Annotated[str | None, Arg(f"the same of all: {', '.join(EFFORTS)}", "NAME")] = None,
+    again: Annotated[bool, Arg("also what is known already")] = False,
+    out: Annotated[Path, Arg("file that is read and written", "FILE")] = PATH,
+) -> int:
+    """Find the references of round environments that are not known yet, and print all asked for."""
+    if effort is not None:
+        require_known("effort", effort, EFFORTS)
+    known, failed = dict(read(out)), 0
+    asked = _ids(ids)
+    for env_id in asked:
+        if env_id in known and not again:
+            continue
+        try:
+            chosen = EFFORTS[effort or _affordable(env_id, seconds)]
+            with tqdm(total=chosen.episodes, desc=env_id, unit="course", disable=None) as bar:
+                known[env_id] = find_references(env_id, chosen, progress=bar.update)
+        except FedHPOError as error:
+            failed += not isinstance(error, MissingDataError)
+            complain("references", error)
+            continue
+        write_text(out, dumped(list(known.values())))
+    say_table(HEADS, [_row(known[env_id]) for env_id in asked if env_id in known])
+    return int(failed > 0)
+
+
+def _ids(words: Sequence[str]) -> list[str]:
+    """Return round ids, without vector rewards; of `all`, the newest versions."""
+    found: list[str] = []
+    for word in words or ("dac",):
+        if word == "all":
+            newest = {}
+            for one in (one for one in gym.registry if one.startswith("FedHPO-DAC-")):
+                name, _, version = one.rpartition("-v")
+                newest[name] = max(newest.get(name, 0), int(version))
+            found += [f"{name}-v{version}" for name, version in newest.items()]
+        else:
+            found += [word] if word.startswith("FedHPO-") else suite(word)
+    return list(dict.fromkeys(found))
+
+
+def _affordable(env_id: str, seconds: float) -> str:
+    """Return the greatest effort that takes about so many seconds, by a few courses of default."""
+    player = Player(env_id, "train", 8)
+    player.warm_up()
+    begin = time.perf_counter()
+    player.warm_up()
+    each = (time.perf_counter() - begin) / 8
+    player.close()
+    fitting = (name for name, one in EFFORTS.items() if one.episodes * each <= seconds)
+    return next(fitting, list(EFFORTS)[-1])
+
+
+def _row(one: References) -> list[str]:
+    mean, low, high = one.headroom
+    named = ["default", "static", one.best_schedule or "static", "hindsight"]
+    returns = [f"{np.mean(one.returns[name]):.3f}" for name in named]
+    return [one.id, *returns, f"{mean:.2f}", f"{low:.2f} to {high:.2f}"]

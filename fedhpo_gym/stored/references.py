@@ -1,0 +1,135 @@
+"""What is known of round environments: returns of references, by id.
+
+`fedhpo-gym references` computes them (`fedhpo_gym.studies.references` says how) and this module
+reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedhpo_gym.core.checks import explained_types
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.seeding import stream
+
+PATH: Final = Path(__file__).parent / "data" / "references.json"
+FORMAT: Final = 1
+RESAMPLES: Final = 2000
+HINDSIGHT: Final = "hindsight"
+
+
+@dataclass(frozen=True)
+class References:
+    """Returns of references on test instances of an id.
+
+    Attributes:
+        id: of the environment, with its default arguments.
+        instances: indices of the test instances that were played.
+        returns: (instances,) returns of each reference: "random", "default", "static", schedules
+            by name, and "hindsight", which is an estimate from below of what can be reached.
+        configurations: what the searched ones set, at the first step.
+        best_schedule: name of the stated schedule that is best on train instances, if any.
+        effort: how much was searched.
+    """
+
+    id: str
+    instances: tuple[int, ...]
+    returns: Mapping[str, tuple[float, ...]]
+    configurations: Mapping[str, Mapping[str, Any]]
+    best_schedule: str | None
+    effort: Mapping[str, int]
+
+    def score(self, returns: ArrayLike) -> NDArray[np.float64]:
+        """Return where returns stand: 0 is the default's mean, 1 the best static action's.
+
+        Shapes: any, kept. Where the best static action is the default, nothing lies between, and
+        scores are NaN.
+        """
+        default, static = (float(np.mean(self.returns[name])) for name in ("default", "static"))
+        gap = static - default
+        found = np.asarray(returns, dtype=np.float64) - default
+        return found / gap if gap > 0 else np.full_like(found, np.nan)
+
+    @property
+    def headroom(self) -> tuple[float, float, float]:
+        """Score of hindsight, less 1, with the ends of its 95 % interval over instances."""
+        mean, low, high = self.interval(self.returns[HINDSIGHT])
+        return mean - 1.0, low - 1.0, high - 1.0
+
+    def interval(self, returns: ArrayLike) -> tuple[float, float, float]:
+        """Return the score of the mean of (instances,) returns, and its 95 % interval.
+
+        It is a percentile bootstrap over instances, of the default and the best static action, too;
+        scores without bound stand where a sample does not tell these two apart.
+        """
+        given = np.array([self.returns["default"], self.returns["static"], returns])
+        number = given.shape[1]
+        drawn = stream(0, "references interval").integers(number, size=(RESAMPLES, number))
+        default, static, own = given[:, drawn].mean(axis=2)
+        scores = np.where(
+            static > default,
+            (own - default) / np.maximum(static - default, 1e-12),
+            np.copysign(np.inf, own - default),
+        )
+        low, high = np.quantile(scores, [0.025, 0.975], method="nearest")
+        return float(self.score(returns).mean()), float(low), float(high)
+
+
+@explained_types
+def references_of(env_id: str, path: Path = PATH) -> References | None:
+    """Return what is known of an id, `FedHPO-DAC-*` with its version; None if nothing is."""
+    return read(path).get(env_id.removeprefix("MO-"))
+
+
+@cache
+def read(path: Path = PATH) -> Mapping[str, References]:
+    """Return all references of a file, by id; none if there is no file.
+
+    Raises:
+        DamagedDataError: the file is damaged.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert content["format"] == FORMAT  # noqa: S101 - said below
+        return {key: _of(key, one) for key, one in content["ids"].items()}
+    except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        raise DamagedDataError(
+            f"{path} does not hold references ({error}); install the package again, or delete it "
+            "and run `fedhpo-gym references`"
+        ) from error
+
+
+def _of(env_id: str, entry: Mapping[str, Any]) -> References:
+    returns = {name: tuple(map(float, values)) for name, values in entry["returns"].items()}
+    instances = tuple(map(int, entry["instances"]))
+    if any(len(values) != len(instances) for values in returns.values()):
+        raise ValueError(f"{env_id} has not one return for each of {len(instances)} instances")
+    return References(
+        env_id, instances, returns, entry["configurations"], entry["best_schedule"], entry["effort"]
+    )
+
+
+def dumped(known: Sequence[References]) -> str:
+    """Return references as the text of a file that `read` reads."""
+    ids = {
+        one.id: {
+            "instances": one.instances,
+            "returns": {k: [float(f"{x:.5g}") for x in v] for k, v in one.returns.items()},
+            "configurations": one.configurations,
+            "best_schedule": one.best_schedule,
+            "effort": one.effort,
+        }
+        for one in sorted(known, key=lambda one: one.id)
+    }
+    lines = (f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in ids.items())
+    return f'{{"format": {FORMAT}, "ids": {{\n' + ",\n".join(lines) + "\n}}\n"

@@ -1,0 +1,268 @@
+"""References of round environments: returns of actions that learn nothing, and of hindsight.
+
+Every reference is a sequence of actions, one per step, played on instances. From the least to the
+most that it knows: actions drawn at random; the default, the middle of the action space; the best
+static action and the best stated schedule, both searched on train instances; and for each test
+instance the best sequence that an evolution finds on it, which is an estimate from below of what
+can be reached. Scores say where a return stands: 0 is the default's, 1 the best static action's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.space import SearchSpace
+from fedhpo_gym.stored.references import HINDSIGHT, References
+
+RATE: Final = "client_sample_rate"
+
+Floats = NDArray[np.float64]
+Actions = NDArray[np.float32]
+Progress = Callable[[int], object]
+RANDOM: Final = 4
+"""Random sequences on each instance, whose mean return counts."""
+
+
+class Player:
+    """Plays sequences of actions on instances of a round environment, many side by side.
+
+    Attributes:
+        steps: most steps of an episode.
+        space: what an action is decoded to.
+        instances: how many there are.
+    """
+
+    def __init__(
+        self, env_id: str, instances: str, width: int, progress: Progress = lambda _: None
+    ) -> None:
+        self._envs: Any = gym.make_vec(env_id, width, "vector_entry_point", instances=instances)
+        self._progress = progress
+        process = self._envs.process
+        self.steps = process.settings.horizon // process.settings.rounds_per_step
+        self.space: SearchSpace = process.controls.space
+        self.instances = len(process.instances)
+        self._width = width
+
+    def play(self, instances: Sequence[int], sequences: Actions) -> Floats:
+        """Return the (B,) returns of (B, steps, n) sequences on B instances."""
+        parts = [
+            self._play(np.asarray(instances[k : k + self._width]), sequences[k : k + self._width])
+            for k in range(0, len(sequences), self._width)
+        ]
+        return np.concatenate(parts)
+
+    def _play(self, instances: NDArray[np.int64], sequences: Actions) -> Floats:
+        number = len(instances)
+        rows = np.minimum(np.arange(self._width), number - 1)
+        self._envs.reset(options={"instance": instances[rows]})
+        returns, alive = np.zeros(self._width), np.arange(self._width) < number
+        for step in range(self.steps):
+            _, rewards, ended, _, _ = self._envs.step(sequences[rows, step])
+            returns += np.where(alive, rewards, 0.0)
+            alive &= ~ended
+            if not alive.any():
+                break
+        self._progress(number)
+        return returns[:number]
+
+    def warm_up(self) -> None:
+        """Play the default once in all environments."""
+        size = len(self.space)
+        self.play([0] * self._width, np.zeros((self._width, self.steps, size), np.float32))
+
+    def everywhere(self, sequences: Actions, instances: Sequence[int]) -> Floats:
+        """Return (S, I) returns of S sequences on each of I instances."""
+        many = np.repeat(sequences, len(instances), axis=0)
+        found = self.play(np.tile(instances, len(sequences)), many)
+        return found.reshape(len(sequences), len(instances))
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+def static(actions: Actions, steps: int) -> Actions:
+    """Return the (S, steps, n) sequences that repeat (S, n) actions."""
+    return np.repeat(actions[:, None], steps, axis=1)
+
+
+def _ramp(done: Floats, begin: float, end: float) -> Floats:
+    return begin + (end - begin) * done
+
+
+SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "cosine": {"learning_rate": lambda done: 0.5 * (1.0 + np.cos(np.pi * done))},
+    "step": {"learning_rate": lambda done: 0.1 ** ((done >= 0.5) + 1.0 * (done >= 0.75))},
+    "exponential": {"learning_rate": lambda done: 0.01**done},
+    "warm-up, cosine": {
+        "learning_rate": lambda done: np.minimum(
+            1.0, 0.1 + 9.0 * done
+        ) * 0.5 * (1.0 + np.cos(np.pi * done))
+    },
+    "decaying epochs": {"step_size": lambda done: _ramp(done, 1.0, 0.0)},
+    "growing participation": {RATE: lambda done: _ramp(done, 0.2, 1.0)},
+}  # fmt: skip
+"""Factors of hyperparameters where a fraction of the steps is done, by schedule: values begin at,
+or grow to, those of an action, and end at the edges of their ranges."""
+
+
+def scheduled(space: SearchSpace, action: Actions, kind: str, steps: int) -> Actions:
+    """Return the (steps, n) sequence of a schedule that follows an (n,) action."""
+    chosen = space.decode(action)
+    sequence = np.repeat(action[None], steps, axis=0)
+    for step in range(steps):
+        values = dict(chosen)
+        for name, factor in SCHEDULES[kind].items():
+            low = space[name].low
+            value = max(float(values[name]) * float(factor(np.float64(step / steps))), low)
+            values[name] = round(value) if space[name].kind == "int" else value
+        sequence[step] = space.encode(values)
+    return sequence
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is searched: courses are `configurations` x (`few` instances), and so on."""
+
+    configurations: int = 96
+    few: int = 4
+    kept: int = 12
+    train: int = 16
+    test: int = 16
+    generations: int = 24
+    children: int = 24
+
+    @property
+    def episodes(self) -> int:
+        """Courses that are played at most."""
+        kinds = 1 + len(SCHEDULES)
+        searched = kinds * (self.configurations * self.few + self.kept * self.train)
+        begun = kinds + 1 + self.kept + RANDOM
+        return searched + self.test * (begun + self.generations * self.children)
+
+
+def spread(total: int, number: int) -> list[int]:
+    """Return so many of the indices below a total, evenly spread."""
+    return np.unique(np.linspace(0, total - 1, min(number, total)).round().astype(int)).tolist()
+
+
+def evolve(
+    player: Player,
+    instances: Sequence[int],
+    begin: Actions,
+    known: Floats,
+    effort: Effort,
+    rng: np.random.Generator,
+) -> tuple[Floats, Actions]:
+    """Return for each of I instances the best return found, (I,), and its sequence.
+
+    Args:
+        begin: (S, steps, n) sequences to begin with.
+        known: (S, I) their returns.
+    """
+    parents = 4
+    steps, size = begin.shape[1:]
+    best = np.argsort(-known, axis=0)[:parents].T
+    pool = begin[best]  # (I, parents, steps, n)
+    fitness = np.take_along_axis(known.T, best, axis=1)
+    for _ in range(effort.generations):
+        picked = rng.integers(parents, size=(len(instances), effort.children))
+        children = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
+        children = children + _smooth_noise(rng, children.shape)
+        children = np.clip(children, -1.0, 1.0).astype(np.float32)
+        flat = children.reshape(-1, steps, size)
+        found = player.play(np.repeat(instances, effort.children), flat)
+        both = np.concatenate([pool, children], axis=1)
+        values = np.concatenate([fitness, found.reshape(len(instances), -1)], axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")[:, :parents]
+        pool = np.take_along_axis(both, order[:, :, None, None], axis=1)
+        fitness = np.take_along_axis(values, order, axis=1)
+    return fitness[:, 0], pool[:, 0]
+
+
+def _smooth_noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Return changes of sequences: lines through few random knots, of few of the dimensions."""
+    *_, steps, size = shape
+    noise = np.zeros(shape)
+    for child in noise.reshape(-1, steps, size):
+        knots = int(rng.integers(1, 6))
+        scale = 10.0 ** rng.uniform(-1.5, 0.0)
+        moved = rng.random(size) < 0.6
+        moved[rng.integers(size)] = True
+        at = np.sort(rng.integers(steps, size=knots))
+        for column in np.flatnonzero(moved):
+            child[:, column] = np.interp(np.arange(steps), at, rng.normal(0.0, scale, knots))
+        if rng.random() < 0.5:  # only a part of the course
+            first = int(rng.integers(steps))
+            child[:first] = 0.0
+    return noise
+
+
+EFFORTS: Final[Mapping[str, Effort]] = {
+    "full": Effort(),
+    "half": Effort(48, 4, 8, 8, 16, 12, 16),
+    "small": Effort(24, 2, 4, 4, 8, 6, 8),
+    "least": Effort(8, 1, 2, 2, 4, 2, 4),
+}
+"""How much is searched; what is slow gets less. Kinds of references are the same in all."""
+
+
+def find_references(
+    env_id: str, effort: Effort, *, width: int = 64, progress: Progress = lambda _: None
+) -> References:
+    """Play and search the references of a round environment with its default arguments.
+
+    Args:
+        env_id: with its version.
+        width: environments that are played side by side; it changes no number.
+        progress: called with the number of episodes played since the last call.
+    """
+    rng = stream(0, f"references {env_id}")
+    train, test = (Player(env_id, one, width, progress) for one in ("train", "test"))
+    size, steps = len(train.space), train.steps
+    drawn = rng.uniform(-1.0, 1.0, (effort.configurations - 1, size))
+    middle = np.zeros((1, size), dtype=np.float32)
+    actions = np.concatenate([middle, drawn]).astype(np.float32)
+    few, many = spread(train.instances, effort.few), spread(train.instances, effort.train)
+
+    def searched(sequences: Actions) -> tuple[list[int], float]:
+        """Return the best sequences on train instances, the best first, and its return."""
+        first = np.argsort(-train.everywhere(sequences, few).mean(axis=1), kind="stable")
+        kept = first[: effort.kept]
+        means = train.everywhere(sequences[kept], many).mean(axis=1)
+        return kept[np.argsort(-means, kind="stable")].tolist(), float(means.max())
+
+    constant = static(actions, steps)
+    best, _ = searched(constant)
+    sequences = {"default": constant[0], "static": constant[best[0]]}
+    configurations = {"static": train.space.decode(actions[best[0]])}
+    reached = {}
+    for kind, changed in SCHEDULES.items():
+        if set(changed) <= set(train.space.names):
+            tried = np.stack([scheduled(train.space, one, kind, steps) for one in actions])
+            own, reached[kind] = searched(tried)
+            sequences[kind] = tried[own[0]]
+            configurations[kind] = train.space.decode(actions[own[0]])
+    held_out = spread(test.instances, effort.test)
+    begin = np.stack([*sequences.values(), *constant[best[1:]]])
+    known = test.everywhere(begin, held_out)
+    anything = rng.uniform(-1.0, 1.0, (RANDOM, steps, size)).astype(np.float32)
+    returns = {"random": test.everywhere(anything, held_out).mean(axis=0)}
+    returns |= dict(zip(sequences, known, strict=False))
+    returns[HINDSIGHT] = evolve(test, held_out, begin, known, effort, rng)[0]
+    train.close()
+    test.close()
+    return References(
+        env_id,
+        tuple(held_out),
+        {name: tuple(values.tolist()) for name, values in returns.items()},
+        configurations,
+        max(reached, key=reached.__getitem__, default=None),
+        vars(effort),
+    )
