@@ -55,7 +55,7 @@ def _ids(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words or ("dac",):
         if word == "all":
-            newest = {}
+            newest: dict[str, int] = {}
             for one in (one for one in gym.registry if one.startswith("FedHPO-DAC-")):
                 name, _, version = one.rpartition("-v")
                 newest[name] = max(newest.get(name, 0), int(version))

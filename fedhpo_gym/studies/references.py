@@ -26,6 +26,7 @@ RATE: Final = "client_sample_rate"
 Floats = NDArray[np.float64]
 Actions = NDArray[np.float32]
 Progress = Callable[[int], object]
+Indices = Sequence[int] | NDArray[np.int64]
 RANDOM: Final = 4
 """Random sequences on each instance, whose mean return counts."""
 
@@ -42,15 +43,14 @@ class Player:
     def __init__(
         self, env_id: str, instances: str, width: int, progress: Progress = lambda _: None
     ) -> None:
-        self._envs: Any = gym.make_vec(env_id, width, "vector_entry_point", instances=instances)
-        self._progress = progress
-        process = self._envs.process
+        envs: Any = gym.make_vec(env_id, width, "vector_entry_point", instances=instances)
+        self._envs, self._progress, process = envs, progress, envs.process
         self.steps = process.settings.horizon // process.settings.rounds_per_step
         self.space: SearchSpace = process.controls.space
         self.instances = len(process.instances)
         self._width = width
 
-    def play(self, instances: Sequence[int], sequences: Actions) -> Floats:
+    def play(self, instances: Indices, sequences: Actions) -> Floats:
         """Return the (B,) returns of (B, steps, n) sequences on B instances."""
         parts = [
             self._play(np.asarray(instances[k : k + self._width]), sequences[k : k + self._width])
@@ -77,7 +77,7 @@ class Player:
         size = len(self.space)
         self.play([0] * self._width, np.zeros((self._width, self.steps, size), np.float32))
 
-    def everywhere(self, sequences: Actions, instances: Sequence[int]) -> Floats:
+    def everywhere(self, sequences: Actions, instances: Indices) -> Floats:
         """Return (S, I) returns of S sequences on each of I instances."""
         many = np.repeat(sequences, len(instances), axis=0)
         found = self.play(np.tile(instances, len(sequences)), many)
@@ -149,12 +149,13 @@ class Effort:
 
 def spread(total: int, number: int) -> list[int]:
     """Return so many of the indices below a total, evenly spread."""
-    return np.unique(np.linspace(0, total - 1, min(number, total)).round().astype(int)).tolist()
+    found: list[int] = np.linspace(0, total - 1, min(number, total)).round().astype(int).tolist()
+    return found
 
 
 def evolve(
     player: Player,
-    instances: Sequence[int],
+    instances: Indices,
     begin: Actions,
     known: Floats,
     effort: Effort,
@@ -173,9 +174,9 @@ def evolve(
     fitness = np.take_along_axis(known.T, best, axis=1)
     for _ in range(effort.generations):
         picked = rng.integers(parents, size=(len(instances), effort.children))
-        children = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
-        children = children + _smooth_noise(rng, children.shape)
-        children = np.clip(children, -1.0, 1.0).astype(np.float32)
+        chosen = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
+        moved = chosen + _smooth_noise(rng, chosen.shape)
+        children = np.clip(moved, -1.0, 1.0).astype(np.float32)
         flat = children.reshape(-1, steps, size)
         found = player.play(np.repeat(instances, effort.children), flat)
         both = np.concatenate([pool, children], axis=1)
