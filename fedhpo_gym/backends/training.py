@@ -126,7 +126,9 @@ def make_course(
     num_samples: NDArray[np.int64] | None = None,
 ) -> Course:
     """Return the course of a configuration, with what the task fixes; `num_samples` (clients,)."""
-    clock = job_clock(task, configuration, client_sample_rate, num_samples)
+    clock = None  # asked in every step: what a clock is made of is checked only where there is one
+    if task.asynchronous:
+        clock = job_clock(task, configuration, client_sample_rate, num_samples)
     settings = {**task.all_settings, **task.space.numbers(configuration)}
     return Course(settings, client_sample_rate, seed, clock)
 

@@ -41,6 +41,13 @@ class Layout:
             (size,) = box.shape or ()
             self.columns[name] = slice(self.size, self.size + size)
             self.size += size
+        flat: Any = gym.spaces.flatten_space(space)
+        self._bounds = flat.low, flat.high
+
+    def rows(self, entries: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float32]:
+        """Return the (n, size) matrix of all (n, size of entry) entries, within the bounds."""
+        matrix = np.concatenate([entries[name] for name in self.columns], axis=1)
+        return np.asarray(np.clip(matrix, *self._bounds), dtype=np.float32)
 
     def views(self, matrix: NDArray[np.float32]) -> Observations:
         """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""

@@ -14,11 +14,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_reals, as_typed
+from fedhpo_gym.core.checks import as_typed
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.space.space import checked_action
 from fedhpo_gym.tasks import Instance
 
 Observation = dict[str, NDArray[np.float32]]
@@ -165,7 +166,7 @@ class RoundEnv(DrawnEnv):
         """
         if self.process.episodes.over[0]:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
-        outcome = self.process.step(as_reals("action", action)[None])
+        outcome = self.process.step(checked_action(action, self.action_space.shape)[None])
         self._trace.append(self._point())
         reward = outcome.vectors[0] if self.vector_reward else float(outcome.scalars[0])
         if self.render_mode == "human":
@@ -212,7 +213,7 @@ class RoundEnv(DrawnEnv):
         super().close()
 
     def _observation(self) -> Observation:
-        return {name: rows[0].copy() for name, rows in self.process.observe().items()}
+        return self.process.layout.views(self.process.observe()[0])
 
     def _point(self) -> Point:
         state = self.process.episodes
@@ -300,4 +301,4 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
         return vector.StepOutcome(rewards, terminated, never, self.process.infos(self._info_keys))
 
     def _show(self) -> None:
-        self.layout.fill(self._frame, self.process.observe())
+        self._frame[:] = self.process.observe()
