@@ -64,7 +64,7 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in info.items():
         said = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             out[key] = masked(value, mask)
         else:
             out[key] = np.array(value)
@@ -88,7 +88,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return as plain data what nested infos of arrays say of their first environment."""
     return {
-        key: first_row(value) if isinstance(value, Mapping) else value[0].tolist()
+        key: first_row(value) if isinstance(value, dict) else value[0].tolist()
         for key, value in info.items()
     }
 

@@ -61,7 +61,7 @@ def works_of(
     epochs = _of_clients(task, configurations, EPOCHS, 1.0)
     batch = _of_clients(task, configurations, BATCH_SIZE, math.inf)
     steps = epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
-    each = np.stack([epochs, steps, epochs * held])[: 1 if num_samples is None else 3]
+    each = np.array([epochs, steps, epochs * held])[: 1 if num_samples is None else 3]
     # Of the client that takes most.
     most = np.where(True if sampled is None else sampled, each, 0.0).max(axis=2).T.tolist()
     return [
@@ -122,8 +122,8 @@ def _of_clients(
     task: Task, configurations: Sequence[Mapping[str, Value]], name: str, default: float
 ) -> Floats:
     """Return the (B, clients) values of a hyperparameter; `name@i` is that of client i alone."""
-    shared = [[_shared(task, one, name, default)] for one in configurations]
-    values, prefix = np.repeat(np.array(shared), task.num_clients, axis=1), f"{name}@"
+    values, prefix = np.empty((len(configurations), task.num_clients)), f"{name}@"
+    values[:] = [[_shared(task, one, name, default)] for one in configurations]
     for row, one in zip(values, configurations, strict=True):
         for key in one:
             if key.startswith(prefix):

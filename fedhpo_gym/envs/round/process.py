@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ from fedhpo_gym.tasks import Instance, Task, works_of
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
+SEEN: Final = slice(TRAIN, VAL + 1)
 _ALL: Final = slice(None)
 EXACT: Final = Noise()
 """What evaluations lack where nothing is asked for: nothing."""
@@ -86,7 +87,8 @@ class RoundProcess:
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
         largest = controls.largest_work(settings.horizon, self._most_samples)
-        self._largest = np.array(self._amounts(largest, task.system.cost(largest)))
+        cost = task.system.cost(largest)
+        self._largest = {name: self._amount(name, largest, cost) or 1.0 for name in AMOUNTS}
         history, size, clients = settings.history, controls.size, task.num_clients
         self.episodes = Episodes.start(number, history, size, clients, len(self.measured))
         self.observation_space = observation.space(history, size, controls.num_rows)
@@ -121,13 +123,14 @@ class RoundProcess:
         derived = ("measured", "made")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
-    def _amounts(self, work: Work, cost: Cost) -> tuple[float, ...]:
-        """Return bytes, operations and joules of some work, as `AMOUNTS`; 0 where nobody knows."""
-        samples, system = work.samples_read, self.task.system
-        flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
-        known = system.knows_energy and not work.reports
-        energy_j = system.energy_j(work) if known else 0.0
-        return cost.upload_bytes, cost.download_bytes, flops, energy_j
+    def _amount(self, name: str, work: Work, cost: Cost) -> float:
+        """Return bytes, operations or joules of some work; 0 where nobody knows."""
+        if name == "flops":
+            return FLOPS_PER_PARAMETER * work.num_parameters * (work.samples_read or 0.0)
+        if name == "energy":
+            known = self.task.system.knows_energy and not work.reports
+            return self.task.system.energy_j(work) if known else 0.0
+        return cost.upload_bytes if name == "upload" else cost.download_bytes
 
     def draws(self) -> EpisodeDraws:
         noisy, number = self.settings.noise is not None, len(self.episodes.over)
@@ -149,8 +152,8 @@ class RoundProcess:
             state.noise_key[where] = keys
         state.num_samples[where] = self.courses.num_samples[where]
         heard = self._hear(self.courses.first_metrics(where.tolist()), where)
-        state.loss[where] = heard.means[:, None, [TRAIN, VAL], LOSS]
-        state.accuracy[where] = heard.means[:, None, [TRAIN, VAL], ACCURACY]
+        state.loss[where] = heard.means[:, None, SEEN, LOSS]
+        state.accuracy[where] = heard.means[:, None, SEEN, ACCURACY]
         self._take_in(heard, where)
 
     def _hear(self, metrics: Metrics, where: Where) -> Measurement:
@@ -200,7 +203,7 @@ class RoundProcess:
             [one.client_sample_rate for one in fidelities],
         )
         report = self.courses.advance(rounds)
-        trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
+        trained: NDArray[np.bool_] = report.sampled.any(axis=1)
         kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
         before = {name: getattr(state, name).copy() for name in kept}
         samples, past = state.num_samples[:, :, TRAIN], self._happened(report)
@@ -221,7 +224,7 @@ class RoundProcess:
         spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
         terminated = spent | state.diverged
         state.over[:] = terminated
-        return self._reward(before, [*map(self._amounts, works, costs)], terminated)
+        return self._reward(before, [*zip(works, costs, strict=True)], terminated)
 
     def observe(self) -> NDArray[np.float32]:
         sampled = None
@@ -255,7 +258,7 @@ class RoundProcess:
 
     def _instance(self, index: int) -> dict[str, Any]:
         number = int(self.episodes.instance[index])
-        return {"index": number, **asdict(self.instances[number])}
+        return {"index": number, **vars(self.instances[number])}
 
     def infos(self, names: Collection[str] = (), where: slice = _ALL) -> dict[str, Any]:
         """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
@@ -363,15 +366,15 @@ class RoundProcess:
         heard = self._hear(report.metrics, _ALL)
         means = heard.means
         state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
-        state.loss[:, -1] = means[:, [TRAIN, VAL], LOSS]
-        state.accuracy[:, -1] = means[:, [TRAIN, VAL], ACCURACY]
+        state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
         self._take_in(heard, _ALL)
         lowest = POTENTIALS[self.settings.potential].low
         state.potential[state.diverged] = lowest
         chosen = report.sampled.reshape(len(trained), -1)
         norms = log_norms(report.update_norm.reshape(chosen.shape))
         apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
-        state.update_norm, state.disagreement = mean_and_spread(np.stack([norms, apart]), chosen)
+        found = mean_and_spread(np.array([norms, apart]), chosen)
+        state.update_norm, state.disagreement = found.transpose(1, 2, 0)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
@@ -385,7 +388,7 @@ class RoundProcess:
             ):
                 said = metrics[who[0], at, who[1], VAL, LOSS].astype(np.float64)
                 losses[:] = np.where(trained, np.fmin(said, MAX_NATS), 0.0)
-        better = state.loss[:, -1, 1] < state.best_loss
+        (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()
         state.best_loss[better] = state.loss[better, -1, 1]
         state.best_true_loss[better] = state.true_loss[better]
         state.best_step[better] = state.steps[better]
@@ -394,7 +397,7 @@ class RoundProcess:
     def _reward(
         self,
         before: Mapping[str, NDArray[np.float64]],
-        amounts: Sequence[Sequence[float]],
+        charged: Sequence[tuple[Work, Cost]],
         terminated: NDArray[np.bool_],
     ) -> RoundOutcome:
         """Return the rewards of a step, from what the state was before it."""
@@ -406,21 +409,25 @@ class RoundProcess:
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
         rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
         time = np.where(state.diverged, np.maximum(time, rest), time)
-        shares = -np.array(amounts) / np.where(self._largest > 0, self._largest, 1.0)
+        upload_bytes = state.upload_bytes - before["upload_bytes"]
         columns = {
-            **dict(zip(AMOUNTS, shares.T, strict=True)),
+            **{
+                name: -np.array([self._amount(name, *one) for one in charged]) / self._largest[name]
+                for name in settings.names
+                if name in AMOUNTS
+            },
             "improvement": improvement,
             "time": -time,
-            "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest[0],
+            "upload": -upload_bytes / self._largest["upload"],
             "fairness": before["client_spread"] - state.client_spread,
             **{
                 one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
                 for column, one in enumerate(self.measured)
             },
         }
-        vectors = np.stack([columns[name] for name in settings.names], axis=1)
+        vectors = np.array([columns[name] for name in settings.names]).T
         space = self.reward_space
-        vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
+        vectors = np.clip(vectors, space.low, space.high).astype(np.float32, order="C")
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
     def _reward_space(self) -> gym.spaces.Box:
