@@ -104,12 +104,10 @@ class RunningCourses(Courses):
         self._batch.restart(stay)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
-        found = []
-        for index in (self._where[position] for position in positions):
-            if index not in self._first:
-                self._first[index] = self._new_batch([index]).evaluate()[0]
-            found.append(self._first[index])
-        return np.stack(found)
+        where = [self._where[position] for position in positions]
+        for index in {*where} - {*self._first}:
+            self._first[index] = self._new_batch([index]).evaluate()[0]
+        return np.stack([self._first[index] for index in where])
 
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]

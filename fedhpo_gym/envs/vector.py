@@ -85,10 +85,10 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return as plain data what nested infos of arrays say of their first environment."""
+def row_of(info: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return as plain data what nested infos of arrays say of an environment."""
     return {
-        key: first_row(value) if isinstance(value, dict) else value[0].tolist()
+        key: row_of(value, index) if isinstance(value, dict) else value[index].tolist()
         for key, value in info.items()
     }
 

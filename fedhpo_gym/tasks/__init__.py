@@ -25,7 +25,7 @@ from fedhpo_gym.tasks.natural import (
     shared_fields,
 )
 from fedhpo_gym.tasks.networks import BERT_TASKS, CNN_TASKS, GNN_TASKS, HETERO_TASKS, MLP_TASKS
-from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of, works_of
+from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 
 @checked_types
@@ -156,5 +156,4 @@ __all__ = [
     "versions_of",
     "with_version_one",
     "work_of",
-    "works_of",
 ]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import as_typed
 from fedhpo_gym.envs import vector
@@ -32,7 +32,7 @@ class Point:
 
     round: int
     val_loss: float
-    action: tuple[float, ...]
+    action: ArrayLike  # coordinates, of one client after the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +218,7 @@ class RoundEnv(DrawnEnv):
     def _point(self) -> Point:
         state = self.process.episodes
         loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
-        rows = state.action[0].reshape(-1, len(self.search_space))
-        return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
+        return Point(int(state.rounds[0]), loss, state.action[0].copy())
 
 
 INFO_KEYS: Final = ("configuration", "fidelity")

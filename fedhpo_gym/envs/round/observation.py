@@ -114,10 +114,6 @@ class Episodes:
             array[where] = {} if array.dtype == object else 0
         self.best_loss[where] = np.inf
 
-    def view(self, where: slice) -> Self:
-        """Return some episodes, whose arrays are views."""
-        return type(self)(**{name: array[where] for name, array in vars(self).items()})
-
     def row(self, index: int) -> Row:
         return {name: array[index].copy() for name, array in vars(self).items()}
 
@@ -138,12 +134,12 @@ def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
 
 
 def mean_and_spread(values: NDArray[np.floating], chosen: NDArray[np.bool_]) -> Floats:
-    """Return (2, ..., N): mean and deviation of the chosen of (..., N, m) values; 0 of none."""
+    """Return (N, 2), mean and deviation of the chosen of (N, m) values; (N, k, 2) of (k, N, m)."""
     count = np.maximum(chosen.sum(axis=-1), 1)
     exact = np.where(chosen, np.asarray(values, dtype=np.float64), 0.0)
     mean = exact.sum(axis=-1) / count
     squares = np.where(chosen, (exact - mean[..., None]) ** 2, 0.0)
-    return np.array([mean, np.sqrt(squares.sum(axis=-1) / count)])
+    return np.array([mean, np.sqrt(squares.sum(axis=-1) / count)]).T  # 0 where none is chosen
 
 
 def log_norms(norms: NDArray[np.floating]) -> Floats:
@@ -256,7 +252,7 @@ def measurement_of(
     true_measured = values_of(measured, exact, NO_PRIVACY)
     accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
     if heard is exact:
-        spread = mean_and_spread(accuracy, present)[1]
+        spread = mean_and_spread(accuracy, present)[:, 1]
         return Measurement(truth, spread, truth, true_measured, true_measured)
     means = client_means(heard.best[:, 0], heard.num_samples[:, 0])
     spread = fairness_vector(np.where(present, accuracy, np.nan)[:, None])

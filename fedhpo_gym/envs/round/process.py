@@ -33,12 +33,13 @@ from fedhpo_gym.envs.round.settings import (
     RoundSettings,
     measured_objectives,
 )
-from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, first_row, unnamed_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
 from fedhpo_gym.evaluation.noise import STREAM, Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
-from fedhpo_gym.tasks import Instance, Task, works_of
+from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.tasks.work import works_of
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
@@ -190,8 +191,7 @@ class RoundProcess:
         state.potential[where] = measure(loss, accuracy, self.task.chance_loss)
         state.true_loss[where] = heard.truth[:, VAL, LOSS]
         state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
-        if self.measured:
-            state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
+        state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
         """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing."""
@@ -203,7 +203,7 @@ class RoundProcess:
             [one.client_sample_rate for one in fidelities],
         )
         report = self.courses.advance(rounds)
-        trained: NDArray[np.bool_] = report.sampled.any(axis=1)
+        trained = np.logical_or.reduce(report.sampled, axis=1)
         kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
         before = {name: getattr(state, name).copy() for name in kept}
         samples, past = state.num_samples[:, :, TRAIN], self._happened(report)
@@ -260,9 +260,9 @@ class RoundProcess:
         number = int(self.episodes.instance[index])
         return {"index": number, **vars(self.instances[number])}
 
-    def infos(self, names: Collection[str] = (), where: slice = _ALL) -> dict[str, Any]:
+    def infos(self, names: Collection[str] = ()) -> dict[str, Any]:
         """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
-        state = self.episodes.view(where)
+        state = self.episodes
         loss, accuracy = np.minimum(state.loss[:, -1], MAX_NATS), state.accuracy[:, -1]
         test = np.minimum(state.test, MAX_NATS)
         info: dict[str, Any] = {
@@ -319,7 +319,7 @@ class RoundProcess:
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
         state = self.episodes
-        found = first_row(self.infos(("fidelity",), slice(index, index + 1)))
+        found = row_of(self.infos(("fidelity",)), index)
         best = found["incumbent"]
         configuration = dict(state.best_configuration[index])
         return {
@@ -368,31 +368,30 @@ class RoundProcess:
         state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
         state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
         self._take_in(heard, _ALL)
-        lowest = POTENTIALS[self.settings.potential].low
-        state.potential[state.diverged] = lowest
+        state.potential[state.diverged] = POTENTIALS[self.settings.potential].low
         chosen = report.sampled.reshape(len(trained), -1)
         norms = log_norms(report.update_norm.reshape(chosen.shape))
         apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
         found = mean_and_spread(np.array([norms, apart]), chosen)
-        state.update_norm, state.disagreement = found.transpose(1, 2, 0)
+        state.update_norm, state.disagreement = found.swapaxes(0, 1)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
-        if self.controls.num_rows is not None:  # who trained last, as zeros are said of all others
-            first = report.sampled.argmax(axis=1)
-            last = report.sampled.shape[1] - 1 - report.sampled[:, ::-1].argmax(axis=1)
-            who = np.arange(len(trained))[:, None], np.arange(trained.shape[1])
-            for losses, metrics, at in (
-                (state.val_loss_before, report.before, first),
-                (state.val_loss_after, report.after, last),
+        if self.controls.num_rows is not None:  # else nobody has asked for them
+            rows, clients = np.ogrid[: trained.shape[0], : trained.shape[1]]
+            for losses, metrics, way in (
+                (state.val_loss_before, report.before, 1),
+                (state.val_loss_after, report.after, -1),
             ):
-                said = metrics[who[0], at, who[1], VAL, LOSS].astype(np.float64)
+                first = report.sampled[:, ::way].argmax(axis=1)
+                said = metrics[:, ::way, :, VAL, LOSS][rows, first, clients].astype(np.float64)
                 losses[:] = np.where(trained, np.fmin(said, MAX_NATS), 0.0)
         (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()
-        state.best_loss[better] = state.loss[better, -1, 1]
-        state.best_true_loss[better] = state.true_loss[better]
-        state.best_step[better] = state.steps[better]
-        state.best_configuration[better] = state.configuration[better]
+        if len(better):
+            state.best_loss[better] = state.loss[better, -1, 1]
+            state.best_true_loss[better] = state.true_loss[better]
+            state.best_step[better] = state.steps[better]
+            state.best_configuration[better] = state.configuration[better]
 
     def _reward(
         self,
