@@ -408,7 +408,6 @@ class RoundProcess:
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
         rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
         time = np.where(state.diverged, np.maximum(time, rest), time)
-        upload_bytes = state.upload_bytes - before["upload_bytes"]
         columns = {
             **{
                 name: -np.array([self._amount(name, *one) for one in charged]) / self._largest[name]
@@ -417,7 +416,7 @@ class RoundProcess:
             },
             "improvement": improvement,
             "time": -time,
-            "upload": -upload_bytes / self._largest["upload"],
+            "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest["upload"],
             "fairness": before["client_spread"] - state.client_spread,
             **{
                 one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
