@@ -237,7 +237,7 @@ class Measurement:
 
 
 def measurement_of(
-    noise: Noise,
+    noise: Noise | None,
     task: Task,
     told: Sequence[str],
     evaluations: int,
@@ -246,12 +246,13 @@ def measurement_of(
     measured: Sequence[Objective],
 ) -> Measurement:
     """Return what the server hears of N evaluations; what is withheld is that of a guess."""
-    bounds = np.array([metric.bounds for metric in task.metrics])
-    heard = noise.apply(exact, rngs, bounds)
+    heard = exact
+    if noise is not None:
+        heard = noise.apply(exact, rngs, np.array([metric.bounds for metric in task.metrics]))
     truth = client_means(exact.best[:, 0], exact.num_samples[:, 0])
     true_measured = values_of(measured, exact, NO_PRIVACY)
     accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
-    if heard is exact:
+    if noise is None or heard is exact:
         spread = mean_and_spread(accuracy, present)[:, 1]
         return Measurement(truth, spread, truth, true_measured, true_measured)
     means = client_means(heard.best[:, 0], heard.num_samples[:, 0])

@@ -34,7 +34,7 @@ from fedhpo_gym.envs.round.settings import (
     measured_objectives,
 )
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
-from fedhpo_gym.evaluation.noise import STREAM, Noise
+from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
@@ -45,8 +45,6 @@ TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
 SEEN: Final = slice(TRAIN, VAL + 1)
 _ALL: Final = slice(None)
-EXACT: Final = Noise()
-"""What evaluations lack where nothing is asked for: nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +163,7 @@ class RoundProcess:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
             rngs += streams(STREAM, list(pairs))
         told, number = self.settings.told, self.settings.evaluations
-        return measurement_of(
-            noise or EXACT, self.task, told, number, evaluations, rngs, self.measured
-        )
+        return measurement_of(noise, self.task, told, number, evaluations, rngs, self.measured)
 
     def _evaluations(self, metrics: Metrics, where: Where) -> Evaluations:
         state, best, usual = self.episodes, metrics[:, None], self.controls.default[RATE]
