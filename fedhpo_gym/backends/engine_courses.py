@@ -38,7 +38,10 @@ class RunningCourses(Courses):
         report_moves: bool = False,
     ) -> None:
         self._task = task
-        self._instances = tuple(instances)
+        # Two instances may share a seed and differ in alpha: a course asks for its data by the
+        # instance, and the federation holds the seed that everything is drawn from.
+        alone = {one.alpha: task.variant(alpha=one.alpha) for one in instances}
+        self._sources = [(alone[one.alpha], one.seed) for one in instances]
         self._configuration = dict(configuration)
         self._model = training.model_of(task, configuration)
         self._rate = client_sample_rate
@@ -49,8 +52,9 @@ class RunningCourses(Courses):
             "precision": task.precision,
         }
         self._first: dict[int, Metrics] = {}
-        training.require_device(task, self._instances[0].seed, device)
+        training.require_device(task, instances[0].seed, device)
         self._where = [0] * number
+        self._num_samples = np.stack([self._federation(0).num_samples] * number)
         self._report_moves = report_moves
         self._moves: list[Move | None] = [None] * number
         self._batch = self._new_batch(self._where)
@@ -79,32 +83,31 @@ class RunningCourses(Courses):
 
     @property
     def num_samples(self) -> NDArray[np.int64]:
-        return np.stack([self._federation(index).num_samples for index in self._where])
+        return self._num_samples
 
     @property
     def most_samples(self) -> NDArray[np.int64]:
-        each = [self._federation(index).num_samples for index in range(len(self._instances))]
+        each = [self._federation(index).num_samples for index in range(len(self._sources))]
         most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
         return most
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
+        courses, stay = list(self._batch.courses), []
         for position, index in zip(positions, instances, strict=True):
-            self._where[position] = index
-            self._moves[position] = None
-        courses = list(self._batch.courses)
-        for position in positions:
-            courses[position] = self._fresh(self._where[position])
+            if self._where[position] == index:
+                stay.append(position)
+            self._where[position], self._moves[position] = index, None
+            courses[position] = self._fresh(index)
+            self._num_samples[position] = self._federation(index).num_samples
         data = {index: self._federation(index) for index in set(self._where)}
-        self._batch.configure(courses, data)
-        self._batch.restart(positions)
+        self._batch.configure(courses, data)  # a course of another instance begins again
+        self._batch.restart(stay)
 
     def first_metrics(self, positions: Sequence[int]) -> Metrics:
-        found = []
-        for index in (self._where[position] for position in positions):
-            if index not in self._first:
-                self._first[index] = self._new_batch([index]).evaluate()[0]
-            found.append(self._first[index])
-        return np.stack(found)
+        where = [self._where[position] for position in positions]
+        for index in {*where} - {*self._first}:
+            self._first[index] = self._new_batch([index]).evaluate()[0]
+        return np.stack([self._first[index] for index in where])
 
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
@@ -190,14 +193,11 @@ class RunningCourses(Courses):
         return self._course(self._configuration, self._rate, index)
 
     def _course(self, configuration: Configuration, rate: float, index: int) -> Course:
-        # Two instances may share a seed and differ in alpha: a course asks for its data by the
-        # instance, and the federation holds the seed that everything is drawn from.
         samples = self._federation(index).num_samples[:, 0] if self._task.asynchronous else None
         return training.make_course(self._task, configuration, rate, index, samples)
 
     def _federation(self, index: int) -> Federation:
-        instance = self._instances[index]
-        return training.task_federation(self._task.variant(alpha=instance.alpha), instance.seed)
+        return training.task_federation(*self._sources[index])
 
 
 def _numbers(value: Any) -> Move:

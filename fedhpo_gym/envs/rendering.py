@@ -213,8 +213,9 @@ def plot_course(
     above.set_ylabel("validation loss")
     above.set_title(f"{title}: round {rounds[-1]}", loc="left")
     _scale(above, rounds, losses, BLUE)
+    means = [np.reshape(point.action, (-1, len(names))).mean(axis=0) for point in trace[1:]]
     for column, name in enumerate(names):
-        values = [point.action[column] for point in trace[1:]]
+        values = [mean[column] for mean in means]
         # An action rules the rounds before the point that it led to.
         drawn = [*values[:1], *values]
         below.step(rounds[: len(drawn)], drawn, where="pre", label=name)

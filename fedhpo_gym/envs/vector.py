@@ -41,6 +41,13 @@ class Layout:
             (size,) = box.shape or ()
             self.columns[name] = slice(self.size, self.size + size)
             self.size += size
+        flat: Any = gym.spaces.flatten_space(space)
+        self._bounds = flat.low, flat.high
+
+    def rows(self, entries: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float32]:
+        """Return the (n, size) matrix of all (n, size of entry) entries, within the bounds."""
+        matrix = np.concatenate([entries[name] for name in self.columns], axis=1)
+        return np.asarray(np.clip(matrix, *self._bounds), dtype=np.float32)
 
     def views(self, matrix: NDArray[np.float32]) -> Observations:
         """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""
@@ -57,7 +64,7 @@ def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in info.items():
         said = mask & ~np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else mask
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             out[key] = masked(value, mask)
         else:
             out[key] = np.array(value)
@@ -78,10 +85,10 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def first_row(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return as plain data what nested infos of arrays say of their first environment."""
+def row_of(info: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Return as plain data what nested infos of arrays say of an environment."""
     return {
-        key: first_row(value) if isinstance(value, Mapping) else value[0].tolist()
+        key: row_of(value, index) if isinstance(value, dict) else value[index].tolist()
         for key, value in info.items()
     }
 

@@ -270,8 +270,8 @@ class SystemModel(System):
         return np.asarray(upload_s + np.maximum(send_s, download_s))
 
 
+@lru_cache(maxsize=4096, typed=True)
 @checked_types
-@lru_cache(maxsize=4096)
 def harmonic(n: Annotated[int, Range(1)]) -> float:
     """Return H_n = 1 + 1/2 + ... + 1/n: the expected largest of n unit exponentials."""
     if n > _EXACT_HARMONIC:

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -217,7 +218,7 @@ class Task(Problem):
             return float(-(shares * np.log(shares)).sum())
         return LABEL_ENTROPY.get(self.dataset, math.log(self.num_classes))
 
-    @property
+    @cached_property
     def space(self) -> SearchSpace:
         """Search space: client-side dimensions, then the algorithm's, then settings tuned."""
         added = ALGORITHMS[self.algorithm].dimensions

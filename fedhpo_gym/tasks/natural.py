@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from fedhpo_gym.algorithms import ALGORITHMS
@@ -146,7 +147,7 @@ class JointTask(Task):
     def models(self) -> tuple[str, ...]:
         return tuple(MODELS.values())
 
-    @property
+    @cached_property
     def space(self) -> SearchSpace:
         """Search space; what the algorithm leaves to settings elsewhere is searched."""
         own = (*self.client_space.dimensions, *ALGORITHMS[self.algorithm].dimensions)

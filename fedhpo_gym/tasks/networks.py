@@ -7,7 +7,7 @@ of theirs: `learning_rate@0` is the learning rate of client 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.space import Dimension, SearchSpace, Value
@@ -205,7 +205,8 @@ def _perceptrons(like: Task) -> PerceptronTask:
         "architecture": MLP_ARCHITECTURE,
         "tags": frozenset({"mlp", *like.tags} - {"lr"}),
     }
-    return PerceptronTask(**{**vars(like), **changes})
+    own = {one.name: getattr(like, one.name) for one in fields(like)}
+    return PerceptronTask(**{**own, **changes})
 
 
 MLP_TASKS = tuple(_perceptrons(like) for like in LR_TASKS)

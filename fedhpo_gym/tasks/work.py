@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,27 +42,44 @@ def work_of(
                 f"`{name}` must have an entry for each of {task.num_clients} clients, got the "
                 f"shape {given.shape}"
             )
+    fidelity = Fidelity(rounds, client_sample_rate)
+    return works_of(task, [configuration], [fidelity], sampled, num_samples, [happened])[0]
+
+
+def works_of(
+    task: Task,
+    configurations: Sequence[Mapping[str, Value]],
+    fidelities: Sequence[Fidelity],
+    sampled: Chosen | None,
+    num_samples: Samples | None,
+    happened: Sequence[CourseHistory | None],
+) -> list[Work]:
+    """Return the work of some rounds of B courses, of which (B, clients) took part."""
     if num_samples is None and task.system.samples_per_client:
         num_samples = np.full(task.num_clients, task.system.samples_per_client)
     held = np.zeros(task.num_clients) if num_samples is None else num_samples
-    epochs, steps = _epochs_and_steps(task, configuration, held)
-    counted = () if num_samples is None else (steps, epochs * held)
-    clients = ClientWork(epochs, *counted)
-    some = slice(None) if sampled is None else sampled
-    # Of the client that takes most; without a client, the shared ones.
-    most = epochs[some].max(initial=0.0) or _shared(task, configuration, EPOCHS, 1.0)
-    return Work.of_course(
-        task.parameters_of(configuration),
-        task.num_clients,
-        Fidelity(rounds, client_sample_rate),
-        local_epochs=float(most),
-        minibatch_steps=None if clients.steps is None else float(steps[some].max(initial=0.0)),
-        samples=None if clients.samples is None else float(clients.samples[some].max(initial=0.0)),
-        clients=clients,
-        happened=happened,
-        reports=int(_shared(task, configuration, BUFFER, 1.0)) if task.asynchronous else 0,
-        copies=ALGORITHMS[task.algorithm].copies,
-    )
+    epochs = _of_clients(task, configurations, EPOCHS, 1.0)
+    batch = _of_clients(task, configurations, BATCH_SIZE, math.inf)
+    steps = epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
+    each = np.array([epochs, steps, epochs * held])[: 1 if num_samples is None else 3]
+    # Of the client that takes most.
+    most = np.where(True if sampled is None else sampled, each, 0.0).max(axis=2).T.tolist()
+    return [
+        Work.of_course(
+            task.parameters_of(one),
+            task.num_clients,
+            fidelity,
+            local_epochs=epochs or _shared(task, one, EPOCHS, 1.0),  # without a client, shared
+            **dict(zip(("minibatch_steps", "samples"), counted, strict=False)),
+            clients=ClientWork(*of_clients),
+            happened=past,
+            reports=int(_shared(task, one, BUFFER, 1.0)) if task.asynchronous else 0,
+            copies=ALGORITHMS[task.algorithm].copies,
+        )
+        for one, fidelity, (epochs, *counted), of_clients, past in zip(
+            configurations, fidelities, most, each.swapaxes(0, 1), happened, strict=True
+        )
+    ]
 
 
 @checked_types
@@ -102,18 +118,17 @@ def round_system(task: Task) -> System:
     return replace(task.system, compute="epochs")
 
 
-def _epochs_and_steps(
-    task: Task, configuration: Mapping[str, Value], held: NDArray[Any]
-) -> tuple[Floats, Floats]:
-    """Return the (clients,) local epochs and minibatch steps of a round."""
-    columns = []
-    for name, default in ((EPOCHS, 1.0), (BATCH_SIZE, math.inf)):
-        column = np.full(task.num_clients, _shared(task, configuration, name, default))
-        own = _own(configuration, name)
-        column[list(own)] = list(own.values())
-        columns.append(column)
-    epochs, batch = columns
-    return epochs, epochs * np.ceil(held / np.minimum(batch, np.maximum(held, 1)))
+def _of_clients(
+    task: Task, configurations: Sequence[Mapping[str, Value]], name: str, default: float
+) -> Floats:
+    """Return the (B, clients) values of a hyperparameter; `name@i` is that of client i alone."""
+    values, prefix = np.empty((len(configurations), task.num_clients)), f"{name}@"
+    values[:] = [[_shared(task, one, name, default)] for one in configurations]
+    for row, one in zip(values, configurations, strict=True):
+        for key in one:
+            if key.startswith(prefix):
+                row[int(key.removeprefix(prefix))] = one[key]
+    return values
 
 
 def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:
@@ -121,13 +136,3 @@ def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: 
     if name in configuration:
         return float(configuration[name])
     return float(dict(task.settings).get(name, default))
-
-
-def _own(configuration: Mapping[str, Value], name: str) -> dict[int, float]:
-    """Return the values of `name@i`, by client."""
-    prefix = f"{name}@"
-    return {
-        int(key.removeprefix(prefix)): float(value)
-        for key, value in configuration.items()
-        if key.startswith(prefix)
-    }

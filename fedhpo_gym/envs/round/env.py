@@ -12,13 +12,14 @@ from typing import Any, Final
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_reals, as_typed
+from fedhpo_gym.core.checks import as_typed
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.space.space import checked_action
 from fedhpo_gym.tasks import Instance
 
 Observation = dict[str, NDArray[np.float32]]
@@ -31,7 +32,7 @@ class Point:
 
     round: int
     val_loss: float
-    action: tuple[float, ...]
+    action: ArrayLike  # coordinates, of one client after the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +166,7 @@ class RoundEnv(DrawnEnv):
         """
         if self.process.episodes.over[0]:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
-        outcome = self.process.step(as_reals("action", action)[None])
+        outcome = self.process.step(checked_action(action, self.action_space.shape)[None])
         self._trace.append(self._point())
         reward = outcome.vectors[0] if self.vector_reward else float(outcome.scalars[0])
         if self.render_mode == "human":
@@ -212,13 +213,12 @@ class RoundEnv(DrawnEnv):
         super().close()
 
     def _observation(self) -> Observation:
-        return {name: rows[0].copy() for name, rows in self.process.observe().items()}
+        return self.process.layout.views(self.process.observe()[0])
 
     def _point(self) -> Point:
         state = self.process.episodes
         loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
-        rows = state.action[0].reshape(-1, len(self.search_space))
-        return Point(int(state.rounds[0]), loss, tuple(rows.mean(axis=0).tolist()))
+        return Point(int(state.rounds[0]), loss, state.action[0].copy())
 
 
 INFO_KEYS: Final = ("configuration", "fidelity")
@@ -300,4 +300,4 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
         return vector.StepOutcome(rewards, terminated, never, self.process.infos(self._info_keys))
 
     def _show(self) -> None:
-        self.layout.fill(self._frame, self.process.observe())
+        self._frame[:] = self.process.observe()

@@ -13,8 +13,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.envs.round.settings import AMOUNTS, DECADES, decades
-from fedhpo_gym.envs.trial.observation import box, inside
+from fedhpo_gym.envs.round.settings import DECADES, decades
+from fedhpo_gym.envs.trial.observation import box
+from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, NO_PRIVACY, Objective, fairness_vector, values_of
@@ -22,8 +23,8 @@ from fedhpo_gym.tasks import Task
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
-
-_RECORDS = ("configuration", "best_configuration", "cost")
+Where = NDArray[np.intp] | slice
+"""Which of N episodes."""
 
 
 @dataclass
@@ -43,7 +44,6 @@ class Episodes:
         true_loss: (N,) validation loss of the last evaluation without noise, nats.
         measured: (N, objectives) values of the objectives that the reward reads off the model.
         true_measured: (N, objectives) these without noise.
-        amounts: (N, 4) what the last step cost of each of `settings.AMOUNTS`.
         move_product: (N,) inner product of the model's moves in the last two steps; 0 after the
             first, and where it is not reported.
     """
@@ -79,7 +79,6 @@ class Episodes:
     best_true_loss: NDArray[np.float64]
     measured: NDArray[np.float64]
     true_measured: NDArray[np.float64]
-    amounts: NDArray[np.float64]
     move_product: NDArray[np.float64]
 
     @classmethod
@@ -100,27 +99,23 @@ class Episodes:
             "val_loss_after": (num_clients,),
             "measured": (measured,),
             "true_measured": (measured,),
-            "amounts": (len(AMOUNTS),),
         }
         arrays = {}
         for field in fields(cls):
             kind = getattr(np, str(field.type).removeprefix("NDArray[np.").removesuffix("]"))
             arrays[field.name] = np.zeros((number, *shapes.get(field.name, ())), kind)
         state = cls(**arrays)
+        state.restart(slice(None))
         state.over[:] = True
-        for name in _RECORDS:
-            for index in range(number):
-                getattr(state, name)[index] = {}
         return state
 
-    def view(self, where: slice) -> Self:
-        """Return some episodes, whose arrays are views."""
-        return type(self)(
-            **{field.name: getattr(self, field.name)[where] for field in fields(self)}
-        )
+    def restart(self, where: Where) -> None:
+        for array in vars(self).values():
+            array[where] = {} if array.dtype == object else 0
+        self.best_loss[where] = np.inf
 
     def row(self, index: int) -> Row:
-        return {field.name: getattr(self, field.name)[index].copy() for field in fields(self)}
+        return {name: array[index].copy() for name, array in vars(self).items()}
 
     def put(self, index: int, row: Row) -> None:
         for name, value in row.items():
@@ -139,12 +134,12 @@ def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
 
 
 def mean_and_spread(values: NDArray[np.floating], chosen: NDArray[np.bool_]) -> Floats:
-    """Return (N, 2): mean and standard deviation of the chosen of (N, m) values; 0 of none."""
-    count = np.maximum(chosen.sum(axis=1), 1)
+    """Return (N, 2), mean and deviation of the chosen of (N, m) values; (N, k, 2) of (k, N, m)."""
+    count = np.maximum(chosen.sum(axis=-1), 1)
     exact = np.where(chosen, np.asarray(values, dtype=np.float64), 0.0)
-    mean = exact.sum(axis=1) / count
-    squares = np.where(chosen, (exact - mean[:, None]) ** 2, 0.0)
-    return np.stack([mean, np.sqrt(squares.sum(axis=1) / count)], axis=1)
+    mean = exact.sum(axis=-1) / count
+    squares = np.where(chosen, (exact - mean[..., None]) ** 2, 0.0)
+    return np.array([mean, np.sqrt(squares.sum(axis=-1) / count)]).T  # 0 where none is chosen
 
 
 def log_norms(norms: NDArray[np.floating]) -> Floats:
@@ -179,30 +174,30 @@ def space(history: int, action_size: int, num_clients: int | None) -> gym.spaces
 
 
 def observe(
-    spaces: gym.spaces.Dict,
+    layout: Layout,
     episodes: Episodes,
     *,
     chance: float,
     horizon: int,
     budget_s: float,
     sampled: NDArray[np.bool_] | None,
-) -> dict[str, NDArray[np.float32]]:
-    """Return the (N, size) entries of N observations; `sampled` is (N, clients)."""
-    norm = np.array([NORM_DECADES, NORM_DECADES])
+) -> NDArray[np.float32]:
+    """Return N observations as rows of a layout; `sampled` is (N, clients)."""
+    losses = decades(episodes.loss, chance) / DECADES
     raw: dict[str, Any] = {
         "client_spread": episodes.client_spread[:, None],
-        "update_norm": episodes.update_norm / norm,
+        "update_norm": episodes.update_norm / NORM_DECADES,
         "disagreement": episodes.disagreement / 2.0,
         "remaining_rounds": 1.0 - episodes.rounds[:, None] / horizon,
         "remaining_budget": 1.0 - episodes.elapsed_s[:, None] / budget_s,
         "last_action": episodes.action,
     }
     for split, column in SHOWN.items():
-        raw[f"{split}_loss"] = decades(episodes.loss[:, :, column], chance) / DECADES
+        raw[f"{split}_loss"] = losses[:, :, column]
         raw[f"{split}_accuracy"] = episodes.accuracy[:, :, column]
     if sampled is not None:
         raw.update(_clients(episodes, chance, sampled))
-    return {name: inside(spaces, name, raw[name]) for name in spaces}
+    return layout.rows(raw)
 
 
 def _clients(
@@ -242,7 +237,7 @@ class Measurement:
 
 
 def measurement_of(
-    noise: Noise,
+    noise: Noise | None,
     task: Task,
     told: Sequence[str],
     evaluations: int,
@@ -251,12 +246,13 @@ def measurement_of(
     measured: Sequence[Objective],
 ) -> Measurement:
     """Return what the server hears of N evaluations; what is withheld is that of a guess."""
-    bounds = np.array([metric.bounds for metric in task.metrics])
-    heard = noise.apply(exact, rngs, bounds)
+    heard = exact
+    if noise is not None:
+        heard = noise.apply(exact, rngs, np.array([metric.bounds for metric in task.metrics]))
     truth = client_means(exact.best[:, 0], exact.num_samples[:, 0])
     true_measured = values_of(measured, exact, NO_PRIVACY)
     accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
-    if heard is exact:
+    if noise is None or heard is exact:
         spread = mean_and_spread(accuracy, present)[:, 1]
         return Measurement(truth, spread, truth, true_measured, true_measured)
     means = client_means(heard.best[:, 0], heard.num_samples[:, 0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from fedhpo_gym.envs.round.observation import (
     Episodes,
     Measurement,
     Row,
+    Where,
     log_norms,
     mean_and_spread,
     measurement_of,
@@ -32,18 +33,18 @@ from fedhpo_gym.envs.round.settings import (
     RoundSettings,
     measured_objectives,
 )
-from fedhpo_gym.envs.vector import EpisodeDraws, columns_of, first_row, unnamed_stream
-from fedhpo_gym.evaluation.noise import STREAM, Noise
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
+from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
-from fedhpo_gym.tasks import Instance, Task, work_of
+from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.tasks.work import works_of
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
 LOSS, ACCURACY, F1 = (METRICS.index(metric) for metric in ("loss", "accuracy", "f1"))
+SEEN: Final = slice(TRAIN, VAL + 1)
 _ALL: Final = slice(None)
-EXACT: Final = Noise()
-"""What evaluations lack where nothing is asked for: nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,11 +86,13 @@ class RoundProcess:
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
         largest = controls.largest_work(settings.horizon, self._most_samples)
-        self._largest = self._amounts(largest, task.system.cost(largest))
-        self.episodes = self._fresh(number)
-        self.observation_space = observation.space(
-            settings.history, controls.size, controls.num_rows
-        )
+        cost = task.system.cost(largest)
+        self._largest = {name: self._amount(name, largest, cost) or 1.0 for name in AMOUNTS}
+        history, size, clients = settings.history, controls.size, task.num_clients
+        self.episodes = Episodes.start(number, history, size, clients, len(self.measured))
+        self.observation_space = observation.space(history, size, controls.num_rows)
+        self.layout = Layout(self.observation_space)
+        self._alphas, self._seeds = np.array([(one.alpha, one.seed) for one in instances]).T
         self.reward_space = self._reward_space()
 
     @cached_property
@@ -119,17 +122,14 @@ class RoundProcess:
         derived = ("measured", "made")
         return {name: value for name, value in vars(self).items() if name not in derived}
 
-    def _fresh(self, number: int) -> Episodes:
-        history, size = self.settings.history, self.controls.size
-        return Episodes.start(number, history, size, self.task.num_clients, len(self.measured))
-
-    def _amounts(self, work: Work, cost: Cost) -> NDArray[np.float64]:
-        """Return bytes, operations and joules of some work, as `AMOUNTS`; 0 where nobody knows."""
-        samples, system = work.samples_read, self.task.system
-        flops = 0.0 if samples is None else FLOPS_PER_PARAMETER * work.num_parameters * samples
-        known = system.knows_energy and not work.reports
-        energy_j = system.energy_j(work) if known else 0.0
-        return np.array([cost.upload_bytes, cost.download_bytes, flops, energy_j])
+    def _amount(self, name: str, work: Work, cost: Cost) -> float:
+        """Return bytes, operations or joules of some work; 0 where nobody knows."""
+        if name == "flops":
+            return FLOPS_PER_PARAMETER * work.num_parameters * (work.samples_read or 0.0)
+        if name == "energy":
+            known = self.task.system.knows_energy and not work.reports
+            return self.task.system.energy_j(work) if known else 0.0
+        return cost.upload_bytes if name == "upload" else cost.download_bytes
 
     def draws(self) -> EpisodeDraws:
         noisy, number = self.settings.noise is not None, len(self.episodes.over)
@@ -145,50 +145,40 @@ class RoundProcess:
             return
         self.courses.start(where.tolist(), instances)
         state = self.episodes
-        fresh = self._fresh(len(state.over))
-        fresh.over[:] = False
-        fresh.best_loss[:] = np.inf
-        for index, instance in zip(where.tolist(), instances, strict=True):
-            state.put(index, fresh.row(index))
-            state.instance[index] = instance
+        state.restart(where)
+        state.instance[where] = instances
         if keys is not None:
             state.noise_key[where] = keys
         state.num_samples[where] = self.courses.num_samples[where]
         heard = self._hear(self.courses.first_metrics(where.tolist()), where)
-        state.loss[where] = heard.means[:, None, [TRAIN, VAL], LOSS]
-        state.accuracy[where] = heard.means[:, None, [TRAIN, VAL], ACCURACY]
+        state.loss[where] = heard.means[:, None, SEEN, LOSS]
+        state.accuracy[where] = heard.means[:, None, SEEN, ACCURACY]
         self._take_in(heard, where)
 
-    def _hear(self, metrics: Metrics, where: NDArray[np.intp]) -> Measurement:
+    def _hear(self, metrics: Metrics, where: Where) -> Measurement:
         """Return what the server hears of an evaluation of some episodes."""
         state, noise, rngs = self.episodes, self.settings.noise, list[np.random.Generator]()
-        evaluations = self._evaluations(metrics, state.num_samples[where], where)
+        evaluations = self._evaluations(metrics, where)
         if noise is not None:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
             rngs += streams(STREAM, list(pairs))
         told, number = self.settings.told, self.settings.evaluations
-        return measurement_of(
-            noise or EXACT, self.task, told, number, evaluations, rngs, self.measured
-        )
+        return measurement_of(noise, self.task, told, number, evaluations, rngs, self.measured)
 
-    def _evaluations(
-        self, metrics: Metrics, samples: NDArray[np.int64], where: NDArray[np.intp]
-    ) -> Evaluations:
-        state, best = self.episodes, metrics[:, None]
-        seeds = [self.instances[instance].seed for instance in state.instance[where].tolist()]
-        chosen, default = state.configuration[where].tolist(), self.controls.default
-        rates = [float({**default, **configuration}[RATE]) for configuration in chosen]
+    def _evaluations(self, metrics: Metrics, where: Where) -> Evaluations:
+        state, best, usual = self.episodes, metrics[:, None], self.controls.default[RATE]
+        rates = [float(one.get(RATE, usual)) for one in state.configuration[where]]
         return Evaluations(
             best,
-            samples[:, None],
+            state.num_samples[where, None],
             state.rounds[where, None],
             state.diverged[where, None],
-            np.array(seeds)[:, None],
+            np.array([self.instances[one].seed for one in state.instance[where]])[:, None],
             {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
             lambda: best,
         )
 
-    def _take_in(self, heard: Measurement, where: NDArray[np.intp]) -> None:
+    def _take_in(self, heard: Measurement, where: Where) -> None:
         state, means = self.episodes, heard.means
         state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
         state.client_spread[where] = heard.spread
@@ -197,39 +187,30 @@ class RoundProcess:
         state.potential[where] = measure(loss, accuracy, self.task.chance_loss)
         state.true_loss[where] = heard.truth[:, VAL, LOSS]
         state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
-        if self.measured:
-            state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
+        state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
         """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing."""
-        settings, state = self.settings, self.episodes
-        configurations = [self.controls.decode(action) for action in actions]
-        rates = [float(configuration[RATE]) for configuration in configurations]
+        settings, state, system = self.settings, self.episodes, self.task.system
+        rounds, configurations = settings.rounds_per_step, [*map(self.controls.decode, actions)]
+        fidelities = [Fidelity(rounds, float(one[RATE])) for one in configurations]
         self.courses.configure(
-            [{k: v for k, v in one.items() if k != RATE} for one in configurations], rates
+            [{k: v for k, v in one.items() if k != RATE} for one in configurations],
+            [one.client_sample_rate for one in fidelities],
         )
-        report = self.courses.advance(settings.rounds_per_step)
-        trained: NDArray[np.bool_] = np.any(report.sampled, axis=1)
+        report = self.courses.advance(rounds)
+        trained = np.logical_or.reduce(report.sampled, axis=1)
         kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
         before = {name: getattr(state, name).copy() for name in kept}
-        for index, configuration in enumerate(configurations):
-            work = work_of(
-                self.task,
-                configuration,
-                settings.rounds_per_step,
-                rates[index],
-                trained[index],
-                state.num_samples[index, :, TRAIN],
-                self._happened(index, report),
-            )
-            cost = self.task.system.cost(work)
-            state.amounts[index] = self._amounts(work, cost)
-            state.elapsed_s[index] += cost.time_s
-            state.upload_bytes[index] += cost.upload_bytes
-            state.cost[index] = dict(vars(cost))
-            state.configuration[index] = configuration
+        samples, past = state.num_samples[:, :, TRAIN], self._happened(report)
+        works = works_of(self.task, configurations, fidelities, trained, samples, past)
+        costs = [*map(system.cost, works)]
+        state.elapsed_s += [cost.time_s for cost in costs]
+        state.upload_bytes += [cost.upload_bytes for cost in costs]
+        state.cost[:] = [{**vars(cost)} for cost in costs]
+        state.configuration[:] = configurations
         state.steps += 1
-        state.rounds += settings.rounds_per_step
+        state.rounds += rounds
         taken = np.asarray(actions, dtype=np.float32)
         if self.controls.num_rows is not None:  # a client that did not train keeps its row
             taken = np.where(trained[:, :, None], taken, state.action.reshape(taken.shape))
@@ -239,14 +220,14 @@ class RoundProcess:
         spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
         terminated = spent | state.diverged
         state.over[:] = terminated
-        return self._reward(before, terminated)
+        return self._reward(before, [*zip(works, costs, strict=True)], terminated)
 
-    def observe(self) -> dict[str, NDArray[np.float32]]:
+    def observe(self) -> NDArray[np.float32]:
         sampled = None
         if self.controls.num_rows is not None:
             sampled = self.courses.sampled(self.settings.rounds_per_step)
         return observation.observe(
-            self.observation_space,
+            self.layout,
             self.episodes,
             chance=self.task.chance_loss,
             horizon=self.settings.horizon,
@@ -273,14 +254,13 @@ class RoundProcess:
 
     def _instance(self, index: int) -> dict[str, Any]:
         number = int(self.episodes.instance[index])
-        return {"index": number, **asdict(self.instances[number])}
+        return {"index": number, **vars(self.instances[number])}
 
-    def infos(self, names: Collection[str] = (), where: slice = _ALL) -> dict[str, Any]:
+    def infos(self, names: Collection[str] = ()) -> dict[str, Any]:
         """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
-        state = self.episodes.view(where)
+        state = self.episodes
         loss, accuracy = np.minimum(state.loss[:, -1], MAX_NATS), state.accuracy[:, -1]
         test = np.minimum(state.test, MAX_NATS)
-        alphas, seeds = np.array([(one.alpha, one.seed) for one in self.instances]).T
         info: dict[str, Any] = {
             "step": state.steps,
             "fidelity": {"round": state.rounds},
@@ -302,8 +282,8 @@ class RoundProcess:
             "diverged": state.diverged,
             "instance": {
                 "index": state.instance,
-                "alpha": alphas[state.instance],
-                "seed": seeds[state.instance].astype(np.int64),
+                "alpha": self._alphas[state.instance],
+                "seed": self._seeds[state.instance].astype(np.int64),
             },
             "num_train_samples": np.where(state.trained, state.num_samples[:, :, 0], 0),
             "num_val_samples": np.where(state.trained, state.num_samples[:, :, 1], 0),
@@ -335,7 +315,7 @@ class RoundProcess:
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
         state = self.episodes
-        found = first_row(self.infos(("fidelity",), slice(index, index + 1)))
+        found = row_of(self.infos(("fidelity",)), index)
         best = found["incumbent"]
         configuration = dict(state.best_configuration[index])
         return {
@@ -366,54 +346,54 @@ class RoundProcess:
         self.courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)
 
-    def _happened(self, index: int, report: Report) -> CourseHistory:
-        """Return the rounds of an episode's step, before its clock goes on."""
+    def _happened(self, report: Report) -> list[CourseHistory]:
+        """Return the rounds of every episode's step, before its clock goes on."""
         state = self.episodes
-        return CourseHistory(
-            self.instances[state.instance[index]].seed,
-            int(state.rounds[index]),
-            float(state.elapsed_s[index]),
-            report.sampled[index],
-            None if report.seconds is None else report.seconds[index],
-        )
+        columns = (state.instance.tolist(), state.rounds.tolist(), state.elapsed_s.tolist())
+        seconds = [None] * len(state.over) if report.seconds is None else report.seconds
+        return [
+            CourseHistory(self.instances[instance].seed, *past)
+            for instance, *past in zip(*columns, report.sampled, seconds, strict=True)
+        ]
 
     def _measure(self, report: Report, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""
         state = self.episodes
-        everyone = np.arange(len(state.over))
-        heard = self._hear(report.metrics, everyone)
+        heard = self._hear(report.metrics, _ALL)
         means = heard.means
         state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
-        state.loss[:, -1] = means[:, [TRAIN, VAL], LOSS]
-        state.accuracy[:, -1] = means[:, [TRAIN, VAL], ACCURACY]
-        self._take_in(heard, everyone)
-        lowest = POTENTIALS[self.settings.potential].low
-        state.potential[state.diverged] = lowest
+        state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
+        self._take_in(heard, _ALL)
+        state.potential[state.diverged] = POTENTIALS[self.settings.potential].low
         chosen = report.sampled.reshape(len(trained), -1)
         norms = log_norms(report.update_norm.reshape(chosen.shape))
         apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
-        state.update_norm[:] = mean_and_spread(norms, chosen)
-        state.disagreement[:] = mean_and_spread(apart, chosen)
+        found = mean_and_spread(np.array([norms, apart]), chosen)
+        state.update_norm, state.disagreement = found.swapaxes(0, 1)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
-        first = report.sampled.argmax(axis=1)[:, None]
-        last = (report.sampled.shape[1] - 1 - report.sampled[:, ::-1].argmax(axis=1))[:, None]
-        for name, metrics, at in (
-            ("val_loss_before", report.before, first),
-            ("val_loss_after", report.after, last),
-        ):
-            losses = np.take_along_axis(metrics[..., VAL, LOSS], at, axis=1)[:, 0]
-            losses = np.nan_to_num(losses.astype(np.float64), nan=MAX_NATS, posinf=MAX_NATS)
-            getattr(state, name)[:] = np.where(trained, losses, 0.0)
-        better = state.loss[:, -1, 1] < state.best_loss
-        state.best_loss[better] = state.loss[better, -1, 1]
-        state.best_true_loss[better] = state.true_loss[better]
-        state.best_step[better] = state.steps[better]
-        state.best_configuration[better] = state.configuration[better]
+        if self.controls.num_rows is not None:  # else nobody has asked for them
+            rows, clients = np.ogrid[: trained.shape[0], : trained.shape[1]]
+            for losses, metrics, way in (
+                (state.val_loss_before, report.before, 1),
+                (state.val_loss_after, report.after, -1),
+            ):
+                first = report.sampled[:, ::way].argmax(axis=1)
+                said = metrics[:, ::way, :, VAL, LOSS][rows, first, clients].astype(np.float64)
+                losses[:] = np.where(trained, np.fmin(said, MAX_NATS), 0.0)
+        (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()
+        if len(better):
+            state.best_loss[better] = state.loss[better, -1, 1]
+            state.best_true_loss[better] = state.true_loss[better]
+            state.best_step[better] = state.steps[better]
+            state.best_configuration[better] = state.configuration[better]
 
     def _reward(
-        self, before: Mapping[str, NDArray[np.float64]], terminated: NDArray[np.bool_]
+        self,
+        before: Mapping[str, NDArray[np.float64]],
+        charged: Sequence[tuple[Work, Cost]],
+        terminated: NDArray[np.bool_],
     ) -> RoundOutcome:
         """Return the rewards of a step, from what the state was before it."""
         settings, state = self.settings, self.episodes
@@ -424,21 +404,24 @@ class RoundProcess:
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
         rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
         time = np.where(state.diverged, np.maximum(time, rest), time)
-        shares = -state.amounts / np.where(self._largest > 0, self._largest, 1.0)
         columns = {
-            **dict(zip(AMOUNTS, shares.T, strict=True)),
+            **{
+                name: -np.array([self._amount(name, *one) for one in charged]) / self._largest[name]
+                for name in settings.names
+                if name in AMOUNTS
+            },
             "improvement": improvement,
             "time": -time,
-            "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest[0],
+            "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest["upload"],
             "fairness": before["client_spread"] - state.client_spread,
             **{
                 one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
                 for column, one in enumerate(self.measured)
             },
         }
-        vectors = np.stack([columns[name] for name in settings.names], axis=1)
+        vectors = np.array([columns[name] for name in settings.names]).T
         space = self.reward_space
-        vectors = np.clip(vectors, space.low, space.high).astype(np.float32)
+        vectors = np.clip(vectors, space.low, space.high).astype(np.float32, order="C")
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
     def _reward_space(self) -> gym.spaces.Box:

@@ -14,7 +14,7 @@ from fedhpo_gym.core.checks import Range, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import MAX_LOSS, Objective
-from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space import INACTIVE, Dimension, SearchSpace, Value
 from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
 
@@ -190,12 +190,8 @@ class Controls:
         shape = (len(self.space),) if self.num_rows is None else (self.num_rows, len(self.space))
         self.action_space = gym.spaces.Box(-1.0, 1.0, shape, np.float32)
         self._task = task
-
-    @property
-    def default(self) -> dict[str, Value]:
-        """The configuration in the middle of what actions can set."""
-        middle = self.space.decode(np.zeros(len(self.space)))
-        return self._whole.validate({**middle, **self.fixed})
+        # The configuration in the middle of what actions can set.
+        self.default: Mapping[str, Value] = self._named([INACTIVE] * len(self.space))
 
     @property
     def size(self) -> int:
@@ -203,22 +199,27 @@ class Controls:
 
     def decode(self, action: NDArray[np.floating]) -> dict[str, Value]:
         """Return all hyperparameters under an action; `name@i` is the value of client i alone."""
+        coordinates = action.tolist()
         if self.num_rows is None:
-            return self._whole.validate({**self.space.decode(action), **self.fixed})
-        rows = np.asarray(action)
-        if rows.shape != self.action_space.shape:
-            raise InvalidArgumentError(
-                f"`action` must have shape {self.action_space.shape}, got {rows.shape}."
-            )
-        configuration = self.default
-        for client, row in enumerate(rows):
-            own = self.space.decode(row)
-            configuration.update({f"{name}@{client}": value for name, value in own.items()})
+            return self._named(coordinates)
+        configuration = dict(self.default)
+        for client, row in enumerate(coordinates):
+            own = self._named(row)
+            configuration.update({f"{n}@{client}": own[n] for n in self.space.names if n in own})
         return configuration
+
+    def _named(self, coordinates: Sequence[float]) -> dict[str, Value]:
+        """Return the values at legal coordinates of `space` beside those that are fixed."""
+        free = dict(zip(self.space.names, coordinates, strict=True))
+        found: dict[str, Value] = {}
+        for d in self._whole.dimensions:
+            if d.is_active(found):
+                found[d.name] = d.decode(free[d.name]) if d.name in free else self.fixed[d.name]
+        return found
 
     def largest_work(self, rounds: int, num_samples: NDArray[np.integer] | None = None) -> Work:
         """Return the work of some rounds that costs most, whatever the actions."""
-        dearest: dict[str, Value] = {**self.default}
+        dearest = dict(self.default)
         # The smaller its minibatches, the more steps a client takes; the fewer clients train at
         # once, the longer it takes until enough have reported.
         low = ("batch_size", RATE) if self._task.asynchronous else ("batch_size",)
