@@ -22,9 +22,11 @@ from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.tasks import REGISTERED, ROUNDS_ONLY, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
+from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, TRIALS_ONLY, Task, get_task
+from fedhpo_gym.tasks.dynamic import DYNAMIC, round_arguments
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS
 from fedhpo_gym.tasks.own import ModelTask, NewTask, read_task_file, task_files, write_task
+from fedhpo_gym.tasks.quadratic import QUADRATIC
 
 ENTRY_POINT = "fedhpo_gym.envs:make_trial_env"
 POOL_ENTRY_POINT = "fedhpo_gym.envs:make_pool_env"
@@ -331,8 +333,9 @@ register_all()
 for _key in TRAINED:
     _register_problem(_key, "standardized")
 del _key
-for _task in ROUNDS_ONLY.values():
-    _register_twins(_task.round_id, ROUND_ENTRY_POINT, {**_task.round_arguments})
+_register_twins(QUADRATIC.round_id, ROUND_ENTRY_POINT, {**QUADRATIC.round_arguments})
+for _name in DYNAMIC:
+    _register_twins(f"FedHPO-DAC-{_name}-v1", ROUND_ENTRY_POINT, round_arguments(_name))
 for _id, _space in META_IDS.items():
     _register_twins(_id, POOL_ENTRY_POINT, {"space": _space})
 for _id, _space in GENERATED_IDS.items():

@@ -15,14 +15,31 @@ from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.space import SearchSpace
 
-KINDS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]]] = {
-    "static": np.ones_like,
-    "cosine": lambda done: 0.5 * (1.0 + np.cos(math.pi * done)),
-    "step": lambda done: np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.1**2)),
+RATE: Final = "client_sample_rate"
+
+Done = NDArray[np.float64]
+Factor = Callable[[Done], Done]
+
+
+def _cosine(done: Done) -> Done:
+    return 0.5 * (1.0 + np.cos(math.pi * done))
+
+
+KINDS: Final[Mapping[str, Mapping[str, Factor]]] = {
+    "static": {},
+    "cosine": {"learning_rate": _cosine},
+    "step": {
+        "learning_rate": lambda done: np.where(done < 0.5, 1.0, np.where(done < 0.75, 0.1, 0.1**2))
+    },
+    "exponential": {"learning_rate": lambda done: 0.01**done},
+    "warm-up": {"learning_rate": lambda done: np.minimum(1.0, 0.1 + 9.0 * done) * _cosine(done)},
+    "decaying epochs": {"step_size": lambda done: 1.0 - done},
+    "growing participation": {RATE: lambda done: 0.2 + 0.8 * done},
 }
-"""Factor of the initial learning rate where a fraction of the rounds is done: fixed; cosine
-(Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et al.,
-2016)."""
+"""Factors of initial values where a fraction of the rounds is done, by kind and dimension: fixed;
+cosine (Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et
+al., 2016); a hundredth at the end; cosine after a tenth of the rounds that warm up (Goyal et al.,
+2017); ever fewer local epochs; ever more clients."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,9 @@ class Schedule:
         space: the environment's `search_space`.
         configuration: values of all its dimensions, at the first round.
         kind: key of `KINDS`.
-        name: the dimension that is multiplied; it ends at the edge of its range.
+        name: what is multiplied in the place of the learning rate.
+
+    Values end at the edges of their ranges.
     """
 
     space: SearchSpace
@@ -43,9 +62,25 @@ class Schedule:
 
     def __post_init__(self) -> None:
         require_known("schedule", self.kind, KINDS)
-        if self.kind != "static" and self.name not in self.space.names:
-            raise unknown_name("dimension", self.name, self.space.names)
+        for name in self.factors:
+            if name not in self.space.names:
+                raise unknown_name("dimension", name, self.space.names)
         self.space.validate(self.configuration)
+
+    @property
+    def factors(self) -> Mapping[str, Factor]:
+        """Factors of values by dimension, of the fraction of the rounds that is done."""
+        factors = KINDS[self.kind].items()
+        return {self.name if name == "learning_rate" else name: own for name, own in factors}
+
+    def at(self, done: float) -> NDArray[np.float32]:
+        """Return the (n,) action where a fraction of the rounds is done."""
+        values = dict(self.configuration)
+        for name, factor in self.factors.items():
+            dimension = self.space[name]
+            value = max(values[name] * float(factor(np.array(done))), dimension.low)
+            values[name] = round(value) if dimension.kind == "int" else value
+        return self.space.encode(values).astype(np.float32)
 
     @property
     def action_space(self) -> gym.spaces.Box:
@@ -61,11 +96,7 @@ class Schedule:
         done = 1.0 - np.asarray(observation["remaining_rounds"], dtype=np.float64)[..., 0]
         actions = np.empty((*done.shape, len(self.space)), dtype=np.float32)
         for index in np.ndindex(done.shape):
-            configuration = dict(self.configuration)
-            if self.kind != "static":
-                value = configuration[self.name] * float(KINDS[self.kind](done[index]))
-                configuration[self.name] = max(value, self.space[self.name].low)
-            actions[index] = self.space.encode(configuration)
+            actions[index] = self.at(float(done[index]))
         return actions
 
 

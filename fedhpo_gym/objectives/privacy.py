@@ -215,6 +215,15 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Del
     return max(0.0, min(bounds))
 
 
+def epsilons_from_renyi(renyi: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
+    """Return the (N,) epsilons that (N, orders) divergences at `SEARCH_ORDERS` prove; 0 of none."""
+    orders = list(SEARCH_ORDERS)
+    first = np.array([math.log1p(-1 / a) for a in orders])
+    last = np.array([(math.log(delta) + math.log(a)) / (a - 1) for a in orders])
+    found = np.maximum((renyi + first - last).min(axis=1), 0.0)
+    return np.where(renyi.any(axis=1), found, 0.0)
+
+
 def _epsilon_at(order: int, renyi: float, delta: float) -> float:
     if delta**2 + math.expm1(-renyi) >= 0:
         return 0.0

@@ -100,7 +100,7 @@ TRUST: Final[Mapping[str, str]] = {
             *("instances", "reward", "reward_discount", "reward_per_cost", "noise"),
             *("per_client", "rounds_per_step", "horizon", "client_sample_rate", "dynamic"),
             *("configuration", "history", "potential", "rewards", "reward_scale"),
-            *("time_price", "divergence_penalty", "report_moves"),
+            *("time_price", "divergence_penalty", "report_moves", "epsilon"),
             *("space", "actions", "continuous", "trials", "choose_fidelity"),
         ),
         DATA,

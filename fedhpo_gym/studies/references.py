@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.references import HINDSIGHT, References
-
-RATE: Final = "client_sample_rate"
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.float32]
@@ -87,43 +87,12 @@ class Player:
         self._envs.close()
 
 
-def static(actions: Actions, steps: int) -> Actions:
-    """Return the (S, steps, n) sequences that repeat (S, n) actions."""
-    return np.repeat(actions[:, None], steps, axis=1)
-
-
-def _ramp(done: Floats, begin: float, end: float) -> Floats:
-    return begin + (end - begin) * done
-
-
-SCHEDULES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "cosine": {"learning_rate": lambda done: 0.5 * (1.0 + np.cos(np.pi * done))},
-    "step": {"learning_rate": lambda done: 0.1 ** ((done >= 0.5) + 1.0 * (done >= 0.75))},
-    "exponential": {"learning_rate": lambda done: 0.01**done},
-    "warm-up, cosine": {
-        "learning_rate": lambda done: np.minimum(
-            1.0, 0.1 + 9.0 * done
-        ) * 0.5 * (1.0 + np.cos(np.pi * done))
-    },
-    "decaying epochs": {"step_size": lambda done: _ramp(done, 1.0, 0.0)},
-    "growing participation": {RATE: lambda done: _ramp(done, 0.2, 1.0)},
-}  # fmt: skip
-"""Factors of hyperparameters where a fraction of the steps is done, by schedule: values begin at,
-or grow to, those of an action, and end at the edges of their ranges."""
-
-
-def scheduled(space: SearchSpace, action: Actions, kind: str, steps: int) -> Actions:
-    """Return the (steps, n) sequence of a schedule that follows an (n,) action."""
-    chosen = space.decode(action)
-    sequence = np.repeat(action[None], steps, axis=0)
-    for step in range(steps):
-        values = dict(chosen)
-        for name, factor in SCHEDULES[kind].items():
-            low = space[name].low
-            value = max(float(values[name]) * float(factor(np.float64(step / steps))), low)
-            values[name] = round(value) if space[name].kind == "int" else value
-        sequence[step] = space.encode(values)
-    return sequence
+def _sequences(space: SearchSpace, kind: str, steps: int, actions: Actions) -> Actions:
+    """Return the (S, steps, n) sequences of a schedule that begins with each of (S, n) actions."""
+    if kind == "static":
+        return np.repeat(actions[:, None], steps, axis=1)
+    found = [Schedule(space, space.decode(action), kind) for action in actions]
+    return np.stack([[one.at(step / steps) for step in range(steps)] for one in found])
 
 
 @dataclass(frozen=True)
@@ -141,8 +110,8 @@ class Effort:
     @property
     def episodes(self) -> int:
         """Courses that are played at most."""
-        kinds = 1 + len(SCHEDULES)
-        searched = kinds * (self.configurations * self.few + self.kept * self.train)
+        kinds = len(KINDS)
+        searched = kinds * (self.configurations * self.few + 3 * self.kept * self.train)
         begun = kinds + 1 + self.kept + RANDOM
         return searched + self.test * (begun + self.generations * self.children)
 
@@ -174,7 +143,7 @@ def evolve(
     fitness = np.take_along_axis(known.T, best, axis=1)
     for _ in range(effort.generations):
         picked = rng.integers(parents, size=(len(instances), effort.children))
-        chosen = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
+        chosen: Any = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
         moved = chosen + _smooth_noise(rng, chosen.shape)
         children = np.clip(moved, -1.0, 1.0).astype(np.float32)
         flat = children.reshape(-1, steps, size)
@@ -232,26 +201,34 @@ def find_references(
     actions = np.concatenate([middle, drawn]).astype(np.float32)
     few, many = spread(train.instances, effort.few), spread(train.instances, effort.train)
 
-    def searched(sequences: Actions) -> tuple[list[int], float]:
-        """Return the best sequences on train instances, the best first, and its return."""
-        first = np.argsort(-train.everywhere(sequences, few).mean(axis=1), kind="stable")
-        kept = first[: effort.kept]
-        means = train.everywhere(sequences[kept], many).mean(axis=1)
-        return kept[np.argsort(-means, kind="stable")].tolist(), float(means.max())
+    def searched(kind: str) -> tuple[Actions, float]:
+        """Return the (K, n) best actions of a kind on train instances, and the return of the first.
 
-    constant = static(actions, steps)
-    best, _ = searched(constant)
-    sequences = {"default": constant[0], "static": constant[best[0]]}
-    configurations = {"static": train.space.decode(actions[best[0]])}
-    reached = {}
-    for kind, changed in SCHEDULES.items():
-        if set(changed) <= set(train.space.names):
-            tried = np.stack([scheduled(train.space, one, kind, steps) for one in actions])
-            own, reached[kind] = searched(tried)
-            sequences[kind] = tried[own[0]]
-            configurations[kind] = train.space.decode(actions[own[0]])
+        Random ones, and then neighbours of the best three.
+        """
+        played = partial(_sequences, train.space, kind, steps)
+        first = np.argsort(-train.everywhere(played(actions), few).mean(axis=1), kind="stable")
+        pool = actions[first[: effort.kept]]
+        means = train.everywhere(played(pool), many).mean(axis=1)
+        for scale in (0.3, 0.1):
+            best = pool[np.argsort(-means, kind="stable")[:3]]
+            noise = scale * rng.standard_normal((effort.kept, size))
+            moved = best[rng.integers(len(best), size=effort.kept)] + noise
+            near = np.clip(moved, -1.0, 1.0).astype(np.float32)
+            pool = np.concatenate([pool, near])
+            means = np.concatenate([means, train.everywhere(played(near), many).mean(axis=1)])
+        order = np.argsort(-means, kind="stable")
+        return pool[order[: effort.kept]], float(means[order[0]])
+
+    kinds = [kind for kind, changed in KINDS.items() if set(changed) <= set(train.space.names)]
+    found = {kind: searched(kind) for kind in kinds}
+    sequences = {"default": _sequences(train.space, "static", steps, middle)[0]}
+    for kind, (best, _) in found.items():
+        sequences[kind] = _sequences(train.space, kind, steps, best[:1])[0]
+    others = _sequences(train.space, "static", steps, found["static"][0][1:])
+    best_schedule = max(kinds[1:], key=lambda kind: found[kind][1], default=None)
     held_out = spread(test.instances, effort.test)
-    begin = np.stack([*sequences.values(), *constant[best[1:]]])
+    begin = np.stack([*sequences.values(), *others])
     known = test.everywhere(begin, held_out)
     anything = rng.uniform(-1.0, 1.0, (RANDOM, steps, size)).astype(np.float32)
     returns = {"random": test.everywhere(anything, held_out).mean(axis=0)}
@@ -263,7 +240,7 @@ def find_references(
         env_id,
         tuple(held_out),
         {name: tuple(values.tolist()) for name, values in returns.items()},
-        configurations,
-        max(reached, key=reached.__getitem__, default=None),
+        {kind: train.space.decode(best[0]) for kind, (best, _) in found.items()},
+        best_schedule,
         vars(effort),
     )

@@ -14,6 +14,7 @@ from fedhpo_gym.core.plugins import Lazy, Registry
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.dynamic import DYNAMIC, CourseProblem
 from fedhpo_gym.tasks.federated import Instance, Task, make_instances
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.natural import (
@@ -93,7 +94,14 @@ TRAINED: Mapping[str, Task] = Lazy(
 travel with the package, and what is said of `TASKS` is not said of them. They are many, and made
 when they are asked for: importing stays quick."""
 
-ROUNDS_ONLY = MappingProxyType({QUADRATIC.key: QUADRATIC})
+
+def _dynamic(name: str) -> Task:
+    return CourseProblem.like(get_task(DYNAMIC[name][0]), name)
+
+
+ROUNDS_ONLY: Mapping[str, Task] = Lazy(
+    {QUADRATIC.key: lambda: QUADRATIC, **{f"{n}-v1": partial(_dynamic, n) for n in DYNAMIC}}
+)
 """Problems that have round ids alone, by `<name>-v<version>`; what ids bring, they say."""
 
 REGISTERED: Registry[Task] = Registry("task", lambda: {*TASKS, *TRAINED, *ROUNDS_ONLY})

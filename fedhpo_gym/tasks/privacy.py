@@ -21,6 +21,7 @@ rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -78,13 +79,24 @@ def privacy_spent(
 
 
 def renyi_spent(
-    task: Task, configuration: Mapping[str, Value], rounds: int, client_sample_rate: float
+    task: Task,
+    configuration: Mapping[str, Value],
+    rounds: int,
+    client_sample_rate: float,
+    *,
+    steps: int | None = None,
 ) -> NDArray[np.float64]:
-    """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend."""
+    """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend.
+
+    With `steps` they are a bound: the noise is rounded down to one of so many in an octave, so that
+    few are ever computed.
+    """
     values = {**task.all_settings, **configuration}
     clients = Fidelity(rounds, client_sample_rate).sampled_clients(task.num_clients)
     share = clients / task.num_clients
     noise = _noise_multiplier(task, values, share)
+    if steps is not None and 0.0 < noise < math.inf:
+        noise = 2.0 ** (math.floor(steps * math.log2(noise)) / steps)
     return rounds * _curve(MECHANISMS[task.algorithm].poisson, noise, share)
 
 

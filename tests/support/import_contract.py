@@ -46,7 +46,7 @@ LAYERS: dict[str, frozenset[str]] = {
         {"backends", "data", "envs", "fl", "tasks", "wrappers", "studies", "building"}
     ),
     "studies": frozenset(
-        {"agents", "records", "analysis", "tasks", "objectives", "wrappers", "data"}
+        {"agents", "records", "analysis", "tasks", "stored", "objectives", "wrappers", "data"}
     ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,

@@ -29,6 +29,7 @@ from fedhpo_gym.objectives import Objective, named_objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
+from fedhpo_gym.tasks.privacy import MECHANISMS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ class RoundArguments:
         precision: "float32" or, where the model can, "bfloat16": type of the numbers that courses
             are computed with.
         settings: hyperparameters fixed that are not in the search space.
+        tune: settings of the algorithm that are searched, with their ranges; as for trials.
         system: parameters of the system model that differ from the task's; `compute` is "epochs"
             unless given, and `model` chooses another kind of clock, of `SYSTEM_MODELS`.
         backend: what trains: "raw", our engine, "federatedscope", or "quadratic" where an id
@@ -74,6 +76,9 @@ class RoundArguments:
         divergence_penalty: what divergence costs besides the lowest potential.
         budget_s: simulated seconds of an episode; by default as many as the horizon can cost, or
             is expected to cost at most where single devices decide.
+        epsilon: what an episode of a private algorithm may spend, at a delta of 1e-5. It ends with
+            the step that would spend more, whose rounds are not released: they change, cost and
+            spend nothing. Noise counts as the next smaller one of 64 in an octave.
         noise: what evaluations lack: any of `clients`, `bias`, `iid` and `epsilon`; see
             `fedhpo_gym.evaluation.noise.Noise`. By default nothing. All evaluations of an episode
             share an `epsilon`.
@@ -87,6 +92,7 @@ class RoundArguments:
     preprocessing: str | None = None
     precision: str = "float32"
     settings: Mapping[str, float] | None = None
+    tune: Mapping[str, Sequence[float]] | None = None
     system: Mapping[str, float | str] | None = None
     backend: str = "raw"
     device: str | None = None
@@ -107,6 +113,7 @@ class RoundArguments:
     time_price: float = 0.1
     divergence_penalty: float = 1.0
     budget_s: float | None = None
+    epsilon: float | None = None
     noise: Mapping[str, float] | None = None
     report_moves: bool = False
 
@@ -121,6 +128,11 @@ class RoundArguments:
                 "for every client of the next rounds, and nobody knows yet who begins in them; use "
                 "a synchronous algorithm"
             )
+        if self.epsilon is not None and self.variant.algorithm not in MECHANISMS:
+            raise InvalidArgumentError(
+                f"`epsilon` must be None for {self.variant.algorithm!r}, which protects nothing, "
+                f"got {self.epsilon!r}; choose one of {sorted(MECHANISMS)} as `algorithm`"
+            )
         derived = (self.variant, self.chosen_instances, self.controls)
         del derived  # they stay cached
         measured_objectives(self.variant, self.rewards)
@@ -133,6 +145,8 @@ class RoundArguments:
         task = task.variant(**chosen_options(self, ("algorithm", "preprocessing", "precision")))
         if self.settings:
             task = task.fix(self.settings)
+        if self.tune:
+            task = task.tune(self.tune)
         return task.variant(system=changed_system(round_system(task), self.system or {}))
 
     @cached_property

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
@@ -20,6 +21,7 @@ from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.space import checked_action
+from fedhpo_gym.stored.references import References, references_of
 from fedhpo_gym.tasks import Instance
 
 Observation = dict[str, NDArray[np.float32]]
@@ -154,6 +156,14 @@ class RoundEnv(DrawnEnv):
         """What an episode can start on."""
         return self.process.instances
 
+    @property
+    def references(self) -> References | None:
+        """What random actions, constants, schedules and hindsight return on test instances.
+
+        None where nobody has computed it, or arguments differ from those of the id.
+        """
+        return _references(self.spec)
+
     def _begin(self) -> None:
         self._trace = [self._point()]
 
@@ -221,6 +231,22 @@ class RoundEnv(DrawnEnv):
         return Point(int(state.rounds[0]), loss, state.action[0].copy())
 
 
+_FORM: Final = {"instances", "render_mode", "vector_reward", "info_keys", "num_envs"}
+"""Arguments that change no return of an instance."""
+
+
+def _references(spec: EnvSpec | None) -> References | None:
+    """Return the references of an id that was made with its own arguments."""
+    if spec is None:
+        return None
+    env_id = spec.id.removeprefix("MO-")
+    own, usual = (
+        {name: value for name, value in kwargs.items() if name not in _FORM}
+        for kwargs in (spec.kwargs, gym.spec(env_id).kwargs)
+    )
+    return references_of(env_id) if own == usual else None
+
+
 INFO_KEYS: Final = ("configuration", "fidelity")
 """What `info` holds only on request."""
 
@@ -274,6 +300,11 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
         self._info_keys = frozenset(info_keys)
         self._vector_reward = vector_reward
         self._draws = process.draws()
+
+    @property
+    def references(self) -> References | None:
+        """What `RoundEnv.references` is."""
+        return _references(self.spec)
 
     def step_info(self, index: int) -> dict[str, Any]:
         """Return the `info` that a single environment returns with its last step."""

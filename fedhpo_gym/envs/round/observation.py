@@ -46,6 +46,8 @@ class Episodes:
         true_measured: (N, objectives) these without noise.
         move_product: (N,) inner product of the model's moves in the last two steps; 0 after the
             first, and where it is not reported.
+        divergences: (N, orders) Renyi divergences that the rounds have spent, at `SEARCH_ORDERS`.
+        epsilon: (N,) what they prove.
     """
 
     instance: NDArray[np.int64]
@@ -80,10 +82,18 @@ class Episodes:
     measured: NDArray[np.float64]
     true_measured: NDArray[np.float64]
     move_product: NDArray[np.float64]
+    divergences: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
 
     @classmethod
     def start(
-        cls, number: int, history: int, action_size: int, num_clients: int, measured: int
+        cls,
+        number: int,
+        history: int,
+        action_size: int,
+        num_clients: int,
+        measured: int,
+        orders: int,
     ) -> Self:
         """Return N episodes that have ended before they began."""
         shapes: dict[str, tuple[int, ...]] = {
@@ -99,6 +109,7 @@ class Episodes:
             "val_loss_after": (num_clients,),
             "measured": (measured,),
             "true_measured": (measured,),
+            "divergences": (orders,),
         }
         arrays = {}
         for field in fields(cls):
@@ -153,8 +164,10 @@ SHOWN = {"train": 0, "val": 1}
 """Splits that are shown, with their columns in `Episodes.loss` and `.accuracy`."""
 
 
-def space(history: int, action_size: int, num_clients: int | None) -> gym.spaces.Dict:
-    """Return the observation space."""
+def space(
+    history: int, action_size: int, num_clients: int | None, *, private: bool
+) -> gym.spaces.Dict:
+    """Return the observation space; `private` where there is an epsilon to spend."""
     boxes: dict[str, gym.Space[Any]] = {
         **{f"{split}_loss": box(-1.0, 1.0, history) for split in SHOWN},
         **{f"{split}_accuracy": box(0.0, 1.0, history) for split in SHOWN},
@@ -165,6 +178,8 @@ def space(history: int, action_size: int, num_clients: int | None) -> gym.spaces
         "remaining_budget": box(0.0, 1.0, 1),
         "last_action": box(-1.0, 1.0, action_size),
     }
+    if private:
+        boxes["remaining_privacy"] = box(0.0, 1.0, 1)
     if num_clients is not None:
         boxes["sampled"] = box(0.0, 1.0, num_clients)
         boxes["num_val_samples"] = box(0.0, 1.0, num_clients)
@@ -180,6 +195,7 @@ def observe(
     chance: float,
     horizon: int,
     budget_s: float,
+    epsilon: float | None,
     sampled: NDArray[np.bool_] | None,
 ) -> NDArray[np.float32]:
     """Return N observations as rows of a layout; `sampled` is (N, clients)."""
@@ -195,6 +211,8 @@ def observe(
     for split, column in SHOWN.items():
         raw[f"{split}_loss"] = losses[:, :, column]
         raw[f"{split}_accuracy"] = episodes.accuracy[:, :, column]
+    if epsilon is not None:
+        raw["remaining_privacy"] = 1.0 - episodes.epsilon[:, None] / epsilon
     if sampled is not None:
         raw.update(_clients(episodes, chance, sampled))
     return layout.rows(raw)

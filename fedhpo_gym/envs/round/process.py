@@ -36,9 +36,11 @@ from fedhpo_gym.envs.round.settings import (
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
-from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, Objective
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective, epsilons_from_renyi
+from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
 from fedhpo_gym.tasks import Instance, Task
+from fedhpo_gym.tasks.privacy import DELTA, renyi_spent
 from fedhpo_gym.tasks.work import works_of
 
 TRAIN, VAL, TEST = (SPLITS.index(split) for split in ("train", "val", "test"))
@@ -88,9 +90,11 @@ class RoundProcess:
         largest = controls.largest_work(settings.horizon, self._most_samples)
         cost = task.system.cost(largest)
         self._largest = {name: self._amount(name, largest, cost) or 1.0 for name in AMOUNTS}
-        history, size, clients = settings.history, controls.size, task.num_clients
-        self.episodes = Episodes.start(number, history, size, clients, len(self.measured))
-        self.observation_space = observation.space(history, size, controls.num_rows)
+        history, size, private = settings.history, controls.size, settings.epsilon is not None
+        shapes = history, size, task.num_clients, len(self.measured), private * len(SEARCH_ORDERS)
+        self.episodes = Episodes.start(number, *shapes)
+        rows = controls.num_rows
+        self.observation_space = observation.space(history, size, rows, private=private)
         self.layout = Layout(self.observation_space)
         self._alphas, self._seeds = np.array([(one.alpha, one.seed) for one in instances]).T
         self.reward_space = self._reward_space()
@@ -198,6 +202,7 @@ class RoundProcess:
             [{k: v for k, v in one.items() if k != RATE} for one in configurations],
             [one.client_sample_rate for one in fidelities],
         )
+        refused = self._overspent(configurations, fidelities)
         report = self.courses.advance(rounds)
         trained = np.logical_or.reduce(report.sampled, axis=1)
         kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
@@ -217,10 +222,35 @@ class RoundProcess:
         state.action[:] = taken.reshape(len(taken), -1)
         state.diverged[:] = report.diverged
         self._measure(report, trained)
+        over = np.zeros(len(state.over), dtype=np.bool_)
+        for index, row in refused.items():  # the server does not release what these rounds made
+            state.put(index, row)
+            state.steps[index] += 1
+            over[index] = True
         spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
-        terminated = spent | state.diverged
+        terminated = spent | state.diverged | over
         state.over[:] = terminated
-        return self._reward(before, [*zip(works, costs, strict=True)], terminated)
+        outcome = self._reward(before, [*zip(works, costs, strict=True)], terminated)
+        outcome.vectors[over] = 0.0
+        return outcome
+
+    def _overspent(
+        self, configurations: Sequence[Mapping[str, Value]], fidelities: Sequence[Fidelity]
+    ) -> dict[int, Row]:
+        """Spend the privacy of rounds to come; return the state of those that cannot afford it."""
+        state, limit = self.episodes, self.settings.epsilon
+        if limit is None:
+            return {}
+        spent = state.divergences + [
+            renyi_spent(self.task, one, asked.round, asked.client_sample_rate, steps=64)
+            for one, asked in zip(configurations, fidelities, strict=True)
+        ]
+        epsilon = epsilons_from_renyi(spent, DELTA)
+        affordable = epsilon <= limit
+        refused = {index: state.row(index) for index in np.flatnonzero(~affordable).tolist()}
+        state.divergences[affordable] = spent[affordable]
+        state.epsilon[affordable] = epsilon[affordable]
+        return refused
 
     def observe(self) -> NDArray[np.float32]:
         sampled = None
@@ -232,6 +262,7 @@ class RoundProcess:
             chance=self.task.chance_loss,
             horizon=self.settings.horizon,
             budget_s=self.settings.budget_s,
+            epsilon=self.settings.epsilon,
             sampled=sampled,
         )
 
@@ -297,6 +328,8 @@ class RoundProcess:
                 },
                 "incumbent": {"val_loss": state.best_true_loss},
             }
+        if self.settings.epsilon is not None:
+            info["epsilon"] = state.epsilon
         if self.settings.report_moves:
             info["move_product"] = state.move_product
         if self.controls.num_rows is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import Range, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
-from fedhpo_gym.objectives import MAX_LOSS, Objective
+from fedhpo_gym.objectives import CAP, MAX_LOSS, Objective
 from fedhpo_gym.space import INACTIVE, Dimension, SearchSpace, Value
 from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
@@ -73,6 +73,7 @@ class RoundSettings:
     reward_scale: Factor = 1.0
     time_price: Factor = 0.1
     divergence_penalty: Factor = 1.0
+    epsilon: Annotated[float, Range(0, CAP, "(]")] | None = None
     noise: Noise | None = None
     report_moves: bool = False
 
