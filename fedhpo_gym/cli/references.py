@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import gymnasium as gym
 import numpy as np
 from tqdm import tqdm
 
@@ -15,8 +14,7 @@ from fedhpo_gym.cli.console import Arg, complain, say_table
 from fedhpo_gym.core.errors import FedHPOError, MissingDataError, require_known
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.stored.references import PATH, References, dumped, read
-from fedhpo_gym.studies.references import EFFORTS, Player, find_references
-from fedhpo_gym.studies.suites import suite
+from fedhpo_gym.studies.references import EFFORTS, Player, find_references, round_ids
 
 HEADS = ("id", "default", "static", "schedule", "hindsight", "headroom", "95 %")
 
@@ -33,7 +31,7 @@ def main(
     if effort is not None:
         require_known("effort", effort, EFFORTS)
     known, failed = dict(read(out)), 0
-    asked = _ids(ids)
+    asked = round_ids(ids)
     for env_id in asked:
         if env_id in known and not again:
             continue
@@ -48,21 +46,6 @@ def main(
         write_text(out, dumped(list(known.values())))
     say_table(HEADS, [_row(known[env_id]) for env_id in asked if env_id in known])
     return int(failed > 0)
-
-
-def _ids(words: Sequence[str]) -> list[str]:
-    """Return round ids, without vector rewards; of `all`, the newest versions."""
-    found: list[str] = []
-    for word in words or ("dac",):
-        if word == "all":
-            newest: dict[str, int] = {}
-            for one in (one for one in gym.registry if one.startswith("FedHPO-DAC-")):
-                name, _, version = one.rpartition("-v")
-                newest[name] = max(newest.get(name, 0), int(version))
-            found += [f"{name}-v{version}" for name, version in newest.items()]
-        else:
-            found += [word] if word.startswith("FedHPO-") else suite(word)
-    return list(dict.fromkeys(found))
 
 
 def _affordable(env_id: str, seconds: float) -> str:

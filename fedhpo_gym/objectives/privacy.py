@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import Range, checked_types, shown
+from fedhpo_gym.core.checks import Range, checked_types, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -215,6 +215,7 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Del
     return max(0.0, min(bounds))
 
 
+@explained_types
 def epsilons_from_renyi(renyi: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
     """Return the (N,) epsilons that (N, orders) divergences at `SEARCH_ORDERS` prove; 0 of none."""
     orders = list(SEARCH_ORDERS)

@@ -22,6 +22,7 @@ from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.references import HINDSIGHT, References
+from fedhpo_gym.studies.suites import suite
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.float32]
@@ -244,3 +245,18 @@ def find_references(
         best_schedule,
         vars(effort),
     )
+
+
+def round_ids(words: Sequence[str]) -> list[str]:
+    """Return the round ids that ids and suites name; of `all`, the newest versions."""
+    found: list[str] = []
+    for word in words or ("dac",):
+        if word == "all":
+            newest: dict[str, int] = {}
+            for one in (one for one in gym.registry if one.startswith("FedHPO-DAC-")):
+                name, _, version = one.rpartition("-v")
+                newest[name] = max(newest.get(name, 0), int(version))
+            found += [f"{name}-v{version}" for name, version in newest.items()]
+        else:
+            found += [word] if word.startswith("FedHPO-") else suite(word)
+    return list(dict.fromkeys(found))

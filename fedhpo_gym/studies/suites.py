@@ -25,6 +25,7 @@ from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
+from fedhpo_gym.tasks.dynamic import DYNAMIC
 from fedhpo_gym.tasks.logistic_regression import LR_TASKS
 from fedhpo_gym.tasks.natural import REGIMES
 
@@ -83,6 +84,8 @@ SUITES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "contest": tuple(
             f"FedHPO-{r}-{name}-v1" for r, names in _CONTEST.items() for name in names
         ),
+        # Dynamic configuration: schedules are worth more than settings.
+        "dac": ("FedHPO-DAC-Quadratic-v1", *(f"FedHPO-DAC-{name}-v1" for name in DYNAMIC)),
         # Five problems that are unlike each other; the docstring of this module says by which rule.
         "small": _SMALL,
     }

@@ -96,7 +96,8 @@ when they are asked for: importing stays quick."""
 
 
 def _dynamic(name: str) -> Task:
-    return CourseProblem.like(get_task(DYNAMIC[name][0]), name)
+    own = DYNAMIC[name]
+    return CourseProblem.like(get_task(own.task), name, own.changes)
 
 
 ROUNDS_ONLY: Mapping[str, Task] = Lazy(

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
+from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks.federated import Task
 
 
@@ -28,31 +29,97 @@ class CourseProblem(Task):
         return self.title
 
     @classmethod
-    def like(cls, task: Task, title: str) -> Self:
-        """Return a task under another name."""
+    def like(cls, task: Task, title: str, changes: Mapping[str, Any]) -> Self:
+        """Return a task under another name, with other fields."""
         own = {one.name: getattr(task, one.name) for one in fields(Task)}
-        return cls(**{**own, "title": title, "version": 1, "numbers": None})
+        return cls(**{**own, "title": title, "version": 1, "numbers": None, **changes})
 
 
+_PICTURES: Final = {
+    "model": "SmallCNN",
+    "num_parameters": 1_898,
+    "model_settings": (),
+    "unstored": "raw",
+    "client_space": SearchSpace(
+        (
+            Dimension("learning_rate", 1e-3, 1.0, "float", log=True, bins=9),
+            Dimension("step_size", 1, 4, "int", log=True, bins=3, unit="local epochs"),
+            Dimension("batch_size", 16, 64, "int", log=True, bins=3, unit="samples"),
+        )
+    ),
+}
 _SMALL: Final = {"model_depth": 1, "model_width": 16}
-DYNAMIC: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = MappingProxyType(
+
+
+class Definition(NamedTuple):
+    """What a problem is: the task that is trained, what differs, and arguments of its id."""
+
+    task: str
+    arguments: Mapping[str, Any]
+    changes: Mapping[str, Any] = MappingProxyType({})
+
+
+DYNAMIC: Final[Mapping[str, Definition]] = MappingProxyType(
     {
         # One client of five in a round, whose update is the next model.
-        "FewClients": ("LR-Car-v1", {"client_sample_rate": 0.2, "horizon": 50}),
+        "FewClients": Definition("LR-Car-v1", {"client_sample_rate": 0.2, "horizon": 50}),
         # The same, and every client has few of the seven classes.
-        "LabelSkew": ("LR-Segment-v1", {"client_sample_rate": 0.2, "alpha": 0.1, "horizon": 100}),
-        "Yogurt": (
-            "MLP-Yogurt-v1",
-            {"client_sample_rate": 0.1, "horizon": 50, "configuration": _SMALL},
+        "LabelSkew": Definition("LR-Segment-v1", {"client_sample_rate": 0.2, "alpha": 0.1}),
+        # Noise that hides clients: little of it is quick, and epsilon 4 has to last.
+        "Private": Definition(
+            "LR-Synthetic-v1",
+            {
+                "algorithm": "dpfedavg",
+                "tune": {"noise_multiplier": (0.4, 8.0)},
+                "epsilon": 4.0,
+                "horizon": 40,
+                "rounds_per_step": 2,
+                "dynamic": ("learning_rate", "update_clip", "noise_multiplier"),
+                "configuration": {
+                    "step_size": 1,
+                    "batch_size": 10,
+                    "server_momentum": 0.0,
+                    "server_learning_rate": 1.0,
+                    "weight_decay": 0.0,
+                },
+            },
+        ),
+        # Clients, epochs and small batches make a round better, and cost seconds of 150.
+        "Deadline": Definition(
+            "LR-Segment-v1",
+            {
+                "dynamic": ("learning_rate", "batch_size", "step_size", "client_sample_rate"),
+                "configuration": {"weight_decay": 1e-6},
+                "budget_s": 150.0,
+            },
+        ),
+        # Perceptrons on natural federations.
+        "Tuna": Definition(
+            "MLP-Tuna-v1", {"client_sample_rate": 0.1, "horizon": 50, "configuration": _SMALL}
+        ),
+        "Yogurt": Definition(
+            "MLP-Yogurt-v1", {"client_sample_rate": 0.1, "horizon": 50, "configuration": _SMALL}
+        ),
+        # A convolutional network on digits, few clients with few of the digits each.
+        "Pictures": Definition(
+            "LR-Digits-v1",
+            {
+                "client_sample_rate": 0.2,
+                "alpha": 0.1,
+                "horizon": 30,
+                "rounds_per_step": 3,
+                "dynamic": ("learning_rate", "step_size"),
+                "configuration": {"batch_size": 64},
+            },
+            _PICTURES,
         ),
     }
 )
-"""Name of each problem -> the task that is trained, and arguments of its id."""
+"""The problems by name."""
 
 
 def round_arguments(name: str) -> dict[str, Any]:
     """Return what the id of a problem brings to `gymnasium.make`."""
-    task, arguments = DYNAMIC[name]
-    standardized = "standardized" if task.startswith(("LR-", "MLP-")) else "label_encoded"
-    shared = {"task": f"{name}-v1", "preprocessing": standardized, "time_price": 0.0}
+    arguments = DYNAMIC[name].arguments
+    shared = {"task": f"{name}-v1", "preprocessing": "standardized", "time_price": 0.0}
     return {**shared, **arguments}

@@ -231,7 +231,10 @@ class RoundEnv(DrawnEnv):
         return Point(int(state.rounds[0]), loss, state.action[0].copy())
 
 
-_FORM: Final = {"instances", "render_mode", "vector_reward", "info_keys", "num_envs"}
+_FORM: Final = {
+    *("instances", "vector_reward", "render_mode", "num_envs", "vectorization_mode"),
+    *("info_keys", "autoreset_mode", "copy"),
+}
 """Arguments that change no return of an instance."""
 
 

@@ -49,6 +49,10 @@ SEEN: Final = slice(TRAIN, VAL + 1)
 _ALL: Final = slice(None)
 
 
+ASKED: Final = frozenset({"configuration", "action", "steps", "cost"})
+"""What an episode's state says of the last action, whatever came of it."""
+
+
 @dataclass(frozen=True, eq=False)
 class RoundOutcome:
     """What a step of N episodes brought: (N,) rewards, and float32 (N, rewards) vectors."""
@@ -224,8 +228,8 @@ class RoundProcess:
         self._measure(report, trained)
         over = np.zeros(len(state.over), dtype=np.bool_)
         for index, row in refused.items():  # the server does not release what these rounds made
-            state.put(index, row)
-            state.steps[index] += 1
+            state.put(index, {name: row[name] for name in row.keys() - ASKED})
+            state.cost[index] = dict.fromkeys(state.cost[index], 0.0)
             over[index] = True
         spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
         terminated = spent | state.diverged | over

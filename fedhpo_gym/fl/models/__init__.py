@@ -18,6 +18,7 @@ _PLACES = {
     "MLP": "mlp:Perceptron",
     "PlainMLP": "mlp:PlainPerceptron",
     "CNN": "cnn:ConvNet",
+    "SmallCNN": "small_cnn:SmallConvNet",
     "BERT": "bert:BertTiny",
     "GNN": "gcn:GCN",
     "MF": "matrix_factorisation:MatrixFactorisation",

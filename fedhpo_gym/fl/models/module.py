@@ -208,5 +208,8 @@ def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 def _seeded(seed: int) -> Iterator[None]:
     """Seed torch's generators in a body, and leave them as they were."""
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        # `torch.manual_seed` keeps a trace of every call for devices that nobody has used yet.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)
         yield

@@ -1,0 +1,107 @@
+"""Laws of the problems of dynamic configuration: what is rewarded is what is judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+pytest.importorskip("sklearn")
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.data import load_dataset
+from fedhpo_gym.objectives import SEARCH_ORDERS, poisson_curve
+from fedhpo_gym.objectives.privacy import epsilon_from_renyi
+from fedhpo_gym.studies.suites import suite
+from fedhpo_gym.tasks import get_task, make_instances
+from fedhpo_gym.tasks.dynamic import DYNAMIC
+from fedhpo_gym.tasks.federated import SETS
+
+PRIVATE = {
+    "algorithm": "dpfedavg",
+    "tune": {"noise_multiplier": (0.5, 4.0)},
+    "dynamic": ("learning_rate", "noise_multiplier"),
+    "rounds_per_step": 2,
+    "horizon": 40,
+    "time_price": 0.0,
+    "epsilon": 3.0,
+    "client_sample_rate": 0.2,
+}
+
+
+def play(env_id: str, actions: Any, **arguments: Any) -> tuple[float, dict[str, Any], int]:
+    """Return the return of a sequence of actions on the first test instance, the last info."""
+    with gym.make(env_id, instances="test", **arguments) as env:
+        env.reset(options={"instance": 0})
+        total, steps, over = 0.0, 0, False
+        while not over:
+            action = np.resize(actions[steps % len(actions)], env.action_space.shape)
+            *_, reward, over, _, info = env.step(action.astype(np.float32))
+            total, steps = total + reward, steps + 1
+    return total, info, steps
+
+
+@pytest.mark.parametrize("env_id", suite("dac"))
+def test_order_by_return_is_order_by_the_last_loss(env_id: str) -> None:
+    try:
+        task = get_task(env_id)
+        if task.has_data:
+            load_dataset(task.dataset)
+    except FedHPOError as error:
+        pytest.skip(str(error))
+    rng = stream(0, "test_dynamic")
+    made = [np.full((1, 1), 0.999), *(rng.uniform(-1, 1, (20, 4)) for _ in range(3))]
+    played = [play(env_id, actions) for actions in made]
+    judged = [np.inf if info["diverged"] else info["val_loss"] for _, info, _ in played]
+    order = np.argsort(judged, kind="stable")
+    returns = np.array([one for one, *_ in played])[order]
+    assert (np.diff(returns) <= 1e-9).all()
+    assert all("loss" in info["test"] for _, info, _ in played)
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_sets_of_instances_are_disjoint_and_large(name: str) -> None:
+    seeds = [{one.seed for one in make_instances(get_task(f"{name}-v1"), s)} for s in SETS][:3]
+    assert min(map(len, seeds)) >= 16
+    assert len(set.union(*seeds)) == sum(map(len, seeds))
+
+
+def test_an_epsilon_is_never_overspent_and_what_it_refuses_is_not_released() -> None:
+    env = gym.make("FedHPO-DAC-LR-BreastCancer-v1", **PRIVATE)
+    shown, _ = env.reset(seed=0)
+    assert shown["remaining_privacy"] == 1.0
+    losses, epsilons, over = [], [], False
+    while not over:
+        shown, reward, over, _, info = env.step(np.zeros(2, np.float32))
+        losses.append(info["val_loss"])
+        epsilons.append(info["epsilon"])
+    assert len(losses) < 20  # not the horizon
+    assert epsilons == sorted(epsilons)
+    assert epsilons[-2] == epsilons[-1] <= PRIVATE["epsilon"]
+    assert losses[-2] == losses[-1]
+    assert reward == 0.0
+    assert shown["remaining_privacy"] == pytest.approx(1.0 - epsilons[-1] / 3.0)
+
+
+def test_what_rounds_spend_is_composed_and_rounded_up() -> None:
+    env = gym.make("FedHPO-DAC-LR-BreastCancer-v1", **PRIVATE)
+    env.reset(seed=0)
+    spent, names = np.zeros(len(SEARCH_ORDERS)), env.unwrapped.search_space.names
+    for coordinate in (0.9, 0.3):
+        action = np.zeros(2, np.float32)
+        action[names.index("noise_multiplier")] = coordinate
+        info = env.step(action)[-1]
+        noise = info["configuration"]["noise_multiplier"]
+        spent = spent + 2 * poisson_curve(noise, 1, 0.2)
+        exact = epsilon_from_renyi(SEARCH_ORDERS, spent.tolist(), 1e-5)
+        assert exact <= info["epsilon"] < 1.03 * exact
+
+
+def test_what_protects_nothing_has_no_epsilon() -> None:
+    with pytest.raises(InvalidArgumentError, match="`epsilon` must be None for 'fedavg'"):
+        gym.make("FedHPO-DAC-LR-BreastCancer-v1", epsilon=1.0)

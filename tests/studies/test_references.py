@@ -1,0 +1,131 @@
+"""Laws of the references of round environments, on quadratics, which are quick and known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.agents.schedule import KINDS
+from fedhpo_gym.backends.quadratic_schedules import best_schedule
+from fedhpo_gym.cli import main
+from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.stored import references as stored
+from fedhpo_gym.stored.references import References, dumped, read, references_of
+from fedhpo_gym.studies.references import Effort, Player, find_references, spread
+from fedhpo_gym.studies.suites import suite
+
+ID = "FedHPO-DAC-Quadratic-v1"
+LITTLE = Effort(16, 2, 4, 4, 4, 6, 8)
+
+
+@pytest.fixture(scope="module")
+def found() -> References:
+    return find_references(ID, LITTLE, width=16)
+
+
+def made(**returns: tuple[float, ...]) -> References:
+    return References(ID, (0, 1), returns, {}, None, {})
+
+
+def test_hindsight_is_at_least_every_reference_on_every_instance(found: References) -> None:
+    returns = np.array([found.returns[name] for name in found.returns if name != "random"])
+    assert (returns <= np.array(found.returns["hindsight"])).all()
+    assert {"default", "static", "cosine", "decaying epochs"} <= set(found.returns)
+    assert "growing participation" not in found.returns  # no action sets who takes part
+
+
+def test_neither_width_nor_a_second_run_changes_a_number(found: References) -> None:
+    assert find_references(ID, LITTLE, width=5) == found
+
+
+def test_more_generations_never_make_hindsight_worse(found: References) -> None:
+    less = find_references(ID, replace(LITTLE, generations=2), width=16)
+    assert (np.array(less.returns["hindsight"]) <= found.returns["hindsight"]).all()
+
+
+def test_a_sequence_returns_what_a_single_environment_returns() -> None:
+    player = Player(ID, "test", 3)
+    env = gym.make(ID, instances="test")
+    instance = env.unwrapped.instances[5]
+    rounds, _ = best_schedule(instance)
+    actions = np.stack([player.space.encode(one) for one in rounds]).astype(np.float32)
+    sequence = np.resize(actions, (player.steps, 2))
+    sequence[len(actions) :] = actions[-1]
+    env.reset(options={"instance": 5})
+    total, over, step = 0.0, False, 0
+    while not over:
+        _, reward, over, _, _ = env.step(sequence[step])
+        total, step = total + reward, step + 1
+    assert player.play([5], sequence[None]).tolist() == [total]
+
+
+def test_scores_are_0_for_the_default_and_1_for_the_best_static_action() -> None:
+    one = made(default=(0.0, 2.0), static=(2.0, 4.0), hindsight=(5.0, 5.0))
+    assert one.score([1.0, 3.0, 5.0]).tolist() == [0.0, 1.0, 2.0]
+    assert one.interval(one.returns["static"]) == (1.0, 1.0, 1.0)
+    assert one.headroom == (1.0, 0.5, 1.5)  # both samples of one instance: 5 is 1.5 or 2.5
+
+
+def test_where_the_default_is_best_nothing_has_a_score() -> None:
+    level = made(default=(1.0, 1.0), static=(1.0, 1.0), hindsight=(2.0, 2.0))
+    assert np.isnan(level.score([2.0])).all()
+
+
+def test_a_file_is_read_as_it_was_written(found: References, tmp_path: Path) -> None:
+    path = tmp_path / "references.json"
+    path.write_text(dumped([found]), encoding="utf-8")
+    again = read(path)[ID]
+    assert again.returns.keys() == found.returns.keys()
+    np.testing.assert_allclose(again.returns["hindsight"], found.returns["hindsight"], rtol=1e-4)
+    assert dumped([again]) == dumped([found])
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"ids": {"a": 1}}', '{"ids": {"a": {}}}', "[]"])
+def test_a_damaged_file_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "references.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DamagedDataError, match="does not hold references"):
+        read(path)
+
+
+def test_an_environment_tells_those_of_its_id_unless_arguments_differ(
+    found: References, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "read", lambda _: {ID: found})
+    assert gym.make(ID, instances="val").unwrapped.references == found
+    assert gym.make(f"MO-{ID}").unwrapped.references == found
+    assert gym.make_vec(ID, 2, "vector_entry_point").references == found
+    assert gym.make(ID, budget_s=100.0).unwrapped.references is None
+    assert references_of("FedHPO-DAC-LR-CreditG-v1") is None
+
+
+def test_the_command_computes_what_is_missing_and_keeps_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "references.json"
+    words = ["references", ID, "--effort", "least", "--out", str(out)]
+    assert main(words) == 0
+    assert ID in capsys.readouterr().out
+    before = out.read_bytes()
+    assert main(words) == 0
+    assert out.read_bytes() == before
+
+
+def test_instances_are_spread() -> None:
+    assert spread(48, 4) == [0, 16, 31, 47]
+    assert spread(3, 16) == [0, 1, 2]
+
+
+def test_all_problems_of_the_suite_have_known_headroom() -> None:
+    for env_id in suite("dac"):
+        one = references_of(env_id)
+        assert one is not None, env_id
+        mean, low, _ = one.headroom
+        assert mean >= 0.5, env_id
+        assert low > 0.2, env_id
+        assert set(one.returns) - {"random", "default", "hindsight"} <= set(KINDS)
