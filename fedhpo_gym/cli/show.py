@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+import numpy as np
+
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
@@ -25,6 +27,7 @@ from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import open_meta_data
+from fedhpo_gym.stored.references import references_of
 from fedhpo_gym.stored.surrogate import CLAIMED, RULE
 from fedhpo_gym.stored.surrogate import ENTRY as OBJECTIVES
 from fedhpo_gym.stored.table import ENDS
@@ -117,13 +120,35 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "variant": {name: getattr(task, name) for name in task.options},
         "settings": {n: v for n, v in task.all_settings.items() if n not in task.silent},
         "about": _about(task),
-        "space": task.space.to_dict()["dimensions"],
+        "space": _space(task, of_rounds=of_rounds).to_dict()["dimensions"],
+        "arguments": dict(task.round_arguments) if of_rounds else {},
+        "references": _references(env_id) if of_rounds else {},
         "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],
         "budget_s": task.budget_s,
         "backends": {name: _answers(name, task) for name in concerned(task, env_id)},
         "backend": backend,
         "stored": _stored(backend, task),
         "elsewhere": elsewhere(task) if backend in problems.OPENERS else [],
+    }
+
+
+def _space(task: Task, *, of_rounds: bool) -> SearchSpace:
+    """Return what actions set."""
+    if not of_rounds:
+        return task.space
+    from fedhpo_gym.envs.round.arguments import RoundArguments
+
+    return RoundArguments(**task.round_arguments).controls.space
+
+
+def _references(env_id: str) -> dict[str, Any]:
+    """Return what is known to be reached in a round environment: returns and scores by name."""
+    known = references_of(env_id)
+    if known is None:
+        return {}
+    return {
+        name: {"return": float(np.mean(values)), "score": known.interval(values)}
+        for name, values in known.returns.items()
     }
 
 
@@ -240,6 +265,9 @@ def _print(found: Mapping[str, Any]) -> None:
     settings = [f"{name}={problems.number(value)}" for name, value in found["settings"].items()]
     say(f"{found['id']}\n\n{textwrap.fill(found['about'], problems.WIDTH)}")
     say(textwrap.fill(found["process"], problems.WIDTH))
+    if brought := {k: v for k, v in found["arguments"].items() if k not in ("task", "backend")}:
+        words = f"Its id brings: {', '.join(f'{name}={value}' for name, value in brought.items())}."
+        say(textwrap.fill(words, problems.WIDTH))
     if settings:
         say(f"Fixed by `settings`: {', '.join(settings)}.")
     say("\nHyperparameters and fidelities:\n")
@@ -256,6 +284,19 @@ def _print(found: Mapping[str, Any]) -> None:
         whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), words)
         lines = textwrap.fill(whole, problems.WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         say(lines.replace("\xa0", " "))
+    if found["references"]:
+        words = (
+            "What is reached on test instances: actions at random, the default, the best static "
+            "action and stated schedules, searched on train instances, and sequences found with "
+            "hindsight. A score is 0 for the default and 1 for the best static action."
+        )
+        say(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
+        rows = [
+            (name, f"{one['return']:.3f}", "{:.2f}".format(one["score"][0]),
+             "{:.2f} to {:.2f}".format(*one["score"][1:]))
+            for name, one in found["references"].items()
+        ]  # fmt: skip
+        say_table(("reference", "mean return", "score", "95 %"), rows)
     stored = found["stored"]
     if stored is None:
         say(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")

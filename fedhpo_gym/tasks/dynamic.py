@@ -28,6 +28,10 @@ class CourseProblem(Task):
     def name(self) -> str:
         return self.title
 
+    @property
+    def round_arguments(self) -> Mapping[str, Any]:
+        return round_arguments(self.title)
+
     @classmethod
     def like(cls, task: Task, title: str, changes: Mapping[str, Any]) -> Self:
         """Return a task under another name, with other fields."""
@@ -65,32 +69,34 @@ DYNAMIC: Final[Mapping[str, Definition]] = MappingProxyType(
         "FewClients": Definition("LR-Car-v1", {"client_sample_rate": 0.2, "horizon": 50}),
         # The same, and every client has few of the seven classes.
         "LabelSkew": Definition("LR-Segment-v1", {"client_sample_rate": 0.2, "alpha": 0.1}),
-        # Noise that hides clients: little of it is quick, and epsilon 4 has to last.
+        # Noise that hides clients: little of it is quick, and an epsilon of 8 has to last.
         "Private": Definition(
-            "LR-Synthetic-v1",
+            "LR-MlbDivision-v1",
             {
                 "algorithm": "dpfedavg",
                 "tune": {"noise_multiplier": (0.4, 8.0)},
-                "epsilon": 4.0,
-                "horizon": 40,
-                "rounds_per_step": 2,
+                "epsilon": 8.0,
+                "client_sample_rate": 0.2,
+                "horizon": 30,
+                "rounds_per_step": 1,
                 "dynamic": ("learning_rate", "update_clip", "noise_multiplier"),
                 "configuration": {
                     "step_size": 1,
-                    "batch_size": 10,
+                    "batch_size": 16,
                     "server_momentum": 0.0,
                     "server_learning_rate": 1.0,
-                    "weight_decay": 0.0,
+                    "weight_decay": 1e-6,
                 },
             },
         ),
-        # Clients, epochs and small batches make a round better, and cost seconds of 150.
+        # Local epochs make a round better, and cost seconds of sixty.
         "Deadline": Definition(
-            "LR-Segment-v1",
+            "LR-Vehicle-v1",
             {
-                "dynamic": ("learning_rate", "batch_size", "step_size", "client_sample_rate"),
+                "dynamic": ("learning_rate", "batch_size", "step_size"),
                 "configuration": {"weight_decay": 1e-6},
-                "budget_s": 150.0,
+                "client_sample_rate": 0.2,
+                "budget_s": 60.0,
             },
         ),
         # Perceptrons on natural federations.

@@ -200,6 +200,11 @@ class Task(Problem):
         return "standardized" if "tabular-data" in self.tags else self.preprocessing
 
     @property
+    def round_arguments(self) -> Mapping[str, Any]:
+        """What its round id brings to `gymnasium.make`."""
+        return {"task": self.key, "preprocessing": self.round_preprocessing}
+
+    @property
     def chance_loss(self) -> float:
         """Loss of the best constant prediction where all classes are equally frequent."""
         return math.log(self.num_classes) if self.guess_loss is None else self.guess_loss
