@@ -8,9 +8,8 @@ seeded, and returns a `Policy` of plain arrays.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,25 +18,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.policy import Policy
+from fedhpo_gym.agents.policy import Policy, from_table
+from fedhpo_gym.agents.training import Judge, Progress, Training, Vectors, make_vector
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.core.seeding import stream
 
 with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
     import stable_baselines3 as sb3
     import torch
-    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+    from stable_baselines3.common.callbacks import ConvertCallback, EveryNTimesteps
+    from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 
-ALGORITHMS: Final = ("A2C", "PPO", "SAC")
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """The policy that was learned, and the sums of rewards of all episodes as they ended."""
-
-    policy: Policy
-    episode_returns: NDArray[np.float64]
+ALGORITHMS: Final = ("A2C", "DDQN", "PPO", "SAC")
+MOST_ACTIONS: Final = 64
+"""Most joint actions that "DDQN" chooses among."""
 
 
 def train(
@@ -51,8 +46,11 @@ def train(
     share_starts: bool = False,
     layers: Sequence[int] = (64, 64),
     settings: Mapping[str, Any] | None = None,
+    points: int | Sequence[int] = 7,
     made_by: str = "fedhpo_gym.agents.sb3.train",
-    progress: Callable[[int], object] | None = None,
+    progress: Progress | None = None,
+    judge: Judge | None = None,
+    judge_every: int = 10_000,
 ) -> Training:
     """Train one policy in one environment, or in several with the same spaces at once.
 
@@ -61,7 +59,8 @@ def train(
 
     Args:
         env: ids, or vector environments made with `autoreset_mode="SameStep"`.
-        algorithm: "A2C", "PPO" or "SAC".
+        algorithm: "A2C", "DDQN" (double DQN on a grid of actions, by default undiscounted), "PPO"
+            or "SAC".
         steps: of all environments together; rounded up to whole rollouts.
         seed: source of all randomness, the environments' included.
         num_envs: how many environments to make of each id.
@@ -69,8 +68,11 @@ def train(
         share_starts: reset all environments of an id with one seed.
         layers: widths of the hidden layers.
         settings: further arguments of the algorithm's class.
+        points: of the grid in every dimension of an action, or in each; for "DDQN".
         made_by: command that repeats the training, for messages about damaged files.
         progress: called with the number of steps done since the last call.
+        judge: called with the number of steps so far and the policy of then.
+        judge_every: steps between two such calls, at least.
 
     Raises:
         UnknownNameError: no such algorithm.
@@ -83,19 +85,16 @@ def train(
         for one in wanted
     ]
     joined = JoinedVecEnv(parts, seed, progress, share_starts)
+    double = algorithm == "DDQN"
     options: dict[str, Any] = {
+        **({"gamma": 1.0} if double else {}),
         "seed": int(stream(seed, "sb3").integers(2**32)),
         "device": "cpu",
         **(settings or {}),
         "policy_kwargs": {**(settings or {}).get("policy_kwargs", {}), "net_arch": list(layers)},
     }
-    with _own_random_numbers():
-        normalized = VecNormalize(joined, gamma=options.get("gamma", 0.99))
-        model = getattr(sb3, algorithm)("MultiInputPolicy", normalized, **options)
-        model.learn(steps)
     origin = {
         "algorithm": algorithm,
-        "steps": int(model.num_timesteps),
         "seed": seed,
         "environments": [one if isinstance(one, str) else str(one) for one in wanted],
         "num_envs": num_envs,
@@ -105,7 +104,23 @@ def train(
         "settings": {name: repr(value) for name, value in (settings or {}).items()},
         "stable_baselines3": sb3.__version__,
     }
-    policy = _policy(model.policy, normalized, made_by, origin)
+    with _own_random_numbers():
+        acted = Tabled(joined, action_table(parts[0], points)) if double else joined
+        normalized = VecNormalize(acted, gamma=options.get("gamma", 0.99))
+        kind = DoubleDQN if double else getattr(sb3, algorithm)
+        model = kind("MultiInputPolicy", normalized, **options)
+
+        def learned() -> Policy:
+            done = {**origin, "steps": int(model.num_timesteps)}
+            return _policy(model.policy, normalized, made_by, done)
+
+        def watch(*_: Any) -> bool:
+            if judge is not None:
+                judge(int(model.num_timesteps), learned())
+            return True
+
+        model.learn(steps, callback=EveryNTimesteps(judge_every, ConvertCallback(watch)))
+    policy = learned()
     for one, part in zip(wanted, parts, strict=True):
         if isinstance(one, str):
             part.close()
@@ -130,7 +145,10 @@ def _policy(
     learned: Any, normalized: VecNormalize, made_by: str, origin: Mapping[str, Any]
 ) -> Policy:
     """Take the actor of an algorithm's policy apart."""
-    if hasattr(learned, "actor"):
+    if hasattr(learned, "q_net"):
+        extractor, output = learned.q_net.features_extractor, "argmax"
+        modules = [*learned.q_net.q_net]
+    elif hasattr(learned, "actor"):
         extractor, output = learned.actor.features_extractor, "tanh"
         modules = [*learned.actor.latent_pi, learned.actor.mu]
     else:
@@ -138,7 +156,8 @@ def _policy(
         modules = [*learned.mlp_extractor.policy_net, learned.action_net]
     linear = [module for module in modules if isinstance(module, torch.nn.Linear)]
     between = {type(a).__name__.lower() for a, b in pairwise(modules) if b in linear}
-    box, names = learned.action_space, list(extractor.extractors)
+    box: Any = normalized.unwrapped.action_space
+    names = list(extractor.extractors)
     statistics = [normalized.obs_rms[name] for name in names]
     return Policy(
         entries={name: learned.observation_space[name].shape for name in names},
@@ -155,20 +174,73 @@ def _policy(
         limit=float(normalized.clip_obs),
         made_by=made_by,
         origin=origin,
+        actions=getattr(normalized.venv, "table", None),
     )
 
 
-Vectors = gym.vector.VectorEnv[Any, Any, Any]
+class DoubleDQN(sb3.DQN):
+    """DQN whose target takes the action of the online network (van Hasselt et al., 2016).
+
+    The library takes the highest value of the target network. It is shown one value alone.
+    """
+
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        target: Any = self.q_net_target
+
+        def doubled(seen: Any) -> Any:
+            return target(seen).gather(1, self.q_net(seen).argmax(dim=1, keepdim=True))
+
+        self.q_net_target = doubled  # type: ignore[assignment]
+        try:
+            super().train(gradient_steps, batch_size)
+        finally:
+            self.q_net_target = target
 
 
-def make_vector(env_id: str, num_envs: int, arguments: Mapping[str, Any]) -> Vectors:
-    """Make the vector form of an id that `train` can use."""
-    if gym.spec(env_id).vector_entry_point is None:
-        options = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        return gym.make_vec(
-            env_id, num_envs, vectorization_mode="sync", vector_kwargs=options, **arguments
+def action_table(env: Vectors, points: int | Sequence[int]) -> NDArray[np.float32]:
+    """Return (K, ...) actions: a grid; where it is too large, a point of one dimension each.
+
+    The other dimensions are then NaN: they stay as they are in the observation's `last_action`.
+    The first row is NaN alone.
+    """
+    box: Any = env.single_action_space
+    numbers = np.broadcast_to(points, box.low.size)
+    axes = [
+        np.linspace(low, high, number, dtype=np.float32)
+        for low, high, number in zip(box.low.flat, box.high.flat, numbers, strict=True)
+    ]
+    if numbers.prod() <= MOST_ACTIONS:
+        rows = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
+    elif "last_action" in env.single_observation_space.spaces:  # type: ignore[attr-defined]
+        rows = np.full((1 + numbers.sum(), len(axes)), np.nan, dtype=np.float32)
+        column = np.repeat(np.arange(len(axes)), numbers)
+        rows[1 + np.arange(len(column)), column] = np.concatenate(axes)
+    else:
+        raise InvalidArgumentError(
+            f"`points` must make at most {MOST_ACTIONS} actions where observations have no "
+            f"'last_action', got {numbers.tolist()} for {box}; use fewer, or a round environment."
         )
-    return gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP.value, **arguments)
+    return rows.reshape(-1, *box.shape)
+
+
+class Tabled(VecEnvWrapper):
+    """Environments whose actions are rows of a table."""
+
+    def __init__(self, venv: VecEnv, table: NDArray[np.float32]) -> None:
+        super().__init__(venv, action_space=gym.spaces.Discrete(len(table)))
+        self.table = table
+        self._shown: Any = None
+
+    def reset(self) -> Any:
+        self._shown = self.venv.reset()
+        return self._shown
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        self.venv.step_async(from_table(self.table, actions, self._shown))
+
+    def step_wait(self) -> Any:
+        self._shown, *outcome = self.venv.step_wait()
+        return self._shown, *outcome
 
 
 class JoinedVecEnv(VecEnv):
@@ -178,7 +250,7 @@ class JoinedVecEnv(VecEnv):
         self,
         parts: Sequence[Vectors],
         seed: int,
-        progress: Callable[[int], object] | None = None,
+        progress: Progress | None = None,
         share_starts: bool = False,
     ) -> None:
         """Join environments; part j is reset with a seed drawn from stream "sb3_reset", j."""
