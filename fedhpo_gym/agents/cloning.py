@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ with needing("cloning a policy", "scikit-learn", "agents", "sklearn"):
     from sklearn.neural_network import MLPRegressor
 
 Observations = dict[str, NDArray[np.float32]]
-LEAST_DEVIATION = 1e-2
-"""Observations that differ by less are not blown up."""
 
 
 def demonstrate(
@@ -31,7 +28,6 @@ def demonstrate(
     *,
     noise: float = 0.0,
     seed: int = 0,
-    width: int = 64,
     env_arguments: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Observations, NDArray[np.float32]]:
@@ -42,34 +38,21 @@ def demonstrate(
 
     Args:
         instances: (S,) which the sequences are played on.
-        sequences: (S, T, ...) actions; after the last, it goes on.
+        sequences: (S, T, ...) actions of S episodes, which are played side by side.
         noise: standard deviation of what is added to actions.
-        seed: of the noise.
-        width: environments side by side; it changes no number.
-        env_arguments: arguments of `gymnasium.make_vec`.
-        progress: called with the number of steps done since the last call.
     """
-    env = make_vector(env_id, width, env_arguments or {})
+    env = make_vector(env_id, len(sequences), env_arguments or {})
     moves = stream(seed, "demonstrate").normal(0.0, noise, sequences.shape)
     moved = np.clip(sequences + moves, -1.0, 1.0).astype(np.float32)
     seen: list[Observations] = []
     said: list[NDArray[np.float32]] = []
-    for start in range(0, len(sequences), width):
-        rows = np.arange(start, start + width)
-        wanted, rows = rows < len(sequences), rows.clip(max=len(sequences) - 1)
-        where = {"instance": np.asarray(instances)[rows]}
-        played = play(env, partial(_action, moved[rows]), progress, options=where)
-        for step, (shown, _, _, alive) in enumerate(played):
-            kept = alive & wanted
-            seen.append({name: values[kept] for name, values in shown.items()})
-            said.append(_action(sequences[rows[kept]], step))
+    where = {"instance": [*instances]}
+    for shown, _, _, alive in play(env, lambda step, _: moved[:, step], progress, options=where):
+        said.append(sequences[alive, len(said)])
+        seen.append({name: values[alive] for name, values in shown.items()})
     env.close()
     observations = {name: np.concatenate([one[name] for one in seen]) for name in seen[0]}
     return observations, np.concatenate(said)
-
-
-def _action(sequences: NDArray[np.float32], step: int, *_: Any) -> NDArray[np.float32]:
-    return sequences[:, min(step, sequences.shape[1] - 1)]
 
 
 def clone(
@@ -87,17 +70,15 @@ def clone(
     Args:
         observations: (B, ...) each, as `demonstrate` returns them.
         actions: in [-1, 1].
-        seed: of the first weights and of batches.
         layers: widths of the hidden layers; none is a linear policy.
         entries: of observations that the policy reads; by default all.
         settings: further arguments of scikit-learn's `MLPRegressor`.
-        made_by: command that repeats the training, for messages about damaged files.
     """
     shapes = {name: observations[name].shape[1:] for name in entries or observations}
     number = len(actions)
     rows = np.concatenate([observations[name].reshape(number, -1) for name in shapes], axis=1)
     mean, deviation = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)
-    deviation = np.where(deviation < LEAST_DEVIATION, 1.0, deviation)
+    deviation = np.where(deviation < 1e-2, 1.0, deviation)  # small differences are not blown up
     network = MLPRegressor(
         hidden_layer_sizes=tuple(layers),
         random_state=int(stream(seed, "clone").integers(2**32)),
@@ -120,11 +101,5 @@ def clone(
         deviation=deviation,
         limit=10.0,
         made_by=made_by,
-        origin={
-            "algorithm": "cloning",
-            "pairs": number,
-            "seed": seed,
-            "layers": list(layers),
-            "settings": {name: repr(value) for name, value in (settings or {}).items()},
-        },
+        origin={"algorithm": "cloning", "pairs": number, "seed": seed, "layers": list(layers)},
     )

@@ -37,11 +37,11 @@ class Policy:
         weights: (inputs, outputs) of every layer, float32; `biases` are (outputs,).
         activation: between layers, a key of `ACTIVATIONS`.
         output: "clip" cuts the last layer's output off at the bounds, `low` and `high`; "tanh"
-            spreads its tangent over them; "argmax" takes the row of `actions` whose output is the
-            highest.
+            spreads its tangent over them; "argmax" adds the row of `moves` with the highest
+            output to the last action.
         mean: (inputs,) subtracted from observations, which `deviation` (inputs,) then divides.
         limit: largest magnitude of a normalised observation.
-        actions: (K, ...) what "argmax" chooses among; where NaN, the last action stays as it was.
+        moves: (K, ...) what "argmax" chooses among.
         made_by: command that trains it again, for the message about a damaged file.
         origin: what it was trained on and how, as JSON data.
     """
@@ -58,7 +58,7 @@ class Policy:
     limit: float
     made_by: str
     origin: Mapping[str, Any] = field(default_factory=dict)
-    actions: NDArray[np.float32] | None = None
+    moves: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS or self.output not in OUTPUTS:
@@ -67,27 +67,27 @@ class Policy:
                 f"got {self.activation!r} and {self.output!r}."
             )
         arrays: list[NDArray[Any]] = [self.low, self.high, self.mean, self.deviation]
-        arrays += [*self.weights, *self.biases, *([] if self.actions is None else [self.actions])]
+        arrays += [*self.weights, *self.biases, *([] if self.moves is None else [self.moves])]
         if kinds := {array.dtype.str for array in arrays if array.dtype.kind != "f"}:
             raise InvalidArgumentError(f"arrays of a policy must be floats, got {sorted(kinds)}.")
         inputs = sum(math.prod(shape) for shape in self.entries.values())
         widths = [inputs, *(weight.shape[-1] for weight in self.weights)]
         shapes = [(widths[i], widths[i + 1]) for i in range(len(self.weights))]
-        outputs = self.low.size if self.actions is None else len(self.actions)
+        outputs = self.low.size if self.moves is None else len(self.moves)
         fits = (
             [weight.shape for weight in self.weights] == shapes
             and [bias.shape for bias in self.biases] == [shape[1:] for shape in shapes]
             and self.mean.shape == self.deviation.shape == (inputs,)
             and widths[-1] == outputs
             and self.low.shape == self.high.shape
-            and (self.output == "argmax") == (self.actions is not None)
-            and (self.actions is None or self.actions.shape[1:] == self.low.shape)
+            and (self.output == "argmax") == (self.moves is not None)
+            and (self.moves is None or self.moves.shape[1:] == self.low.shape)
         )
         if not self.weights or not fits:
             raise InvalidArgumentError(
                 f"`weights` must lead from {inputs} inputs to {outputs} outputs, got "
                 f"{[weight.shape for weight in self.weights]} with biases "
-                f"{[bias.shape for bias in self.biases]} and {self.mean.shape} means; `actions` "
+                f"{[bias.shape for bias in self.biases]} and {self.mean.shape} means; `moves` "
                 "are for the output 'argmax'."
             )
 
@@ -104,8 +104,8 @@ class Policy:
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
         raw = forward(rows[..., None, :], self.weights, self.biases, self.activation)[..., 0, :]
-        if self.actions is not None:
-            return from_table(self.actions, raw.argmax(axis=-1), observation)
+        if self.moves is not None:
+            return moved(observation, self.moves[raw.argmax(axis=-1)], self.action_space)
         raw = raw.reshape(*rows.shape[:-1], *self.low.shape)
         if self.output == "tanh":
             raw = self.low + 0.5 * (np.tanh(raw) + 1.0) * (self.high - self.low)
@@ -144,14 +144,12 @@ def forward(
     return rows
 
 
-def from_table(
-    table: NDArray[np.float32], chosen: NDArray[np.integer], observation: Observation
+def moved(
+    observation: Observation, moves: NDArray[np.float32], space: gym.spaces.Box
 ) -> NDArray[np.float32]:
-    """Return (...) chosen rows of a table of actions; where NaN, the last action stays."""
-    actions: NDArray[np.float32] = table[chosen]
-    if np.isnan(table).any():
-        last = np.asarray(observation["last_action"], dtype=np.float32).reshape(actions.shape)
-        actions = np.where(np.isnan(actions), last, actions)
+    """Return last actions, moved by (...) moves as far as the space goes."""
+    last = np.asarray(observation["last_action"], dtype=np.float32).reshape(moves.shape)
+    actions: NDArray[np.float32] = np.clip(last + moves, space.low, space.high)
     return actions
 
 
@@ -170,8 +168,8 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
     arrays = {name: getattr(policy, name) for name in ("low", "high", "mean", "deviation")}
     for index, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
         arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
-    if policy.actions is not None:
-        arrays["actions"] = policy.actions
+    if policy.moves is not None:
+        arrays["moves"] = policy.moves
     return write_archive(Path(folder), STEM, card, arrays)
 
 
@@ -203,7 +201,7 @@ def load_policy(folder: Path | str) -> Policy:
             biases=tuple(arrays[f"bias_{index}"] for index in range(layers)),
             mean=arrays["mean"],
             deviation=arrays["deviation"],
-            actions=arrays.get("actions"),
+            moves=arrays.get("moves"),
             **options,
         )
     except (LookupError, ValueError, TypeError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Final
 
 import gymnasium as gym
@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.policy import Policy, from_table
+from fedhpo_gym.agents.policy import Policy, moved
 from fedhpo_gym.agents.training import Judge, Progress, Training, Vectors, make_vector
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.core.seeding import stream
@@ -31,8 +31,8 @@ with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"
 
 
 ALGORITHMS: Final = ("A2C", "DDQN", "PPO", "SAC")
-MOST_ACTIONS: Final = 64
-"""Most joint actions that "DDQN" chooses among."""
+MOST_MOVES: Final = 64
+"""Most joint moves that "DDQN" chooses among; where there were more, it moves one dimension."""
 
 
 def train(
@@ -46,7 +46,7 @@ def train(
     share_starts: bool = False,
     layers: Sequence[int] = (64, 64),
     settings: Mapping[str, Any] | None = None,
-    points: int | Sequence[int] = 7,
+    widths: Sequence[float] = (0.06, 0.25),
     made_by: str = "fedhpo_gym.agents.sb3.train",
     progress: Progress | None = None,
     judge: Judge | None = None,
@@ -59,8 +59,8 @@ def train(
 
     Args:
         env: ids, or vector environments made with `autoreset_mode="SameStep"`.
-        algorithm: "A2C", "DDQN" (double DQN on a grid of actions, by default undiscounted), "PPO"
-            or "SAC".
+        algorithm: "A2C", "PPO", "SAC", or "DDQN": double DQN that moves the last action, by default
+            undiscounted.
         steps: of all environments together; rounded up to whole rollouts.
         seed: source of all randomness, the environments' included.
         num_envs: how many environments to make of each id.
@@ -68,11 +68,10 @@ def train(
         share_starts: reset all environments of an id with one seed.
         layers: widths of the hidden layers.
         settings: further arguments of the algorithm's class.
-        points: of the grid in every dimension of an action, or in each; for "DDQN".
+        widths: by which "DDQN" moves a dimension up or down.
         made_by: command that repeats the training, for messages about damaged files.
         progress: called with the number of steps done since the last call.
-        judge: called with the number of steps so far and the policy of then.
-        judge_every: steps between two such calls, at least.
+        judge_every: steps between two calls of `judge`, at least.
 
     Raises:
         UnknownNameError: no such algorithm.
@@ -105,7 +104,7 @@ def train(
         "stable_baselines3": sb3.__version__,
     }
     with _own_random_numbers():
-        acted = Tabled(joined, action_table(parts[0], points)) if double else joined
+        acted = Moved(joined, widths) if double else joined
         normalized = VecNormalize(acted, gamma=options.get("gamma", 0.99))
         kind = DoubleDQN if double else getattr(sb3, algorithm)
         model = kind("MultiInputPolicy", normalized, **options)
@@ -174,7 +173,7 @@ def _policy(
         limit=float(normalized.clip_obs),
         made_by=made_by,
         origin=origin,
-        actions=getattr(normalized.venv, "table", None),
+        moves=getattr(normalized.venv, "moves", None),
     )
 
 
@@ -197,46 +196,32 @@ class DoubleDQN(sb3.DQN):
             self.q_net_target = target
 
 
-def action_table(env: Vectors, points: int | Sequence[int]) -> NDArray[np.float32]:
-    """Return (K, ...) actions: a grid; where it is too large, a point of one dimension each.
+class Moved(VecEnvWrapper):
+    """Environments whose last action is moved, by one of `moves`, a (K, ...) array."""
 
-    The other dimensions are then NaN: they stay as they are in the observation's `last_action`.
-    The first row is NaN alone.
-    """
-    box: Any = env.single_action_space
-    numbers = np.broadcast_to(points, box.low.size)
-    axes = [
-        np.linspace(low, high, number, dtype=np.float32)
-        for low, high, number in zip(box.low.flat, box.high.flat, numbers, strict=True)
-    ]
-    if numbers.prod() <= MOST_ACTIONS:
-        rows = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1)
-    elif "last_action" in env.single_observation_space.spaces:  # type: ignore[attr-defined]
-        rows = np.full((1 + numbers.sum(), len(axes)), np.nan, dtype=np.float32)
-        column = np.repeat(np.arange(len(axes)), numbers)
-        rows[1 + np.arange(len(column)), column] = np.concatenate(axes)
-    else:
-        raise InvalidArgumentError(
-            f"`points` must make at most {MOST_ACTIONS} actions where observations have no "
-            f"'last_action', got {numbers.tolist()} for {box}; use fewer, or a round environment."
-        )
-    return rows.reshape(-1, *box.shape)
-
-
-class Tabled(VecEnvWrapper):
-    """Environments whose actions are rows of a table."""
-
-    def __init__(self, venv: VecEnv, table: NDArray[np.float32]) -> None:
-        super().__init__(venv, action_space=gym.spaces.Discrete(len(table)))
-        self.table = table
+    def __init__(self, venv: VecEnv, widths: Sequence[float]) -> None:
+        if "last_action" not in venv.observation_space.spaces:  # type: ignore[attr-defined]
+            raise InvalidArgumentError(
+                "`env` must show 'last_action', which \"DDQN\" moves, got "
+                f"{venv.observation_space}; use a round environment, `FedHPO-DAC-*`."
+            )
+        box: Any = venv.action_space
+        size, ways = int(box.low.size), [0.0, *widths, *(-one for one in widths)]
+        if len(ways) ** size <= MOST_MOVES:
+            rows = np.array(list(product(ways, repeat=size)))
+        else:
+            rows = np.vstack([np.zeros((1, size)), *[one * np.eye(size) for one in ways[1:]]])
+        self.moves = rows.reshape(-1, *box.shape).astype(np.float32)
+        super().__init__(venv, action_space=gym.spaces.Discrete(len(rows)))
         self._shown: Any = None
+        self._box = box
 
     def reset(self) -> Any:
         self._shown = self.venv.reset()
         return self._shown
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        self.venv.step_async(from_table(self.table, actions, self._shown))
+        self.venv.step_async(moved(self._shown, self.moves[actions], self._box))
 
     def step_wait(self) -> Any:
         self._shown, *outcome = self.venv.step_wait()

@@ -45,13 +45,9 @@ def play(
     progress: Progress | None = None,
     **start: Any,
 ) -> Iterator[Moment]:
-    """Play one episode in each of N environments, until the last has ended.
+    """Play one episode in each of N environments that `make_vector` made, until all have ended.
 
-    Args:
-        env: made by `make_vector`.
-        act: returns (N, ...) actions for the number of a step, from 0, and observations.
-        progress: told all steps, those after the end of an environment's episode included.
-        start: arguments of `reset`.
+    `act` is given the number of a step, from 0, and observations; `start` are arguments of `reset`.
 
     Yields:
         For each step observations, actions, rewards (0 after the end), and whose episode goes on.

@@ -20,8 +20,7 @@ from problems import box_problem
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
     """Return a policy with random weights that reads (3,) `a` and (2, 2) `b`."""
     rng = np.random.default_rng(seed)
-    table = np.full((40, 2), np.nan, np.float32)
-    table[::2, 0], table[1::3, 1] = rng.uniform(-1, 1, 20), rng.uniform(0, 3, 13)
+    moves = rng.normal(0.0, 0.5, (40, 2)).astype(np.float32)
     widths = [7, 64, 64, 40 if output == "argmax" else 2]
     pairs = list(pairwise(widths))
     return Policy(
@@ -37,7 +36,7 @@ def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -
         limit=3.0,
         made_by="python train.py",
         origin={"seed": seed},
-        actions=table if output == "argmax" else None,
+        moves=moves if output == "argmax" else None,
     )
 
 
@@ -72,14 +71,15 @@ def test_an_action_computed_by_hand() -> None:
     squashed = replace(policy, output="tanh", low=np.zeros(1, np.float32))
     expected = 0.5 * (np.tanh(0.375) + 1.0)
     assert squashed.act({"x": np.array([2.0, -1.0])}) == pytest.approx([expected], abs=1e-7)
-    table = np.array([[0.25], [-0.5], [np.nan]], np.float32)
+    moves = np.array([[0.125], [-0.5], [0.5]], np.float32)
     rows = np.array([[1.0, 0.5, 0.0], [0.0, 0.0, 1.0]], np.float32)
     biases = (np.zeros(2, np.float32), np.array([0.0, 0.1, 0.55], np.float32))
     chosen = replace(
-        policy, output="argmax", actions=table, weights=(policy.weights[0], rows), biases=biases
+        policy, output="argmax", moves=moves, weights=(policy.weights[0], rows), biases=biases
     )
-    for x, action in (([2.5, 0.0], 0.25), ([1.0, 0.5], 0.875), ([1.0, -1.0], 0.875)):
-        assert chosen.act({"x": np.array(x), "last_action": np.array([0.875])}).tolist() == [action]
+    # Outputs (0.75, 0.475, 0.55) add 0.125; outputs (0, 0.1, 0.55) add 0.5, cut off at 1.
+    for x, action in (([2.5, 0.0], 0.875), ([1.0, -1.0], 1.0)):
+        assert chosen.act({"x": np.array(x), "last_action": np.array([0.75])}).tolist() == [action]
 
 
 @pytest.mark.parametrize("output", OUTPUTS)

@@ -16,7 +16,7 @@ from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.policy import load_policy, save_policy
 from fedhpo_gym.agents.training import make_vector
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.testing.analytic import AnalyticRounds, make_env
+from fedhpo_gym.testing.analytic import make_env
 
 sb3 = pytest.importorskip("stable_baselines3")
 import torch  # noqa: E402 - comes with the library
@@ -26,6 +26,7 @@ from fedhpo_gym.agents.sb3 import JoinedVecEnv  # noqa: E402 - likewise
 
 ID = "FedHPO-LR-BreastCancer-v0"
 ROUND_ID = "FedHPO-DAC-LR-BreastCancer-v0"
+QUADRATIC = "FedHPO-DAC-Quadratic-v1"
 SETTINGS: dict[str, dict[str, Any]] = {
     "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
     "A2C": {"n_steps": 5},
@@ -40,15 +41,19 @@ def analytic(num_envs: int = 2, trials: int = 3) -> gym.vector.VectorEnv[Any, An
     return gym.vector.SyncVectorEnv(makers, autoreset_mode="SameStep")
 
 
+def vectors(algorithm: str, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    """Return environments that an algorithm trains in within a second."""
+    return make_vector(QUADRATIC, num_envs, {}) if algorithm == "DDQN" else analytic(num_envs)
+
+
 def train(algorithm: str, seed: int = 0, steps: int = 32, **options: Any) -> door.Training:
     return door.train(
-        [analytic(), analytic(3)],
+        [vectors(algorithm, 2), vectors(algorithm, 3)],
         algorithm,
         steps=steps,
         seed=seed,
         layers=(8, 8),
         settings=SETTINGS[algorithm],
-        points=2,
         **options,
     )
 
@@ -106,16 +111,17 @@ def test_the_policy_acts_as_the_one_that_was_trained(
     monkeypatch.setattr(door, "_policy", lambda *given: kept.extend(given) or take_apart(*given))
     policy = train(algorithm).policy
     trained, normalized = kept[:2]
-    env = make_env()
+    env = vectors(algorithm, 1)
+    shapes: Any = env.single_observation_space
     rng = np.random.default_rng(0)
     for _ in range(20):
         shown = {
             name: rng.uniform(np.maximum(box.low, -3), np.minimum(box.high, 3)).astype(np.float32)
-            for name, box in env.observation_space.spaces.items()
+            for name, box in shapes.spaces.items()
         }
         expected, _ = trained.predict(normalized.normalize_obs(shown), deterministic=True)
-        if policy.actions is not None:
-            expected = policy.actions[expected]
+        if policy.moves is not None:
+            expected = np.clip(shown["last_action"] + policy.moves[expected], -1.0, 1.0)
         np.testing.assert_allclose(policy.act(shown), expected, atol=2e-6)
     save_policy(policy, tmp_path)
     np.testing.assert_array_equal(load_policy(tmp_path).act(shown), policy.act(shown))
@@ -179,8 +185,7 @@ def test_progress_and_judge_count_every_step(algorithm: str) -> None:
 def test_the_target_is_what_the_other_network_says_of_the_online_networks_action() -> None:
     found = {}
     for kind in (sb3.DQN, door.DoubleDQN):
-        part = gym.vector.SyncVectorEnv([Target] * 2, autoreset_mode="SameStep")
-        env = door.Tabled(JoinedVecEnv([part], 0), door.action_table(part, 5))
+        env = door.Moved(JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0), (0.25,))
         model = kind("MultiInputPolicy", env, gamma=0.5, seed=0, device="cpu", buffer_size=200)
         torch.manual_seed(1)
         for weight in model.q_net_target.parameters():
@@ -217,20 +222,20 @@ def test_the_target_is_what_the_other_network_says_of_the_online_networks_action
         assert abs(expected["double"] - expected["single"]) > 1e-2 * loss
 
 
-def test_actions_are_a_grid_or_one_move_at_a_time() -> None:
-    part = gym.vector.SyncVectorEnv([AnalyticRounds] * 2, autoreset_mode="SameStep")
-    table = door.action_table(part, (2, 3, 1))
-    assert sorted(map(tuple, table)) == [(a, b, -1) for a in (-1, 1) for b in (-1, 0, 1)]
-    with pytest.raises(InvalidArgumentError, match="at most 64"):
-        door.action_table(part, 7)
-    vector = make_vector("FedHPO-DAC-Quadratic-v1", 2, {})
-    moves = door.action_table(vector, 9)
-    assert moves.shape == (19, 2)
-    env = door.Tabled(JoinedVecEnv([vector], 0), moves)
+def test_moves_are_joint_or_of_one_dimension_and_stay_inside() -> None:
+    with pytest.raises(InvalidArgumentError, match="must show 'last_action'"):
+        door.Moved(JoinedVecEnv([analytic()], 0), (0.5,))
+    joined = JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0)
+    env = door.Moved(joined, (0.75,))
+    ways = (-0.75, 0.0, 0.75)
+    assert sorted(map(tuple, env.moves.tolist())) == [(a, b) for a in ways for b in ways]
+    apart = door.Moved(joined, (0.25, 0.125, 0.0625, 0.5))
+    assert len(apart.moves) == len(np.unique(apart.moves, axis=0)) == 1 + 8 * 2
+    assert (np.count_nonzero(apart.moves, axis=1) == [0] + [1] * 16).all()
     env.reset()
-    for chosen, expected in (([0, 1], [[0, 0], [-1, 0]]), ([18, 0], [[0, 1], [-1, 0]])):
-        shown = env.step(np.array(chosen))[0]
-        np.testing.assert_array_equal(shown["last_action"], expected)
+    for _ in range(2):
+        shown = env.step(np.array([0, 8]))[0]
+    np.testing.assert_array_equal(shown["last_action"], [[0, 0], [-1, -1]])
 
 
 def test_joined_environments_are_the_environments_themselves() -> None:
