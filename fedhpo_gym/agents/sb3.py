@@ -185,15 +185,11 @@ class DoubleDQN(sb3.DQN):
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         target: Any = self.q_net_target
-
-        def doubled(seen: Any) -> Any:
-            return target(seen).gather(1, self.q_net(seen).argmax(dim=1, keepdim=True))
-
-        self.q_net_target = doubled  # type: ignore[assignment]
-        try:
-            super().train(gradient_steps, batch_size)
-        finally:
-            self.q_net_target = target
+        self.q_net_target = lambda seen: target(seen).gather(  # type: ignore[assignment]
+            1, self.q_net(seen).argmax(dim=1, keepdim=True)
+        )
+        super().train(gradient_steps, batch_size)
+        self.q_net_target = target
 
 
 class Moved(VecEnvWrapper):
