@@ -30,6 +30,8 @@ PACKAGES = {
     "fedhpo_gym.testing": "conformance tests of your own parts",
     "fedhpo_gym.agents.policy": "learned policies, kept and played",
     "fedhpo_gym.agents.sb3": "training of policies",
+    "fedhpo_gym.agents.evolution": "training of policies by evolution",
+    "fedhpo_gym.agents.cloning": "policies that do what is known to be good",
 }
 BESIDE = {
     "fedhpo_gym": {

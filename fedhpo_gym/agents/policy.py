@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -25,7 +25,7 @@ ACTIVATIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "tanh": np.tanh,
     "relu": lambda values: np.maximum(values, 0.0),
 }
-OUTPUTS: Final = ("clip", "tanh")
+OUTPUTS: Final = ("clip", "tanh", "argmax")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,11 @@ class Policy:
         weights: (inputs, outputs) of every layer, float32; `biases` are (outputs,).
         activation: between layers, a key of `ACTIVATIONS`.
         output: "clip" cuts the last layer's output off at the bounds, `low` and `high`; "tanh"
-            spreads its tangent over them.
+            spreads its tangent over them; "argmax" adds the row of `moves` with the highest
+            output to the last action.
         mean: (inputs,) subtracted from observations, which `deviation` (inputs,) then divides.
         limit: largest magnitude of a normalised observation.
+        moves: (K, ...) what "argmax" chooses among.
         made_by: command that trains it again, for the message about a damaged file.
         origin: what it was trained on and how, as JSON data.
     """
@@ -56,6 +58,7 @@ class Policy:
     limit: float
     made_by: str
     origin: Mapping[str, Any] = field(default_factory=dict)
+    moves: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS or self.output not in OUTPUTS:
@@ -64,24 +67,28 @@ class Policy:
                 f"got {self.activation!r} and {self.output!r}."
             )
         arrays: list[NDArray[Any]] = [self.low, self.high, self.mean, self.deviation]
-        arrays += [*self.weights, *self.biases]
+        arrays += [*self.weights, *self.biases, *([] if self.moves is None else [self.moves])]
         if kinds := {array.dtype.str for array in arrays if array.dtype.kind != "f"}:
             raise InvalidArgumentError(f"arrays of a policy must be floats, got {sorted(kinds)}.")
         inputs = sum(math.prod(shape) for shape in self.entries.values())
         widths = [inputs, *(weight.shape[-1] for weight in self.weights)]
         shapes = [(widths[i], widths[i + 1]) for i in range(len(self.weights))]
+        outputs = self.low.size if self.moves is None else len(self.moves)
         fits = (
             [weight.shape for weight in self.weights] == shapes
             and [bias.shape for bias in self.biases] == [shape[1:] for shape in shapes]
             and self.mean.shape == self.deviation.shape == (inputs,)
-            and widths[-1] == self.low.size
+            and widths[-1] == outputs
             and self.low.shape == self.high.shape
+            and (self.output == "argmax") == (self.moves is not None)
+            and (self.moves is None or self.moves.shape[1:] == self.low.shape)
         )
         if not self.weights or not fits:
             raise InvalidArgumentError(
-                f"`weights` must lead from {inputs} inputs to {self.low.size} outputs, got "
+                f"`weights` must lead from {inputs} inputs to {outputs} outputs, got "
                 f"{[weight.shape for weight in self.weights]} with biases "
-                f"{[bias.shape for bias in self.biases]} and {self.mean.shape} means."
+                f"{[bias.shape for bias in self.biases]} and {self.mean.shape} means; `moves` "
+                "are for the output 'argmax'."
             )
 
     @property
@@ -96,10 +103,10 @@ class Policy:
         """
         rows = self._rows(observation)
         # One vector at a time: a matrix product over many rows rounds otherwise.
-        hidden = rows[..., None, :]
-        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = (ACTIVATIONS[self.activation](hidden) if index else hidden) @ weight + bias
-        raw = hidden.reshape(*rows.shape[:-1], *self.low.shape)
+        raw = forward(rows[..., None, :], self.weights, self.biases, self.activation)[..., 0, :]
+        if self.moves is not None:
+            return moved(observation, self.moves[raw.argmax(axis=-1)], self.action_space)
+        raw = raw.reshape(*rows.shape[:-1], *self.low.shape)
         if self.output == "tanh":
             raw = self.low + 0.5 * (np.tanh(raw) + 1.0) * (self.high - self.low)
         return np.clip(raw, self.low, self.high).astype(np.float32)
@@ -125,6 +132,27 @@ class Policy:
         return np.clip(rows, -self.limit, self.limit).astype(np.float32)
 
 
+def forward(
+    rows: NDArray[np.float32],
+    weights: Sequence[NDArray[np.float32]],
+    biases: Sequence[NDArray[np.float32]],
+    between: str,
+) -> NDArray[np.float32]:
+    """Return what the last layer of a network, or of a stack of them, makes of (..., 1, inputs)."""
+    for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        rows = (ACTIVATIONS[between](rows) if index else rows) @ weight + bias
+    return rows
+
+
+def moved(
+    observation: Observation, moves: NDArray[np.float32], space: gym.spaces.Box
+) -> NDArray[np.float32]:
+    """Return last actions, moved by (...) moves as far as the space goes."""
+    last = np.asarray(observation["last_action"], dtype=np.float32).reshape(moves.shape)
+    actions: NDArray[np.float32] = np.clip(last + moves, space.low, space.high)
+    return actions
+
+
 def save_policy(policy: Policy, folder: Path | str) -> Path:
     """Write a policy as `policy.json` and the arrays it names; return the path of the former."""
     card = {
@@ -140,6 +168,8 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
     arrays = {name: getattr(policy, name) for name in ("low", "high", "mean", "deviation")}
     for index, (weight, bias) in enumerate(zip(policy.weights, policy.biases, strict=True)):
         arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
+    if policy.moves is not None:
+        arrays["moves"] = policy.moves
     return write_archive(Path(folder), STEM, card, arrays)
 
 
@@ -171,6 +201,7 @@ def load_policy(folder: Path | str) -> Policy:
             biases=tuple(arrays[f"bias_{index}"] for index in range(layers)),
             mean=arrays["mean"],
             deviation=arrays["deviation"],
+            moves=arrays.get("moves"),
             **options,
         )
     except (LookupError, ValueError, TypeError) as error:

@@ -8,10 +8,9 @@ seeded, and returns a `Policy` of plain arrays.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Final
 
 import gymnasium as gym
@@ -19,25 +18,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.policy import Policy
+from fedhpo_gym.agents.policy import Policy, moved
+from fedhpo_gym.agents.training import Judge, Progress, Training, Vectors, make_vector
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.core.seeding import stream
 
 with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
     import stable_baselines3 as sb3
     import torch
-    from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+    from stable_baselines3.common.callbacks import ConvertCallback, EveryNTimesteps
+    from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 
-ALGORITHMS: Final = ("A2C", "PPO", "SAC")
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """The policy that was learned, and the sums of rewards of all episodes as they ended."""
-
-    policy: Policy
-    episode_returns: NDArray[np.float64]
+ALGORITHMS: Final = ("A2C", "DDQN", "PPO", "SAC")
+MOST_MOVES: Final = 64
+"""Most joint moves that "DDQN" chooses among; where there were more, it moves one dimension."""
 
 
 def train(
@@ -51,8 +46,11 @@ def train(
     share_starts: bool = False,
     layers: Sequence[int] = (64, 64),
     settings: Mapping[str, Any] | None = None,
+    widths: Sequence[float] = (0.06, 0.25),
     made_by: str = "fedhpo_gym.agents.sb3.train",
-    progress: Callable[[int], object] | None = None,
+    progress: Progress | None = None,
+    judge: Judge | None = None,
+    judge_every: int = 10_000,
 ) -> Training:
     """Train one policy in one environment, or in several with the same spaces at once.
 
@@ -61,7 +59,8 @@ def train(
 
     Args:
         env: ids, or vector environments made with `autoreset_mode="SameStep"`.
-        algorithm: "A2C", "PPO" or "SAC".
+        algorithm: "A2C", "PPO", "SAC", or "DDQN": double DQN that moves the last action, by default
+            undiscounted.
         steps: of all environments together; rounded up to whole rollouts.
         seed: source of all randomness, the environments' included.
         num_envs: how many environments to make of each id.
@@ -69,8 +68,10 @@ def train(
         share_starts: reset all environments of an id with one seed.
         layers: widths of the hidden layers.
         settings: further arguments of the algorithm's class.
+        widths: by which "DDQN" moves a dimension up or down.
         made_by: command that repeats the training, for messages about damaged files.
         progress: called with the number of steps done since the last call.
+        judge_every: steps between two calls of `judge`, at least.
 
     Raises:
         UnknownNameError: no such algorithm.
@@ -83,19 +84,16 @@ def train(
         for one in wanted
     ]
     joined = JoinedVecEnv(parts, seed, progress, share_starts)
+    double = algorithm == "DDQN"
     options: dict[str, Any] = {
+        **({"gamma": 1.0} if double else {}),
         "seed": int(stream(seed, "sb3").integers(2**32)),
         "device": "cpu",
         **(settings or {}),
         "policy_kwargs": {**(settings or {}).get("policy_kwargs", {}), "net_arch": list(layers)},
     }
-    with _own_random_numbers():
-        normalized = VecNormalize(joined, gamma=options.get("gamma", 0.99))
-        model = getattr(sb3, algorithm)("MultiInputPolicy", normalized, **options)
-        model.learn(steps)
     origin = {
         "algorithm": algorithm,
-        "steps": int(model.num_timesteps),
         "seed": seed,
         "environments": [one if isinstance(one, str) else str(one) for one in wanted],
         "num_envs": num_envs,
@@ -105,7 +103,23 @@ def train(
         "settings": {name: repr(value) for name, value in (settings or {}).items()},
         "stable_baselines3": sb3.__version__,
     }
-    policy = _policy(model.policy, normalized, made_by, origin)
+    with _own_random_numbers():
+        acted = Moved(joined, widths) if double else joined
+        normalized = VecNormalize(acted, gamma=options.get("gamma", 0.99))
+        kind = DoubleDQN if double else getattr(sb3, algorithm)
+        model = kind("MultiInputPolicy", normalized, **options)
+
+        def learned() -> Policy:
+            done = {**origin, "steps": int(model.num_timesteps)}
+            return _policy(model.policy, normalized, made_by, done)
+
+        def watch(*_: Any) -> bool:
+            if judge is not None:
+                judge(int(model.num_timesteps), learned())
+            return True
+
+        model.learn(steps, callback=EveryNTimesteps(judge_every, ConvertCallback(watch)))
+    policy = learned()
     for one, part in zip(wanted, parts, strict=True):
         if isinstance(one, str):
             part.close()
@@ -130,7 +144,10 @@ def _policy(
     learned: Any, normalized: VecNormalize, made_by: str, origin: Mapping[str, Any]
 ) -> Policy:
     """Take the actor of an algorithm's policy apart."""
-    if hasattr(learned, "actor"):
+    if hasattr(learned, "q_net"):
+        extractor, output = learned.q_net.features_extractor, "argmax"
+        modules = [*learned.q_net.q_net]
+    elif hasattr(learned, "actor"):
         extractor, output = learned.actor.features_extractor, "tanh"
         modules = [*learned.actor.latent_pi, learned.actor.mu]
     else:
@@ -138,7 +155,8 @@ def _policy(
         modules = [*learned.mlp_extractor.policy_net, learned.action_net]
     linear = [module for module in modules if isinstance(module, torch.nn.Linear)]
     between = {type(a).__name__.lower() for a, b in pairwise(modules) if b in linear}
-    box, names = learned.action_space, list(extractor.extractors)
+    box: Any = normalized.unwrapped.action_space
+    names = list(extractor.extractors)
     statistics = [normalized.obs_rms[name] for name in names]
     return Policy(
         entries={name: learned.observation_space[name].shape for name in names},
@@ -155,20 +173,55 @@ def _policy(
         limit=float(normalized.clip_obs),
         made_by=made_by,
         origin=origin,
+        moves=getattr(normalized.venv, "moves", None),
     )
 
 
-Vectors = gym.vector.VectorEnv[Any, Any, Any]
+class DoubleDQN(sb3.DQN):
+    """DQN whose target takes the action of the online network (van Hasselt et al., 2016).
 
+    The library takes the highest value of the target network. It is shown one value alone.
+    """
 
-def make_vector(env_id: str, num_envs: int, arguments: Mapping[str, Any]) -> Vectors:
-    """Make the vector form of an id that `train` can use."""
-    if gym.spec(env_id).vector_entry_point is None:
-        options = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        return gym.make_vec(
-            env_id, num_envs, vectorization_mode="sync", vector_kwargs=options, **arguments
+    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
+        target: Any = self.q_net_target
+        self.q_net_target = lambda seen: target(seen).gather(  # type: ignore[assignment]
+            1, self.q_net(seen).argmax(dim=1, keepdim=True)
         )
-    return gym.make_vec(env_id, num_envs, autoreset_mode=AutoresetMode.SAME_STEP.value, **arguments)
+        super().train(gradient_steps, batch_size)
+        self.q_net_target = target
+
+
+class Moved(VecEnvWrapper):
+    """Environments whose last action is moved, by one of `moves`, a (K, ...) array."""
+
+    def __init__(self, venv: VecEnv, widths: Sequence[float]) -> None:
+        if "last_action" not in venv.observation_space.spaces:  # type: ignore[attr-defined]
+            raise InvalidArgumentError(
+                "`env` must show 'last_action', which \"DDQN\" moves, got "
+                f"{venv.observation_space}; use a round environment, `FedHPO-DAC-*`."
+            )
+        box: Any = venv.action_space
+        size, ways = int(box.low.size), [0.0, *widths, *(-one for one in widths)]
+        if len(ways) ** size <= MOST_MOVES:
+            rows = np.array(list(product(ways, repeat=size)))
+        else:
+            rows = np.vstack([np.zeros((1, size)), *[one * np.eye(size) for one in ways[1:]]])
+        self.moves = rows.reshape(-1, *box.shape).astype(np.float32)
+        super().__init__(venv, action_space=gym.spaces.Discrete(len(rows)))
+        self._shown: Any = None
+        self._box = box
+
+    def reset(self) -> Any:
+        self._shown = self.venv.reset()
+        return self._shown
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        self.venv.step_async(moved(self._shown, self.moves[actions], self._box))
+
+    def step_wait(self) -> Any:
+        self._shown, *outcome = self.venv.step_wait()
+        return self._shown, *outcome
 
 
 class JoinedVecEnv(VecEnv):
@@ -178,7 +231,7 @@ class JoinedVecEnv(VecEnv):
         self,
         parts: Sequence[Vectors],
         seed: int,
-        progress: Callable[[int], object] | None = None,
+        progress: Progress | None = None,
         share_starts: bool = False,
     ) -> None:
         """Join environments; part j is reset with a seed drawn from stream "sb3_reset", j."""

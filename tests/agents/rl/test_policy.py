@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import agent_class
-from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
+from fedhpo_gym.agents.policy import OUTPUTS, Policy, load_policy, save_policy
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from problems import box_problem
 
@@ -20,7 +20,8 @@ from problems import box_problem
 def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -> Policy:
     """Return a policy with random weights that reads (3,) `a` and (2, 2) `b`."""
     rng = np.random.default_rng(seed)
-    widths = [7, 64, 64, 2]
+    moves = rng.normal(0.0, 0.5, (40, 2)).astype(np.float32)
+    widths = [7, 64, 64, 40 if output == "argmax" else 2]
     pairs = list(pairwise(widths))
     return Policy(
         entries={"b": (2, 2), "a": (3,)},
@@ -35,6 +36,7 @@ def make_policy(activation: str = "tanh", output: str = "clip", seed: int = 0) -
         limit=3.0,
         made_by="python train.py",
         origin={"seed": seed},
+        moves=moves if output == "argmax" else None,
     )
 
 
@@ -43,6 +45,7 @@ def observations(number: int) -> dict[str, np.ndarray]:
     return {
         "a": rng.normal(size=(number, 3), scale=5.0).astype(np.float32),
         "b": rng.normal(size=(number, 2, 2)).astype(np.float32),
+        "last_action": rng.uniform(0, 1, (number, 2)).astype(np.float32),
     }
 
 
@@ -68,9 +71,18 @@ def test_an_action_computed_by_hand() -> None:
     squashed = replace(policy, output="tanh", low=np.zeros(1, np.float32))
     expected = 0.5 * (np.tanh(0.375) + 1.0)
     assert squashed.act({"x": np.array([2.0, -1.0])}) == pytest.approx([expected], abs=1e-7)
+    moves = np.array([[0.125], [-0.5], [0.5]], np.float32)
+    rows = np.array([[1.0, 0.5, 0.0], [0.0, 0.0, 1.0]], np.float32)
+    biases = (np.zeros(2, np.float32), np.array([0.0, 0.1, 0.55], np.float32))
+    chosen = replace(
+        policy, output="argmax", moves=moves, weights=(policy.weights[0], rows), biases=biases
+    )
+    # Outputs (0.75, 0.475, 0.55) add 0.125; outputs (0, 0.1, 0.55) add 0.5, cut off at 1.
+    for x, action in (([2.5, 0.0], 0.875), ([1.0, -1.0], 1.0)):
+        assert chosen.act({"x": np.array(x), "last_action": np.array([0.75])}).tolist() == [action]
 
 
-@pytest.mark.parametrize("output", ["clip", "tanh"])
+@pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_many_observations_get_the_bits_of_one(activation: str, output: str) -> None:
     policy, many = make_policy(activation, output), observations(33)
@@ -84,7 +96,7 @@ def test_many_observations_get_the_bits_of_one(activation: str, output: str) -> 
     assert len(np.unique(together, axis=0)) > 20
 
 
-@pytest.mark.parametrize("output", ["clip", "tanh"])
+@pytest.mark.parametrize("output", OUTPUTS)
 def test_a_saved_policy_acts_the_same_bit_for_bit(tmp_path: Path, output: str) -> None:
     policy = make_policy("relu", output)
     loaded = load_policy(save_policy(policy, tmp_path / "new").parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,23 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.agents.policy import load_policy, save_policy
+from fedhpo_gym.agents.training import make_vector
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing.analytic import make_env
 
 sb3 = pytest.importorskip("stable_baselines3")
+import torch  # noqa: E402 - comes with the library
+
 from fedhpo_gym.agents import sb3 as door  # noqa: E402 - needs the library
-from fedhpo_gym.agents.sb3 import JoinedVecEnv, make_vector  # noqa: E402 - likewise
+from fedhpo_gym.agents.sb3 import JoinedVecEnv  # noqa: E402 - likewise
 
 ID = "FedHPO-LR-BreastCancer-v0"
 ROUND_ID = "FedHPO-DAC-LR-BreastCancer-v0"
+QUADRATIC = "FedHPO-DAC-Quadratic-v1"
 SETTINGS: dict[str, dict[str, Any]] = {
     "PPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
     "A2C": {"n_steps": 5},
+    "DDQN": {"learning_starts": 10, "batch_size": 8, "target_update_interval": 5},
     "SAC": {"learning_starts": 10, "batch_size": 8},
 }
 
@@ -35,9 +41,14 @@ def analytic(num_envs: int = 2, trials: int = 3) -> gym.vector.VectorEnv[Any, An
     return gym.vector.SyncVectorEnv(makers, autoreset_mode="SameStep")
 
 
+def vectors(algorithm: str, num_envs: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+    """Return environments that an algorithm trains in within a second."""
+    return make_vector(QUADRATIC, num_envs, {}) if algorithm == "DDQN" else analytic(num_envs)
+
+
 def train(algorithm: str, seed: int = 0, steps: int = 32, **options: Any) -> door.Training:
     return door.train(
-        [analytic(), analytic(3)],
+        [vectors(algorithm, 2), vectors(algorithm, 3)],
         algorithm,
         steps=steps,
         seed=seed,
@@ -100,20 +111,23 @@ def test_the_policy_acts_as_the_one_that_was_trained(
     monkeypatch.setattr(door, "_policy", lambda *given: kept.extend(given) or take_apart(*given))
     policy = train(algorithm).policy
     trained, normalized = kept[:2]
-    env = make_env()
+    env = vectors(algorithm, 1)
+    shapes: Any = env.single_observation_space
     rng = np.random.default_rng(0)
     for _ in range(20):
         shown = {
             name: rng.uniform(np.maximum(box.low, -3), np.minimum(box.high, 3)).astype(np.float32)
-            for name, box in env.observation_space.spaces.items()
+            for name, box in shapes.spaces.items()
         }
         expected, _ = trained.predict(normalized.normalize_obs(shown), deterministic=True)
+        if policy.moves is not None:
+            expected = np.clip(shown["last_action"] + policy.moves[expected], -1.0, 1.0)
         np.testing.assert_allclose(policy.act(shown), expected, atol=2e-6)
     save_policy(policy, tmp_path)
     np.testing.assert_array_equal(load_policy(tmp_path).act(shown), policy.act(shown))
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "SAC"])
+@pytest.mark.parametrize("algorithm", ["DDQN", "PPO", "SAC"])
 def test_a_seed_decides_everything_and_global_random_numbers_stay(algorithm: str) -> None:
     before = random.getstate(), str(np.random.get_state())  # noqa: NPY002 - what is watched
     first, again, other = (train(algorithm, seed) for seed in (0, 0, 1))
@@ -151,10 +165,77 @@ def test_training_hits_what_is_shown() -> None:
     np.testing.assert_allclose(training.policy.act({"target": targets}), targets, atol=0.15)
 
 
-def test_progress_counts_every_step() -> None:
+@pytest.mark.parametrize("algorithm", ["DDQN", "PPO"])
+def test_progress_and_judge_count_every_step(algorithm: str) -> None:
     seen: list[int] = []
-    train("PPO", steps=80, progress=seen.append)
+    judged: list[tuple[int, int, Any]] = []
+
+    def judge(steps: int, policy: Any) -> None:
+        judged.append((steps, sum(seen), policy))
+
+    training = train(algorithm, steps=80, progress=seen.append, judge=judge, judge_every=20)
     assert seen == [5] * 16
+    assert [told[:2] for told in judged] == [(20, 20), (40, 40), (60, 60), (80, 80)]
+    assert [policy.origin["steps"] for *_, policy in judged] == [20, 40, 60, 80]
+    first, last = (judged[i][2].weights[0] for i in (0, -1))
+    assert not np.array_equal(first, last)
+    assert training.policy.origin["steps"] == 80
+
+
+def test_the_target_is_what_the_other_network_says_of_the_online_networks_action() -> None:
+    found = {}
+    for kind in (sb3.DQN, door.DoubleDQN):
+        env = door.Moved(JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0), (0.25,))
+        model = kind("MultiInputPolicy", env, gamma=0.5, seed=0, device="cpu", buffer_size=200)
+        torch.manual_seed(1)
+        for weight in model.q_net_target.parameters():
+            torch.nn.init.normal_(weight)
+        model.learn(60)  # before it learns: transitions alone
+        seen: Any = None
+        sample = model.replay_buffer.sample
+
+        def keep(*given: Any, sample: Any = sample, **named: Any) -> Any:
+            nonlocal seen
+            seen = sample(*given, **named)._replace(dones=torch.zeros(16, 1))
+            return seen
+
+        model.replay_buffer.sample = keep
+        before = copy.deepcopy(model.q_net)
+        model.train(1, 16)
+        with torch.no_grad():
+            now, then = before(seen.observations), before(seen.next_observations)
+            told = model.q_net_target(seen.next_observations)
+        row = np.arange(16)
+        value = now.numpy()[row, seen.actions.numpy()[:, 0]]
+        reward = seen.rewards.numpy()[:, 0]
+        error = {
+            name: np.abs(value - reward - 0.5 * told.numpy()[row, chosen.numpy().argmax(axis=1)])
+            for name, chosen in (("double", then), ("single", told))
+        }
+        losses = {
+            name: np.where(one < 1, one**2 / 2, one - 0.5).mean() for name, one in error.items()
+        }
+        found[kind.__name__] = model.logger.name_to_value["train/loss"], losses
+    for kind, name in (("DQN", "single"), ("DoubleDQN", "double")):
+        loss, expected = found[kind]
+        assert loss == pytest.approx(expected[name], rel=1e-5)
+        assert abs(expected["double"] - expected["single"]) > 1e-2 * loss
+
+
+def test_moves_are_joint_or_of_one_dimension_and_stay_inside() -> None:
+    with pytest.raises(InvalidArgumentError, match="must show 'last_action'"):
+        door.Moved(JoinedVecEnv([analytic()], 0), (0.5,))
+    joined = JoinedVecEnv([make_vector(QUADRATIC, 2, {})], 0)
+    env = door.Moved(joined, (0.75,))
+    ways = (-0.75, 0.0, 0.75)
+    assert sorted(map(tuple, env.moves.tolist())) == [(a, b) for a in ways for b in ways]
+    apart = door.Moved(joined, (0.25, 0.125, 0.0625, 0.5))
+    assert len(apart.moves) == len(np.unique(apart.moves, axis=0)) == 1 + 8 * 2
+    assert (np.count_nonzero(apart.moves, axis=1) == [0] + [1] * 16).all()
+    env.reset()
+    for _ in range(2):
+        shown = env.step(np.array([0, 8]))[0]
+    np.testing.assert_array_equal(shown["last_action"], [[0, 0], [-1, -1]])
 
 
 def test_joined_environments_are_the_environments_themselves() -> None:

@@ -1,0 +1,105 @@
+"""Behaviour cloning: a network that does what sequences of actions do that are known to be good."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.agents.policy import Policy
+from fedhpo_gym.agents.training import Progress, make_vector, play
+from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.seeding import stream
+
+with needing("cloning a policy", "scikit-learn", "agents", "sklearn"):
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPRegressor
+
+Observations = dict[str, NDArray[np.float32]]
+
+
+def demonstrate(
+    env_id: str,
+    instances: Sequence[int],
+    sequences: NDArray[np.float32],
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    env_arguments: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Observations, NDArray[np.float32]]:
+    """Play sequences of actions in a round environment; return what was seen and said, (B, ...).
+
+    With noise, what is done differs from what is said, so that a clone sees how to come back, and
+    cannot just repeat `last_action` (Laskey et al., 2017, with one level of noise).
+
+    Args:
+        instances: (S,) which the sequences are played on.
+        sequences: (S, T, ...) actions of S episodes, which are played side by side.
+        noise: standard deviation of what is added to actions.
+    """
+    env = make_vector(env_id, len(sequences), env_arguments or {})
+    moves = stream(seed, "demonstrate").normal(0.0, noise, sequences.shape)
+    moved = np.clip(sequences + moves, -1.0, 1.0).astype(np.float32)
+    seen: list[Observations] = []
+    said: list[NDArray[np.float32]] = []
+    where = {"instance": [*instances]}
+    for shown, _, _, alive in play(env, lambda step, _: moved[:, step], progress, options=where):
+        said.append(sequences[alive, len(said)])
+        seen.append({name: values[alive] for name, values in shown.items()})
+    env.close()
+    observations = {name: np.concatenate([one[name] for one in seen]) for name in seen[0]}
+    return observations, np.concatenate(said)
+
+
+def clone(
+    observations: Mapping[str, NDArray[np.floating]],
+    actions: NDArray[np.floating],
+    *,
+    seed: int,
+    layers: Sequence[int] = (32,),
+    entries: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    made_by: str = "fedhpo_gym.agents.cloning.clone",
+) -> Policy:
+    """Fit a policy to (B, ...) actions and the observations that they followed, by least squares.
+
+    Args:
+        observations: (B, ...) each, as `demonstrate` returns them.
+        actions: in [-1, 1].
+        layers: widths of the hidden layers; none is a linear policy.
+        entries: of observations that the policy reads; by default all.
+        settings: further arguments of scikit-learn's `MLPRegressor`.
+    """
+    shapes = {name: observations[name].shape[1:] for name in entries or observations}
+    number = len(actions)
+    rows = np.concatenate([observations[name].reshape(number, -1) for name in shapes], axis=1)
+    mean, deviation = rows.mean(axis=0, dtype=float), rows.std(axis=0, dtype=float)
+    deviation = np.where(deviation < 1e-2, 1.0, deviation)  # small differences are not blown up
+    network = MLPRegressor(
+        hidden_layer_sizes=tuple(layers),
+        random_state=int(stream(seed, "clone").integers(2**32)),
+        **{"activation": "tanh", "max_iter": 500, **(settings or {})},
+    )
+    targets = actions.reshape(number, -1).astype(float)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the caller says how long it is fitted
+        network.fit((rows - mean) / deviation, targets[:, 0] if targets.shape[1] == 1 else targets)
+    bound = np.ones(actions.shape[1:], dtype=np.float32)
+    return Policy(
+        entries=shapes,
+        low=-bound,
+        high=bound,
+        weights=tuple(weight.astype(np.float32) for weight in network.coefs_),
+        biases=tuple(bias.astype(np.float32) for bias in network.intercepts_),
+        activation=network.activation,
+        output="clip",
+        mean=mean,
+        deviation=deviation,
+        limit=10.0,
+        made_by=made_by,
+        origin={"algorithm": "cloning", "pairs": number, "seed": seed, "layers": list(layers)},
+    )
