@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -281,6 +281,12 @@ def _rows() -> Federation:
     return make_user_federation(make_dataset("rows", features, labels, 3, users), seed=1)
 
 
+def _small_images() -> Federation:
+    found = _images()
+    rows = found.features[np.arange(len(found.labels))].reshape(-1, 64).astype(np.float32)
+    return replace(found, features=rows / 16)
+
+
 def _images() -> Federation:
     rng, users = stream(1, "images"), _users(24, 20, 17, 5)
     labels = rng.integers(3, size=len(users))
@@ -337,6 +343,7 @@ _FAMILIES: Mapping[str, tuple[Callable[[], Federation], _Shapes, int]] = {
     "LeafLR": (_rows, [{}], 29),
     "MLP": (_rows, _DEEP, 7),
     "PlainMLP": (_rows, _DEEP, 7),
+    "SmallCNN": (_small_images, [{}], 1),
     "CNN": (_images, [{"dropout": 0.0}, {"dropout": 0.4}], 1),
     "BERT": (_sentences, [{"pretrained": 0.0, "dropout": p} for p in (0.0, 0.3)], 1),
     "GNN": (_graph, [{"dropout": 0.0}, {"dropout": 0.5}], 4),

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import Range, checked_types, explained_types, shown
+from fedhpo_gym.core.checks import Range, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -213,16 +213,6 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Del
         )
     bounds = [_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)]
     return max(0.0, min(bounds))
-
-
-@explained_types
-def epsilons_from_renyi(renyi: NDArray[np.float64], delta: float) -> NDArray[np.float64]:
-    """Return the (N,) epsilons that (N, orders) divergences at `SEARCH_ORDERS` prove; 0 of none."""
-    orders = list(SEARCH_ORDERS)
-    first = np.array([math.log1p(-1 / a) for a in orders])
-    last = np.array([(math.log(delta) + math.log(a)) / (a - 1) for a in orders])
-    found = np.maximum((renyi + first - last).min(axis=1), 0.0)
-    return np.where(renyi.any(axis=1), found, 0.0)
 
 
 def _epsilon_at(order: int, renyi: float, delta: float) -> float:

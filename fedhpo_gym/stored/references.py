@@ -20,7 +20,7 @@ from fedhpo_gym.core.checks import explained_types
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
 
-PATH: Final = Path(__file__).parent / "data" / "references.json"
+PATH: Final = Path(__file__).with_suffix(".json")
 RESAMPLES: Final = 2000
 HINDSIGHT: Final = "hindsight"
 

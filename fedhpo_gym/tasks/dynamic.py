@@ -103,8 +103,15 @@ DYNAMIC: Final[Mapping[str, Definition]] = MappingProxyType(
         "Tuna": Definition(
             "MLP-Tuna-v1", {"client_sample_rate": 0.1, "horizon": 50, "configuration": _SMALL}
         ),
-        "Yogurt": Definition(
-            "MLP-Yogurt-v1", {"client_sample_rate": 0.1, "horizon": 50, "configuration": _SMALL}
+        "ExamLondon": Definition(
+            "MLP-ExamLondon-v1",
+            {
+                "client_sample_rate": 0.1,
+                "horizon": 20,
+                "rounds_per_step": 2,
+                "dynamic": ("learning_rate", "step_size", "batch_size"),
+                "configuration": {**_SMALL, "weight_decay": 1e-6},
+            },
         ),
         # A convolutional network on digits, few clients with few of the digits each.
         "Pictures": Definition(

@@ -129,3 +129,9 @@ def test_all_problems_of_the_suite_have_known_headroom() -> None:
         assert mean >= 0.5, env_id
         assert low > 0.2, env_id
         assert set(one.returns) - {"random", "default", "hindsight"} <= set(KINDS)
+
+
+def test_the_page_says_what_is_stored() -> None:
+    from references_page import PAGE, page
+
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python docs/site/references_page.py`"

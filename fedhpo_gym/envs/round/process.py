@@ -36,7 +36,7 @@ from fedhpo_gym.envs.round.settings import (
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
-from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective, epsilons_from_renyi
+from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
 from fedhpo_gym.tasks import Instance, Task
@@ -249,7 +249,7 @@ class RoundProcess:
             renyi_spent(self.task, one, asked.round, asked.client_sample_rate, steps=64)
             for one, asked in zip(configurations, fidelities, strict=True)
         ]
-        epsilon = epsilons_from_renyi(spent, DELTA)
+        epsilon = _epsilons(spent)
         affordable = epsilon <= limit
         refused = {index: state.row(index) for index in np.flatnonzero(~affordable).tolist()}
         state.divergences[affordable] = spent[affordable]
@@ -481,3 +481,13 @@ class RoundProcess:
 
 MAX_NATS: Final = float(np.finfo(np.float32).max)
 """What a loss that is not finite is reported as."""
+
+
+_ORDERS: Final = np.array(SEARCH_ORDERS)
+_ADDED: Final = np.log1p(-1 / _ORDERS) - (np.log(DELTA) + np.log(_ORDERS)) / (_ORDERS - 1)
+
+
+def _epsilons(spent: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the (N,) epsilons that (N, orders) divergences prove, as `epsilon_from_renyi` does."""
+    found: NDArray[np.float64] = np.maximum((spent + _ADDED).min(axis=1), 0.0)
+    return found
