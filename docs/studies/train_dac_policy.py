@@ -27,7 +27,7 @@ from pieces import claim, pieces, read
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.policy import Actor, load_policy
-from fedhpo_gym.agents.schedule import KINDS, Schedule
+from fedhpo_gym.agents.schedule import Schedule
 from fedhpo_gym.agents.training import make_vector
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -35,6 +35,7 @@ from studies import positive, study_parser, tables_here, trained_policy
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle")
 UNSEEN = ("Australian", "BloodTransfusion")
+KINDS = ("static", "cosine", "step")
 
 
 @dataclass(frozen=True)
