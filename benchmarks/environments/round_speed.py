@@ -123,10 +123,9 @@ def courses(turns: int) -> dict[tuple[str, str, str], float]:
 def vectors(env_id: str, numbers: Sequence[int], turns: int, threads: int) -> dict[int, float]:
     """Return seconds of the clock per step of one environment, by the size of the vector."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    found = {}
+    found, one = {}, stepper(env_id)  # which visits all instances
     for count in numbers:
-        step = stepper(env_id)
-        calls = 1200
+        step, calls = one, 1200
         if count > 1:
             envs = gym.make_vec(env_id, count, "vector_entry_point")
             envs.reset(seed=0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedhpo_gym.stored.references import PATH, References, read
+from fedhpo_gym.studies.references import Effort
 from fedhpo_gym.studies.suites import suite
 
 PAGE = Path(__file__).resolve().parents[1] / "references.md"
@@ -51,8 +52,6 @@ def _table(known: Sequence[References]) -> str:
 
 
 def _row(one: References) -> tuple[str, ...]:
-    from fedhpo_gym.studies.references import Effort
-
     mean, low, high = one.headroom
     returns = {name: f"{np.mean(values):.3f}" for name, values in one.returns.items()}
     best = one.best_schedule or ""

@@ -15,8 +15,6 @@ from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.space import SearchSpace
 
-RATE: Final = "client_sample_rate"
-
 Done = NDArray[np.float64]
 Factor = Callable[[Done], Done]
 
@@ -34,7 +32,7 @@ KINDS: Final[Mapping[str, Mapping[str, Factor]]] = {
     "exponential": {"learning_rate": lambda done: 0.01**done},
     "warm-up": {"learning_rate": lambda done: np.minimum(1.0, 0.1 + 9.0 * done) * _cosine(done)},
     "decaying epochs": {"step_size": lambda done: 1.0 - done},
-    "growing participation": {RATE: lambda done: 0.2 + 0.8 * done},
+    "growing participation": {"client_sample_rate": lambda done: 0.2 + 0.8 * done},
 }
 """Factors of initial values where a fraction of the rounds is done, by kind and dimension: fixed;
 cosine (Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et

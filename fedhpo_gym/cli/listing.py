@@ -23,6 +23,7 @@ from fedhpo_gym.core.identity import OWN_TABLE, UNSAID, Identity
 from fedhpo_gym.data import get_source
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import MetaData, known_spaces, open_meta_data
@@ -115,8 +116,17 @@ def _row(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple
     task, taken = get_task(env_id), backends_of(env_id)
     found = [name for name in backends(task, tables, surrogates) if name in taken]
     names = ", ".join(found) or f"none yet: `{_what_helps(task, taken)}`"
+    if "DAC-" in env_id:
+        return env_id, str(task.num_clients), str(len(round_space(task))), "–", "–", names
     budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
     return env_id, str(task.num_clients), str(len(task.space)), grid, budget, names
+
+
+def round_space(task: Task) -> SearchSpace:
+    """Return what actions of a task's round id set."""
+    from fedhpo_gym.envs.round.arguments import RoundArguments
+
+    return RoundArguments(**task.round_arguments).controls.space
 
 
 def _pool_row(env_id: str, data: MetaData) -> tuple[str, ...]:

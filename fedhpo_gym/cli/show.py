@@ -14,7 +14,7 @@ from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
-from fedhpo_gym.cli.listing import WITHOUT_DATA, concerned, lacking
+from fedhpo_gym.cli.listing import WITHOUT_DATA, concerned, lacking, round_space
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -120,7 +120,7 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "variant": {name: getattr(task, name) for name in task.options},
         "settings": {n: v for n, v in task.all_settings.items() if n not in task.silent},
         "about": _about(task),
-        "space": _space(task, of_rounds=of_rounds).to_dict()["dimensions"],
+        "space": (round_space(task) if of_rounds else task.space).to_dict()["dimensions"],
         "arguments": dict(task.round_arguments) if of_rounds else {},
         "references": _references(env_id) if of_rounds else {},
         "fidelity_space": [] if of_rounds else task.fidelity_space.to_dict()["dimensions"],
@@ -130,15 +130,6 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "stored": _stored(backend, task),
         "elsewhere": elsewhere(task) if backend in problems.OPENERS else [],
     }
-
-
-def _space(task: Task, *, of_rounds: bool) -> SearchSpace:
-    """Return what actions set."""
-    if not of_rounds:
-        return task.space
-    from fedhpo_gym.envs.round.arguments import RoundArguments
-
-    return RoundArguments(**task.round_arguments).controls.space
 
 
 def _references(env_id: str) -> dict[str, Any]:

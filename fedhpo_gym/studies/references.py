@@ -9,7 +9,7 @@ can be reached. Scores say where a return stands: 0 is the default's, 1 the best
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.schedule import KINDS, Schedule
+from fedhpo_gym.agents.training import Progress, play
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.references import HINDSIGHT, References
@@ -26,7 +27,6 @@ from fedhpo_gym.studies.suites import suite
 
 Floats = NDArray[np.float64]
 Actions = NDArray[np.float32]
-Progress = Callable[[int], object]
 Indices = Sequence[int] | NDArray[np.int64]
 RANDOM: Final = 4
 """Random sequences on each instance, whose mean return counts."""
@@ -62,14 +62,12 @@ class Player:
     def _play(self, instances: NDArray[np.int64], sequences: Actions) -> Floats:
         number = len(instances)
         rows = np.minimum(np.arange(self._width), number - 1)
-        self._envs.reset(options={"instance": instances[rows]})
-        returns, alive = np.zeros(self._width), np.arange(self._width) < number
-        for step in range(self.steps):
-            _, rewards, ended, _, _ = self._envs.step(sequences[rows, step])
-            returns += np.where(alive, rewards, 0.0)
-            alive &= ~ended
-            if not alive.any():
-                break
+        where = {"instance": instances[rows]}
+        returns = np.zeros(self._width)
+        for _, _, rewards, _ in play(
+            self._envs, lambda step, _: sequences[rows, step], options=where
+        ):
+            returns += rewards
         self._progress(number)
         return returns[:number]
 

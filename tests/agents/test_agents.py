@@ -245,12 +245,14 @@ def test_it_ends_at_the_edge_of_the_range(kind: str) -> None:
     assert rates(kind, [0.99], initial=2e-4) == pytest.approx([1e-4], rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if {*KINDS[kind]} <= {*SPACE.names}])
+@pytest.mark.parametrize("kind", KINDS)
 def test_many_observations_get_the_bits_of_one(kind: str) -> None:
-    schedule = Schedule(SPACE, CONFIGURATION, kind)
+    share = Dimension("client_sample_rate", 0.1, 1.0, "float")
+    space = SearchSpace((*SPACE.dimensions, share))
+    schedule = Schedule(space, {**CONFIGURATION, share.name: 1.0}, kind)
     many = {"remaining_rounds": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3, 1)}
     together = schedule.act(many)
-    assert (together.shape, together.dtype) == ((2, 3, 2), np.float32)
+    assert (together.shape, together.dtype) == ((2, 3, 3), np.float32)
     for index in np.ndindex(2, 3):
         alone = schedule.act({"remaining_rounds": many["remaining_rounds"][index]})
         np.testing.assert_array_equal(alone, together[index])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -340,3 +341,14 @@ def test_a_comparison_warns_of_constraints_that_leave_nothing_of_use(
     heard = capsys.readouterr().err
     assert (said or "") in heard
     assert ("configurations keep" in heard or "keeps the constraints" in heard) == bool(said)
+
+
+def test_show_tells_what_a_round_id_brings_and_what_its_references_reach(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["show", "FedHPO-DAC-Private-v1"]) == 0
+    said = capsys.readouterr().out
+    assert "epsilon=8.0" in said
+    assert "noise_multiplier  0.4" in said
+    assert re.search(r"^static +0\.\d+ +1\.00 ", said, re.MULTILINE)
+    assert re.search(r"^hindsight ", said, re.MULTILINE)

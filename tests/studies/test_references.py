@@ -13,7 +13,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.schedule import KINDS
 from fedhpo_gym.backends.quadratic_schedules import best_schedule
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, MissingDependencyError
 from fedhpo_gym.stored import references as stored
 from fedhpo_gym.stored.references import References, dumped, read, references_of
 from fedhpo_gym.studies.references import Effort, Player, find_references, spread
@@ -119,6 +119,20 @@ def test_the_command_computes_what_is_missing_and_keeps_the_rest(
 def test_instances_are_spread() -> None:
     assert spread(48, 4) == [0, 16, 31, 47]
     assert spread(3, 16) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("env_id", [ID, "FedHPO-DAC-FewClients-v1", "FedHPO-DAC-Tuna-v1"])
+def test_what_is_stored_is_what_the_environment_returns(env_id: str) -> None:
+    pytest.importorskip("numba")
+    one = references_of(env_id)
+    assert one is not None
+    try:
+        player = Player(env_id, "test", 16)
+    except (MissingDataError, MissingDependencyError) as error:
+        pytest.skip(str(error))
+    default = np.zeros((16, player.steps, len(player.space)), np.float32)
+    returns = player.play(one.instances, default)
+    np.testing.assert_allclose(returns, one.returns["default"], rtol=1e-4, atol=1e-5)
 
 
 def test_all_problems_of_the_suite_have_known_headroom() -> None:

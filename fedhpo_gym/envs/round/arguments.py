@@ -78,7 +78,8 @@ class RoundArguments:
             is expected to cost at most where single devices decide.
         epsilon: what an episode of a private algorithm may spend, at a delta of 1e-5. It ends with
             the step that would spend more, whose rounds are not released: they change, cost and
-            spend nothing. Noise counts as the next smaller one of 64 in an octave.
+            spend nothing. Noise counts as the next smaller one of 64 in an octave; what is observed
+            of evaluations is not counted.
         noise: what evaluations lack: any of `clients`, `bias`, `iid` and `epsilon`; see
             `fedhpo_gym.evaluation.noise.Noise`. By default nothing. All evaluations of an episode
             share an `epsilon`.

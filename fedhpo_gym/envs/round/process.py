@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -241,7 +242,12 @@ class RoundProcess:
     def _overspent(
         self, configurations: Sequence[Mapping[str, Value]], fidelities: Sequence[Fidelity]
     ) -> dict[int, Row]:
-        """Spend the privacy of rounds to come; return the state of those that cannot afford it."""
+        """Spend the privacy of rounds to come; return the state of those that cannot afford it.
+
+        Rounds go on while some order affords them: a filter, so that noise may depend on what was
+        released before (Lecuyer, 2021, "Practical privacy filters and odometers with Renyi
+        differential privacy").
+        """
         state, limit = self.episodes, self.settings.epsilon
         if limit is None:
             return {}
@@ -483,8 +489,10 @@ MAX_NATS: Final = float(np.finfo(np.float32).max)
 """What a loss that is not finite is reported as."""
 
 
-_ORDERS: Final = np.array(SEARCH_ORDERS)
-_ADDED: Final = np.log1p(-1 / _ORDERS) - (np.log(DELTA) + np.log(_ORDERS)) / (_ORDERS - 1)
+# Not numpy's logarithms, whose last bits depend on the processor.
+_ADDED: Final = np.array(
+    [math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1) for a in SEARCH_ORDERS]
+)
 
 
 def _epsilons(spent: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -208,7 +208,7 @@ def _drawn(make: Callable[[], nn.Module], seed: int) -> nn.Module:
 def _seeded(seed: int) -> Iterator[None]:
     """Seed torch's generators in a body, and leave them as they were."""
     with torch.random.fork_rng():
-        # `torch.manual_seed` keeps a trace of every call for devices that nobody has used yet.
+        # `torch.manual_seed` writes down a trace for every device that nobody has used yet.
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(seed)
