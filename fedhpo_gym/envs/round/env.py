@@ -85,6 +85,8 @@ class RoundEnv(DrawnEnv):
     `val_loss_after`    of the model it made
     ==================  ============================================================================
 
+    With an `epsilon`, `remaining_privacy`, shape (1,), is the fraction of it that is left.
+
     Test data never enter an observation; they are in `info["test"]`.
 
     **Reward**: improvement - `time_price` x time. The improvement is the difference of a potential

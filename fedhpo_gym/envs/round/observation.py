@@ -165,7 +165,7 @@ SHOWN = {"train": 0, "val": 1}
 
 
 def space(
-    history: int, action_size: int, num_clients: int | None, *, private: bool
+    history: int, action_size: int, num_clients: int | None, *, private: bool = False
 ) -> gym.spaces.Dict:
     """Return the observation space; `private` where there is an epsilon to spend."""
     boxes: dict[str, gym.Space[Any]] = {
