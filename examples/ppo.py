@@ -1,8 +1,8 @@
-"""PPO (Schulman et al., 2017) in one file, for continuous actions: `ppo.py [ID [STEPS]]`.
+"""PPO (Schulman et al., 2017) in one file, for continuous actions: `ppo.py [ID [STEPS [FILE]]]`.
 
 Nothing in it knows this package, whose ids have vector forms of their own: there, N environments
 are one. Others are put side by side. Either way an episode that ends begins anew in the same step.
-Needs PyTorch.
+The policy is left in FILE.npz as plain arrays, which `judge.py` plays. Needs PyTorch.
 """
 
 import sys
@@ -117,3 +117,8 @@ first, last = returns[: len(returns) // 4], returns[-len(returns) // 4 :]
 print(f"{ID}: {len(returns)} episodes in {STEPS} steps")
 print(f"mean return {sum(first) / len(first):.4f} at first, {sum(last) / len(last):.4f} at last")
 envs.close()
+if len(sys.argv) > 3:
+    linear = [one for one in actor if isinstance(one, nn.Linear)]
+    arrays = {f"weight_{i}": one.weight.detach().numpy().T for i, one in enumerate(linear)}
+    arrays |= {f"bias_{i}": one.bias.detach().numpy() for i, one in enumerate(linear)}
+    np.savez(sys.argv[3], mean=scale.mean, variance=scale.var, **arrays)

@@ -1,149 +1,275 @@
-"""Numbers and picture of `train_dac_policy.py`."""
+"""Tables and pictures of `dac_study.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from studies import cell, mean_and_error, table
+from fedhpo_gym.analysis.stats import bootstrap_interval, interquartile_mean
+from fedhpo_gym.stored.references import References
+from studies import cell, table
 
-BASELINES = {
-    "default": "default",
-    "static, per table": "best static, per table",
-    "static, one for all": "best static, one for all",
-    "cosine, per table": "cosine, per table",
-    "cosine, one for all": "cosine, one for all",
-    "step, per table": "step decay, per table",
-    "step, one for all": "step decay, one for all",
+Floats = NDArray[np.float64]
+Results = Mapping[str, Any]
+LEARNERS = ("CMA-ES", "PPO", "SAC", "DDQN", "cloning")
+IN_COURSE = {
+    "fedhyper": "FedHyper",
+    "auto-fedrl": "Auto-FedRL",
+    "fedtune": "FedTune",
+    "fedex": "FedEx",
+    "population": "population-based training",
 }
+SCHEDULE = "best stated schedule"
+NOTHING = "–"
 
 
-def values(test: Mapping[str, Any], name: str, what: str) -> NDArray[np.float64]:
-    """Return (instances,) what a contestant reached; "policy" is the mean of all policies."""
-    chosen = [i for i, known in enumerate(test["names"]) if known.split()[0] == name]
-    if name in test["names"]:
-        chosen = [test["names"].index(name)]
-    return np.array([[one[what][i] for i in chosen] for one in test["played"]]).mean(axis=1)
+CONTESTANTS = {SCHEDULE: SCHEDULE, **{one: one for one in LEARNERS}, **IN_COURSE}
 
 
-def gains(test: Mapping[str, Any], baseline: str, what: str = "return") -> NDArray[np.float64]:
-    """Return (instances,) paired differences, policy minus baseline; empty where it is missing."""
-    if baseline not in test["names"]:
-        return np.empty(0)
-    return values(test, "policy", what) - values(test, baseline, what)
+class Found:
+    """What is known so far of the problems whose stated settings have been played.
+
+    Scores are of held-out instances: 0 is the mean of the default, 1 that of the best static
+    configuration.
+    """
+
+    def __init__(self, study: Any, results: Results) -> None:
+        self.titles = [one.title for one in study.problems if f"stated-{one.title}" in results]
+        self.seeds: int = study.seeds
+        self.results = results
+
+    def stated(self, title: str) -> Results:
+        known: Results = self.results[f"stated-{title}"]
+        return known
+
+    def returns(self, title: str, who: str) -> Floats | None:
+        """Return (seeds, instances) returns on held-out instances; None where there are none."""
+        stated = self.stated(title)
+        if who == SCHEDULE:
+            who = stated["best_schedule"]
+        if who in stated["held_out"]:
+            return np.array([stated["held_out"][who]])
+        if who in LEARNERS:
+            keys = [f"learned-{title}-{who}-{seed}" for seed in range(self.seeds)]
+        else:
+            keys = [f"course-{title}-{who}"]
+        found = [one["returns"] for one in map(self._of, keys) if "returns" in one]
+        return np.array(found) if found else None
+
+    def _of(self, key: str) -> Mapping[str, Any]:
+        return self.results.get(key, {})
+
+    def references(self, title: str) -> References:
+        """Return default and best static setting on the held-out instances."""
+        stated = self.stated(title)["held_out"]
+        number = range(len(stated["default"]))
+        return References(title, tuple(number), stated, {}, None, {})
+
+    def scores(self, title: str, who: str) -> Floats | None:
+        """Return (seeds, instances) scores, each against the default on its own instance."""
+        found = self.returns(title, who)
+        if found is None:
+            return None
+        stated = self.stated(title)["held_out"]
+        default, static = np.array(stated["default"]), np.array(stated["static"])
+        return np.asarray((found - default) / (static - default).mean())
+
+    def interval(self, title: str, who: str) -> tuple[float, float, float] | None:
+        """Return the score of the mean over seeds and instances, and its 95 % interval."""
+        found = self.returns(title, who)
+        return None if found is None else self.references(title).interval(found.mean(axis=0))
 
 
-def returns_table(tests: Mapping[str, Any], what: str, digits: int, factor: float) -> str:
-    """Return who reached what on every table."""
+def score_table(found: Found) -> str:
+    """Return who reaches what in every problem, with intervals."""
     rows = []
-    for name in ("policy", *BASELINES):
-        shown = [
-            cell(factor * values(test, name, what), digits)
-            if name in (*test["names"], "policy")
-            else "–"
-            for test in tests.values()
-        ]
-        rows.append([BASELINES.get(name, "learned policy"), *shown])
-    return table(["", *tests], rows)
+    for who, label in CONTESTANTS.items():
+        cells = []
+        for title in found.titles:
+            known = found.interval(title, who)
+            cells.append(NOTHING if known is None else "{:.2f} ({:.2f} to {:.2f})".format(*known))
+        rows.append([label, *cells])
+    return table(["", *found.titles], rows)
 
 
-def gains_table(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return paired differences of groups of tables, in returns and in test accuracy."""
+def summary_table(found: Found) -> str:
+    """Return interquartile means over all problems, and probabilities of improvement."""
     rows = []
-    for baseline, label in BASELINES.items():
-        row = [label]
-        for tests in groups.values():
-            for what, factor, digits in (("return", 1.0, 4), ("test_accuracy", 100.0, 2)):
-                found = np.concatenate([gains(test, baseline, what) for test in tests])
-                row.append(cell(factor * found, digits, sign=True) if found.size else "–")
+    for who, label in CONTESTANTS.items():
+        titles = [one for one in found.titles if found.scores(one, who) is not None]
+        if not titles:
+            continue
+        samples = [_known(found.scores(title, who)) for title in titles]
+        row = [label, str(len(titles)), _with_interval(_iqm, [one.ravel() for one in samples])]
+        for other in ("static", SCHEDULE):
+            wins = []
+            for title, own in zip(titles, samples, strict=True):
+                apart = own - _known(found.scores(title, other))
+                wins.append(((apart > 0) + 0.5 * (apart == 0)).mean(axis=0))
+            row.append(_with_interval(_mean, wins))
         rows.append(row)
-    head = ["policy minus"]
-    for name in groups:
-        head += [f"{name}: return", "test accuracy, points"]
+    head = ["", "problems", "IQM of scores", "better than best static", "than best stated schedule"]
     return table(head, rows)
 
 
-def write_report(
-    study: Any,
-    results: Mapping[str, Any],
-    candidates: Callable[[Any, str], Sequence[Any]],
-    out: Path,
-) -> None:
-    """Write `report.md` and `dac_policy.png`."""
-    tests = results["tests"]
-    trained = [tests[name] for name in study.trained]
-    groups = {"trained tables": trained}
-    if study.unseen:
-        groups["unseen tables"] = [tests[name] for name in study.unseen]
-    courses = study.rollouts * study.slots
-    per_policy = [
-        np.concatenate([_one_policy(test, seed) for test in trained])
-        for seed in range(study.policies)
+def _known(values: Floats | None) -> Floats:
+    return np.empty(0) if values is None else values
+
+
+def _iqm(samples: Sequence[Floats]) -> float:
+    return interquartile_mean(np.concatenate(list(samples)))
+
+
+def _mean(samples: Sequence[Floats]) -> float:
+    return float(np.mean([one.mean() for one in samples]))
+
+
+def _with_interval(statistic: Any, samples: Sequence[Floats]) -> str:
+    low, high = bootstrap_interval(statistic, samples)
+    return f"{statistic(samples):.2f} ({low:.2f} to {high:.2f})"
+
+
+def transfer_table(found: Found) -> str:
+    """Return scores of policies evolved in one problem (row) and played in another (column)."""
+    rows = []
+    for source in found.titles:
+        cells = []
+        for target in found.titles:
+            known = found.results.get(f"transfer-{source}-{target}")
+            if known is None:
+                return ""
+            score = found.references(target).score(np.mean(known)).item()
+            cells.append(f"{score:.2f}")
+        rows.append([source, *cells])
+    return table(["", *found.titles], rows)
+
+
+def optimum_lines(found: Found) -> list[str]:
+    """Return the shares of the computed optimum that are reached, where it is computed."""
+    lines = []
+    for title in found.titles:
+        stated = found.stated(title)
+        if "optimum" not in stated:
+            continue
+        base, best = np.mean(stated["held_out"]["default"]), np.mean(stated["optimum"])
+        who = {"static": "best static", SCHEDULE: SCHEDULE, **{one: one for one in LEARNERS}}
+        shares = []
+        for name, label in who.items():
+            known = found.returns(title, name)
+            if known is not None:
+                every = ", ".join(f"{(one - base) / (best - base):.3f}" for one in known.mean(1))
+                shares.append(f"{label} {every}")
+        lines.append(
+            f"**{title}**, shares of what the computed best schedules gain over the default, a "
+            f"number per seed: {'; '.join(shares)}.\n"
+        )
+    return lines
+
+
+def reasons(found: Found) -> list[str]:
+    """Return why methods did not take part."""
+    return [
+        f"- {IN_COURSE[agent]}, {title}: {known['reason']}"
+        for title in found.titles
+        for agent in IN_COURSE
+        if "reason" in (known := found.results.get(f"course-{title}-{agent}", {}))
     ]
-    spread = ", ".join(cell(found, 4, sign=True) for found in per_policy)
-    cpu = ", ".join(f"{one['cpu_s']:.0f}" for one in results["policies"])
-    tried = len(candidates(study, "static"))
-    text = [
-        f"Trained on {', '.join(study.trained)}; unseen: {', '.join(study.unseen) or 'none'}. "
-        f"{study.policies} policies, each {courses} courses of {study.horizon} rounds per table "
-        f"({courses * study.horizon * len(study.trained):,} rounds; CPU seconds: {cpu}). Every "
-        f"search: {tried} configurations on {study.searched_instances} train instances per table, "
-        f"{tried * study.searched_instances} courses. {study.tested_instances} held-out instances "
-        "per table. Mean ± standard error over instances; the policy's value on an instance is the "
-        "mean over policies.\n",
-        "**Paired differences**\n",
-        gains_table(groups),
-        f"The policies one by one, minus the best static one per table: {spread}.\n",
-        "**Return**\n",
-        returns_table(tests, "return", 3, 1.0),
-        "**Validation loss after the last round, nats**\n",
-        returns_table(tests, "val_loss", 4, 1.0),
-        "**Test accuracy, %**\n",
-        returns_table(tests, "test_accuracy", 2, 100.0),
+
+
+def costs(found: Found) -> list[str]:
+    """Return the processor seconds of one policy, a line per learner."""
+    lines = []
+    for who in LEARNERS:
+        cells = []
+        for title in found.titles:
+            keys = (f"learned-{title}-{who}-{seed}" for seed in range(found.seeds))
+            if spent := [found.results[key]["cpu_s"] for key in keys if key in found.results]:
+                cells.append(f"{title} {cell(spent, 0)}")
+        lines.append(f"- {who}: {', '.join(cells) or NOTHING}.")
+    return lines
+
+
+def write_report(study: Any, results: Results, out: Path) -> None:
+    """Write `report.md` and the pictures of what is there so far."""
+    found = Found(study, results)
+    lines = [
+        "**Scores on held-out instances, with 95 % intervals over instances**\n",
+        score_table(found),
+        "**All problems**\n",
+        summary_table(found),
+        *optimum_lines(found),
     ]
-    (out / "report.md").write_text("\n".join(text), encoding="utf-8")
-    draw(study, results, out / "dac_policy.png")
+    if matrix := transfer_table(found):
+        lines += ["**Transfer: evolved in (row), played in (column)**\n", matrix]
+    lines += ["**Processor seconds of a policy**\n", *costs(found), ""]
+    if why := reasons(found):
+        lines += ["**Who could not take part**\n", *why, ""]
+    (out / "report.md").write_text("\n".join(lines), encoding="utf-8")
+    draw(found, out)
 
 
-def _one_policy(test: Mapping[str, Any], seed: int) -> NDArray[np.float64]:
-    return values(test, f"policy {seed}", "return") - values(test, "static, per table", "return")
-
-
-def draw(study: Any, results: Mapping[str, Any], path: Path) -> None:
-    """Draw the learning curves, and the paired differences by table."""
+def draw(found: Found, out: Path) -> None:
+    """Draw curves over samples (`dac_curves.png`), and scores (`dac_scores.png`)."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(1, 1.6))
-    for seed, one in enumerate(results["policies"]):
-        width = 5 if len(one["curve"]) > 10 else 1
-        curve = np.convolve(one["curve"], np.ones(width) / width, mode="valid")
-        shown = study.slots * len(study.trained) * np.arange(width, len(one["curve"]) + 1)
-        left.plot(shown, curve, label=f"policy {seed}")
-    left.set_xlabel("courses of training, all tables")
-    left.set_ylabel("return while exploring, mean of 5 rollouts")
-    left.legend(frameon=False)
-    names = [name for name in BASELINES if name != "default"]
-    for offset, baseline in enumerate(names):
-        for place, (name, test) in enumerate(results["tests"].items()):
-            found = gains(test, baseline)
-            if not found.size:
-                continue
-            middle, error = mean_and_error(found)
-            label = BASELINES[baseline] if name == study.trained[0] else None
-            at = place + (offset - (len(names) - 1) / 2) * 0.13
-            right.errorbar(at, middle, error, fmt="o", ms=4, color=f"C{offset}", label=label)
-    right.axhline(0.0, color="#888888", lw=0.8)
-    ticks = [f"{name}\n(unseen)" if name in study.unseen else name for name in results["tests"]]
-    right.set_xticks(range(len(ticks)), ticks, fontsize=8)
-    right.set_ylabel("return of the policy minus baseline")
-    right.legend(frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    for name, panel, label in (
+        ("dac_curves", draw_curves, "steps of training"),
+        ("dac_scores", draw_scores, "score, held-out instances"),
+    ):
+        figure, axes = plt.subplots(2, 4, figsize=(13, 6), squeeze=False)
+        for axis, title in zip(axes.flat, found.titles, strict=False):
+            panel(axis, found, title)
+            axis.set_title(title, fontsize=10)
+        for axis in axes.flat[len(found.titles) :]:
+            axis.set_visible(False)
+        for axis in axes[-1]:
+            axis.set_xlabel(label)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="upper center", ncols=len(labels), frameon=False)
+        figure.tight_layout(rect=(0, 0, 1, 0.94))
+        figure.savefig(out / f"{name}.png", dpi=110)
+        plt.close(figure)
+
+
+def draw_curves(axis: Any, found: Found, title: str) -> None:
+    """Draw scores on validation instances over the steps of training, mean and range of seeds."""
+    stated = found.stated(title)
+    means = {name: np.mean(returns) for name, returns in stated["val"].items()}
+    default, gap = means["default"], means["static"] - means["default"]
+    axis.axhline(1.0, color="#555555", lw=1.0, label="best static")
+    if schedule := stated["best_schedule"]:
+        level = (means[schedule] - default) / gap
+        axis.axhline(level, color="#555555", lw=1.0, ls="--", label=SCHEDULE)
+    for colour, who in enumerate(LEARNERS):
+        keys = (f"learned-{title}-{who}-{seed}" for seed in range(found.seeds))
+        curves = [found.results[key]["curve"] for key in keys if key in found.results]
+        if curves:
+            length = min(len(one) for one in curves)
+            steps, returns = np.array([one[:length] for one in curves]).transpose(2, 0, 1)
+            scores, at = (returns - default) / gap, steps.mean(axis=0)
+            style = {"color": f"C{colour}", "marker": "o" if length < 2 else None}
+            axis.plot(at, scores.mean(axis=0), label=who, **style)
+            ends = scores.min(axis=0), scores.max(axis=0)
+            axis.fill_between(at, *ends, color=f"C{colour}", alpha=0.15, lw=0)
+    axis.set_ylim(bottom=max(-1.0, axis.get_ylim()[0]))
+    axis.xaxis.set_major_formatter(lambda at, _: f"{at / 1000:g}k")
+
+
+def draw_scores(axis: Any, found: Found, title: str) -> None:
+    """Draw scores on held-out instances with their intervals."""
+    axis.axvline(1.0, color="#555555", lw=1.0, label="best static")
+    for place, who in enumerate(CONTESTANTS):
+        known = found.interval(title, who)
+        if known is not None:
+            mean, low, high = np.clip(known, -1.0, 6.0)
+            axis.plot([low, high], [place, place], color="C0", lw=2)
+            axis.plot([mean], [place], "o", color="C0", ms=5)
+    axis.set_yticks(range(len(CONTESTANTS)), list(CONTESTANTS.values()), fontsize=7)
+    axis.invert_yaxis()

@@ -52,18 +52,27 @@ class AutoFedRL(Agent):
 
     Args:
         settings: how it learns.
+        configuration: the mean that it begins with; the middle of the space where it says nothing.
     """
 
     acts_on = ("round",)
     rewards = "scalar"
 
     def __init__(
-        self, problem: SearchProblem, *, settings: AutoFedRLSettings | None = None
+        self,
+        problem: SearchProblem,
+        *,
+        settings: AutoFedRLSettings | None = None,
+        configuration: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(problem)
         self._settings = settings or AutoFedRLSettings()
         self._rng = stream(self.seed, "auto_fedrl")
         self.mean = np.zeros(self.action_space.shape)
+        if configuration is not None:
+            space = problem.search_space
+            middle = space.decode(self.mean)
+            self.mean = space.encode({**middle, **configuration}).astype(np.float64)
         self.deviation = np.full(self.action_space.shape, self._settings.width)
         self._past: list[tuple[list[float], float]] = []
 

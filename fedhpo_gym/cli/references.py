@@ -52,9 +52,9 @@ def _affordable(env_id: str, seconds: float) -> str:
     """Return the greatest effort that takes about so many seconds, by a few courses of default."""
     player = Player(env_id, "train", 8)
     player.warm_up()
-    begin = time.perf_counter()
+    begin = time.process_time()
     player.warm_up()
-    each = (time.perf_counter() - begin) / 8
+    each = (time.process_time() - begin) / 8
     player.close()
     fitting = (name for name, one in EFFORTS.items() if one.episodes * each <= seconds)
     return next(fitting, list(EFFORTS)[-1])

@@ -15,6 +15,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from known_optimum import CREDIT
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ppo.py"
+JUDGE = SCRIPT.with_name("judge.py")
 
 
 @pytest.mark.slow
@@ -28,6 +29,27 @@ def test_one_script_of_ppo_trains_on_our_id_and_on_another(
     before = runpy.run_path(str(SCRIPT))
     assert len(before["returns"]) >= 8
     assert np.isfinite(before["returns"]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.raw
+def test_what_the_script_leaves_is_the_policy_that_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    env_id, file = "FedHPO-DAC-FewClients-v1", str(tmp_path / "policy")
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), env_id, "512", file])
+    trained = runpy.run_path(str(SCRIPT))
+    monkeypatch.setattr("sys.argv", [str(JUDGE), env_id, file])
+    judged = runpy.run_path(str(JUDGE))
+    assert "over 16 instances" in capsys.readouterr().out
+    seen, scale = judged["seen"], trained["scale"]
+    flat = np.concatenate([part.reshape(16, -1) for part in seen.values()], axis=1)
+    rows = ((flat - scale.mean) / np.sqrt(scale.var + 1e-8)).clip(-10.0, 10.0)
+    with torch.no_grad():
+        wanted = trained["actor"](torch.as_tensor(rows, dtype=torch.float32)).numpy()
+    np.testing.assert_allclose(judged["learned"](seen), wanted.clip(-1.0, 1.0), atol=1e-5)
+    assert np.ptp(wanted) > 1e-3
 
 
 def test_episodes_that_end_in_the_same_step_have_the_returns_of_single_ones() -> None:
