@@ -1,7 +1,5 @@
 """Optimizers of the server (Reddi et al., 2021): FedAdam, FedYogi, and one that is tuned itself."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import ClassVar
 

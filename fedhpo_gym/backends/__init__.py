@@ -3,8 +3,6 @@
 Stored numbers of several values of a setting answer as one problem in which it is searched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping

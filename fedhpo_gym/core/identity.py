@@ -1,7 +1,5 @@
 """Which version and variant of a problem stored numbers belong to, as their cards say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +59,7 @@ class Identity:
         return {**kind, **dict(self.options), **fixed}
 
     @classmethod
-    def from_card(cls, content: Mapping[str, Any]) -> Identity:
+    def from_card(cls, content: Mapping[str, Any]) -> "Identity":
         """Read what a card says it belongs to."""
         for name in ("name", "task", "version"):
             if name not in content:

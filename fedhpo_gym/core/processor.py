@@ -6,8 +6,6 @@ the first matrices are multiplied, so importing this package sets it, and worker
 it. docs/reliability.md says what is promised where.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Mapping

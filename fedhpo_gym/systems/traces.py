@@ -1,7 +1,5 @@
 """Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import pickletools

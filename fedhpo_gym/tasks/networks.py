@@ -4,8 +4,6 @@ The clients of the Hetero row have hyperparameters of their own, so its search s
 of theirs: `learning_rate@0` is the learning rate of client 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
