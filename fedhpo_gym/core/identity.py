@@ -41,8 +41,8 @@ class Identity:
     @property
     def arguments(self) -> str:
         """Arguments of `fedhpo-gym build` that name this variant, in full."""
-        chosen = [f"--{name} {_word(value)}" for name, value in self.options]
-        fixed = [f"--setting {name}={_word(value)}" for name, value in self.settings]
+        chosen = [f"--{name} {value}" for name, value in self.options]
+        fixed = [f"--setting {name}={value}" for name, value in self.settings]
         return " ".join([self.id, *chosen, *fixed])
 
     @property
@@ -74,7 +74,3 @@ class Identity:
             options=tuple((name, content[name]) for name in OPTIONS if name in content),
             settings=tuple(sorted(dict(content.get("settings", {})).items())),
         )
-
-
-def _word(value: str | float) -> str:
-    return value if isinstance(value, str) else repr(value)
