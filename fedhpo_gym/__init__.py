@@ -4,8 +4,6 @@ Importing the package registers its ids with Gymnasium; `gym.make("fedhpo_gym:<i
 It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

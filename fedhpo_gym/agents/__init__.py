@@ -8,8 +8,6 @@ so is what `register_agent` was told.
 Population-based training (`fedhpo_gym.studies.population`) is no agent: it needs several courses.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -5,8 +5,6 @@ Carrafiello, Patel, Roth, "Auto-FedRL: federated hyperparameter optimization for
 medical image segmentation", ECCV 2022, Section 3.2 (continuous search).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any

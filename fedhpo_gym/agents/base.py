@@ -1,7 +1,5 @@
 """What an agent is, the problem it solves, and the loop between it and an environment."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Black-box optimizers that numpy is enough for: random search, grids, differential evolution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Hyperband and plain search, with a model of good configurations or an expert's belief."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +91,7 @@ class BOHB(Hyperband):
             return prior
         return rounded(likeliest(pair, self._model_rng)[0])
 
-    def _densities(self) -> tuple[Density, Density] | None:
+    def _densities(self) -> "tuple[Density, Density] | None":
         """Return l and g of the highest rung that has them."""
         for seen in reversed(self._seen):
             pair = densities(seen, self.width + 1)
@@ -102,7 +100,7 @@ class BOHB(Hyperband):
         return None
 
 
-def densities(seen: Sequence[tuple[float, Point]], fewest: int) -> tuple[Density, Density] | None:
+def densities(seen: Sequence[tuple[float, Point]], fewest: int) -> "tuple[Density, Density] | None":
     """Return the densities of good and of bad points, no point being both; None of too few."""
     good = max(fewest, int(GOOD_SHARE * len(seen)))
     if len(seen) - good < fewest:
@@ -113,7 +111,7 @@ def densities(seen: Sequence[tuple[float, Point]], fewest: int) -> tuple[Density
     return Density(points[:good]), Density(points[good : good + bad])
 
 
-def likeliest(pair: tuple[Density, Density], rng: np.random.Generator) -> NDArray[np.float64]:
+def likeliest(pair: "tuple[Density, Density]", rng: np.random.Generator) -> NDArray[np.float64]:
     """Return (candidates, n) points drawn near good ones, the one of largest l / g first."""
     good, bad = pair
     points = good.draw(CANDIDATES, WIDENING, rng)

@@ -1,7 +1,5 @@
 """Many objectives with BoTorch: random scalarisations (ParEGO), and expected hypervolume."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

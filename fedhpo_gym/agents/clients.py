@@ -1,7 +1,5 @@
 """Agents that act for every client: what clients try, what they report, and who learns from it."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Behaviour cloning: a network that does what sequences of actions do that are known to be good."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The covariance matrix adaptation evolution strategy (CMA-ES), by the library `cmaes`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

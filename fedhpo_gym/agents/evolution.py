@@ -1,7 +1,5 @@
 """Evolution of the weights of small networks by CMA-ES (Hansen, 2016), by the library `cmaes`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ Khodak et al., "Federated hyperparameter tuning: challenges, baselines, and conn
 weight-sharing", NeurIPS 2021, Algorithm 2.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

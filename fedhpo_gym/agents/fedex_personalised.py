@@ -4,8 +4,6 @@ FedHPO-Bench (Wang et al., 2023) and its implementation in FederatedScope; train
 score-function estimator (Williams, 1992).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

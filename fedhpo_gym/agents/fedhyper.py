@@ -5,8 +5,6 @@ with hypergradient descent", ICLR 2024, Section 3. Steps of the global model tha
 call for a larger learning rate, and steps that take each other back for a smaller one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

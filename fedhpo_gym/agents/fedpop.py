@@ -4,8 +4,6 @@ Chen, Jiang, Zhang, Tresp, "FedPop: federated population-based hyperparameter tu
 (arXiv 2308.08634), Algorithm 1, the evolution of client hyperparameters (FedPop-L).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -4,8 +4,6 @@ Zhang et al., "FedTune: Automatic tuning of federated learning hyper-parameters 
 perspective" (arXiv 2110.03061), Section 4.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace

@@ -4,8 +4,6 @@ Zhou, Ram, Salonidis, Baracaldo, Samulowitz, Ludwig, "Single-shot general hyper-
 optimization for federated learning", ICLR 2023, Algorithm 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

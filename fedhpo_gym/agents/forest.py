@@ -1,7 +1,5 @@
 """Bayesian optimization with a random forest, as in SMAC (Hutter, Hoos, Leyton-Brown, 2011)."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ Algorithms 1 and 2, and "Differentially private federated Bayesian optimization 
 exploration", NeurIPS 2021, Algorithms 1 and 2; written from the papers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy

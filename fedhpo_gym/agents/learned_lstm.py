@@ -1,7 +1,5 @@
 """A recurrent policy that proposes coordinates, trained on other tasks."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

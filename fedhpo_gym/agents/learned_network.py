@@ -1,7 +1,5 @@
 """Networks that learned to tune, as plain arrays; numpy runs them, and loading one runs no code."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A transformer that scores candidates by what was tried, trained on other tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

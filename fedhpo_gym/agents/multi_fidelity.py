@@ -1,7 +1,5 @@
 """Optimizers that choose how long a configuration is trained: a ladder of rungs, and who climbs."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_left, insort
@@ -82,7 +80,7 @@ class LadderSearch(TrialSearch):
     def _begin(self) -> None:
         """Make what a search remembers; `rungs` are known by then."""
 
-    def next_given(self) -> Point | None:
+    def next_given(self) -> "Point | None":
         """Return the next configuration of `problem.start`; None where all were tried."""
         return rounded(self._given.pop(0)) if self._given else None
 

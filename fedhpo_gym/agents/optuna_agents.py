@@ -1,7 +1,5 @@
 """Agents made of Optuna's samplers and pruners, in ask-and-tell form."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Bayesian optimization with a Gaussian process, by Optuna."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

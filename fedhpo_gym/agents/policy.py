@@ -1,7 +1,5 @@
 """Learned policies as plain arrays, with numpy alone; loading one runs no code from the file."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Kuo, Thaker, Khodak, Nguyen, Jiang, Talwalkar, Smith, "On noisy evaluation in fe
 hyperparameter tuning", MLSys 2023, Section 5 (one-shot proxy random search).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ observations want to be normalised first. What is here does both in many environ
 seeded, and returns a `Policy` of plain arrays.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Hand-made schedules: one configuration, whose learning rate falls as practitioners let it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What agents that search by trials share: who was asked what, what came of it, and their state."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Points that are evenly spread, by scipy."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What all ways to learn a policy share: environments side by side, and what is learned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 

@@ -4,8 +4,6 @@ Clients train all the time, `client_sample_rate` of them at once. Whoever is don
 another idle client begins with the model of that moment. A round is one aggregation.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar

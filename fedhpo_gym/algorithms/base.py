@@ -1,7 +1,5 @@
 """What an FL algorithm is: what may be set, what travels, what it costs and what it does."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

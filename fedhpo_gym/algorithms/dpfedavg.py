@@ -1,7 +1,5 @@
 """DP-FedAvg (McMahan et al., 2018), with adaptive clipping (Andrew et al., 2021)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """FedAvg (McMahan et al., 2017), and what differs from it in one hook."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters

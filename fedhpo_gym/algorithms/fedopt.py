@@ -1,7 +1,5 @@
 """FedOpt and FedNova: SGD with momentum on the server."""
 
-from __future__ import annotations
-
 from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit
 from fedhpo_gym.space import Dimension
 

@@ -1,7 +1,5 @@
 """NbAFL (Wei et al., 2020): noise before model aggregation, for differential privacy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar

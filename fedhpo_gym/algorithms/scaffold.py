@@ -1,7 +1,5 @@
 """SCAFFOLD (Karimireddy et al., 2020): control variates correct the drift of local training."""
 
-from __future__ import annotations
-
 from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit
 from fedhpo_gym.algorithms.fedopt import length_of
 from fedhpo_gym.space import Dimension

@@ -1,7 +1,5 @@
 """Optimizers of the server (Reddi et al., 2021): FedAdam, FedYogi, and one that is tuned itself."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import ClassVar
 
@@ -12,7 +10,17 @@ from fedhpo_gym.space import Dimension
 FIRST, SECOND = "first moment of ", "second moment of "
 
 
-class Adaptive(Algorithm):
+class Moments(Algorithm):
+    """The server keeps m and v of every number: 0 and adaptivity^2 before the first round."""
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        start = context.hyperparameters["adaptivity"] ** 2
+        zeros = {name: value - value for name, value in parameters.items()}
+        first = {FIRST + name: zero for name, zero in zeros.items()}
+        return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
+
+
+class Adaptive(Moments):
     """The server takes an adaptive step along the clients' mean update D = w' - w.
 
     With w the global model and w' the clients' average:
@@ -31,9 +39,6 @@ class Adaptive(Algorithm):
         "first_decay": Setting(0.9, 0.0, 0.9999),
         "second_decay": Setting(0.99, 0.0, 0.9999),
     }
-
-    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        return first_moments(parameters, context)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
@@ -73,14 +78,6 @@ class FedYogi(Adaptive):
         return moment - (1.0 - decay) * square * sign
 
 
-def first_moments(parameters: Parameters, context: Context) -> Parameters:
-    """Return m and v before the first round: 0 and adaptivity^2."""
-    start = context.hyperparameters["adaptivity"] ** 2
-    zeros = {name: value - value for name, value in parameters.items()}
-    first = {FIRST + name: zero for name, zero in zeros.items()}
-    return first | {SECOND + name: zero + fit(start, zero) for name, zero in zeros.items()}
-
-
 KINDS = ("none", "sgd", "adam", "yogi")
 _STEPS = ("server_optimizer", KINDS[1:])
 ADAPTS = ("server_optimizer", KINDS[2:])
@@ -90,7 +87,7 @@ NONE, SGD, ADAM, YOGI = range(4)
 """What `server_optimizer` counts in a configuration of numbers."""
 
 
-class ServerOpt(Algorithm):
+class ServerOpt(Moments):
     """Clients as in FedProx; the server is that of FedAvg, FedOpt, FedAdam or FedYogi, bit for bit.
 
     With w the global model, w' the clients' average and D = w' - w:
@@ -128,9 +125,6 @@ class ServerOpt(Algorithm):
 
     def pull(self, context: Context) -> Array:
         return context.hyperparameters["mu"]
-
-    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
-        return first_moments(parameters, context)
 
     def server_update(
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context

@@ -1,7 +1,5 @@
 """Hyperparameters that are fixed before a course begins, and their ranges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

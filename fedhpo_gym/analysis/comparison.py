@@ -1,7 +1,5 @@
 """Agents compared over problems: all numbers, the answer in sentences, and its tables."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

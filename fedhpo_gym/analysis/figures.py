@@ -1,7 +1,5 @@
 """The figures of a report, each with the numbers behind it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Sorting runs into problems and contestants."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Landscapes: how good configurations are over two hyperparameters, from run records alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The first screen of a comparison: a row an agent, with what it reached, and what that cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

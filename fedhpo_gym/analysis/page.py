@@ -1,7 +1,5 @@
 """The frame of the report: one HTML page that needs no other file."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence
@@ -64,7 +62,7 @@ class Table:
         note: str,
         header: Sequence[str],
         rows: Iterable[Sequence[str | float]],
-    ) -> Table:
+    ) -> "Table":
         """Make a table of plain values, numbers with all their digits."""
         cells = [[Cell(v) if isinstance(v, str) else Cell(repr(v), v) for v in row] for row in rows]
         return cls(name, title, note, header, cells)

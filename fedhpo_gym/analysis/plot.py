@@ -1,7 +1,5 @@
 """Curves over simulated time: SVG text to put into a page, and PDF files to put into a paper."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Runs of one problem, put together over seeds: curves over simulated time, and final results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +43,7 @@ class Summary:
     std: float | None
 
     @classmethod
-    def of(cls, values: Iterable[float | None]) -> Summary | None:
+    def of(cls, values: Iterable[float | None]) -> "Summary | None":
         """Summarise one number per run; None where a run has none, or there is no run."""
         found = list(values)
         if None in found or not found:
@@ -109,7 +107,7 @@ class Run:
         is_last = np.append(np.diff(self.course.time_s) > 0, True)
         return replace(line, value=-self.course.returns[is_last], test=None)
 
-    def judged(self, known: ReferenceValues | None) -> Run:
+    def judged(self, known: "ReferenceValues | None") -> "Run":
         """Return this run with its regret, where it is known, and its losses at full fidelity."""
         line = self.trajectory
         if known is None or line.trial is None or not self.configurations:

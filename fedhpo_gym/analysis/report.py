@@ -1,7 +1,5 @@
 """Run records -> one self-contained HTML page, and its tables and figures as files."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ Lower values are better throughout. Names of axes: P problems, A agents, S seeds
 (2021) and `rliable`; tests of hypotheses assume no distribution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -6,8 +6,6 @@ response so far, in [0, 1], after the initial rows and after each trial. Names o
 methods, T = trials + 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

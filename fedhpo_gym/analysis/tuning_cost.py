@@ -5,8 +5,6 @@ finished runs under configurations drawn from these priors; from it, what a rand
 budget finds is computed without another run. Losses throughout: lower is better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -54,7 +52,7 @@ class Runs:
             raise InvalidArgumentError("`cost` must be positive for every run")
 
     @classmethod
-    def of(cls, validation: Numbers, test: Numbers | None = None) -> Runs:
+    def of(cls, validation: Numbers, test: Numbers | None = None) -> "Runs":
         """Make runs of equal cost, reported by their validation values unless told otherwise."""
         return cls(validation, validation if test is None else test, np.ones(len(validation)))
 
@@ -79,7 +77,7 @@ class RunLibrary:
                 )
 
     @classmethod
-    def from_rows(cls, rows: Iterable[tuple[str, str, float, float, float]]) -> RunLibrary:
+    def from_rows(cls, rows: Iterable[tuple[str, str, float, float, float]]) -> "RunLibrary":
         """Collect rows of algorithm, problem, validation, test and cost, in any order."""
         found: dict[tuple[str, str], list[list[float]]] = {}
         for algorithm, problem, *numbers in rows:
@@ -230,7 +228,7 @@ class Prior:
             )
 
     @classmethod
-    def fit(cls, values: Numbers, family: Family, transform: Transform = "none") -> Prior:
+    def fit(cls, values: Numbers, family: Family, transform: Transform = "none") -> "Prior":
         """Fit a distribution by maximum likelihood."""
         z = np.asarray(values, dtype=np.float64)
         if transform != "none":

@@ -3,12 +3,11 @@
 Stored numbers of several values of a setting answer as one problem in which it is searched.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -205,7 +204,7 @@ class TunedNumbers(Backend):
         self._first = first
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.name, self.task, self.seed)
+        return partial(make_backend, self.name, self.task, seed=self.seed), ()
 
     @property
     def fingerprint(self) -> str:
@@ -300,10 +299,6 @@ def _settings_on(card: Path, task: str) -> dict[str, float]:
     except (OSError, ValueError, TypeError):  # whoever opens it says what is wrong
         return {}
     return dict(identity.settings) if identity.task == task else {}
-
-
-def _again(name: str, task: Task, seed: int | None) -> Backend:
-    return make_backend(name, task, seed=seed)
 
 
 __all__ = [

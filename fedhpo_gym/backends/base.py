@@ -1,7 +1,5 @@
 """What answers queries, as columns, and what keeps courses running between steps."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A function of one's own: f(configuration, fidelity) -> metrics, whatever computes them."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import math
@@ -68,7 +66,7 @@ class FunctionTask(Task):
         budget_s: Annotated[float, Range(0, ends="(]")] = 86_400.0,
         seeds: Sequence[Annotated[int, Range(0)]] = (1,),
         version: Annotated[int, Range(1)] = 1,
-    ) -> FunctionTask:
+    ) -> "FunctionTask":
         """Return the task of a function; `name` is `<Method>-<Problem>`."""
         if not len({*seeds}) == len(seeds) > 0:
             raise InvalidArgumentError(

@@ -5,8 +5,6 @@ standard normal xi; so a is 1 - eta h_i. Clients come in pairs with the same h_i
 the mean F of the f_i has its minimum at 0, and F(x) - F(0) is half the mean curvature times |x|^2.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Sequence

@@ -15,8 +15,6 @@ the best of those that took the time before its last round: a dynamic programme 
 A schedule is fixed in advance. An agent that looks at the loss it has reached can do better still.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Prediction by a model fitted on a table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Exact look-up in a stored table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The build command: compute what is missing, then write the table or the sample."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -38,7 +36,7 @@ from fedhpo_gym.tasks import Task
 
 
 @checked_types
-def tell(found: Estimate) -> None:
+def tell(found: "Estimate") -> None:
     """Write what a build will cost, one line, above its progress bar."""
     tqdm.write(str(found), file=sys.stderr)
 
@@ -52,7 +50,7 @@ def build_table(
     merge: Sequence[Path] = (),
     device: str = "cpu",
     address: str | None = None,
-    announce: Callable[[Estimate], None] = tell,
+    announce: "Callable[[Estimate], None]" = tell,
 ) -> Path:
     """Train every course of a task's grid, store the learning curves, and return the card's path.
 
@@ -83,7 +81,7 @@ def build_sample(
     device: str = "cpu",
     address: str | None = None,
     only_finished: bool = False,
-    announce: Callable[[Estimate], None] = tell,
+    announce: "Callable[[Estimate], None]" = tell,
 ) -> Path:
     """Train a space-filling sample of courses as `build_table` does, and return the card's path.
 
@@ -102,7 +100,7 @@ def _build(
     workers: int | None,
     merge: Sequence[Path],
     where: tuple[str, str | None],
-    announce: Callable[[Estimate], None] | None,
+    announce: "Callable[[Estimate], None] | None",
 ) -> Path:
     """Compute what is missing, unless `announce` is None, and store what is there."""
     workers = len(os.sched_getaffinity(0)) if workers is None else workers

@@ -1,7 +1,5 @@
 """The models a surrogate is chosen from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a build computes: a design lists courses in units, and stores what became of them."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import itertools

@@ -4,8 +4,6 @@ A table is `<model>/<data>/<algorithm>/tabular.csv.gz`, in a zip file, a folder,
 is unpacked to the disk, and no pickle is read: `info.pkl` repeats what the rows say.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

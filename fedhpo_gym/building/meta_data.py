@@ -5,8 +5,6 @@ third is where optimizers look: two generations of children of the best so far, 
 A tenth of the pool is trained under three seeds, the rest under the first.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Mapping, Sequence
 from itertools import product

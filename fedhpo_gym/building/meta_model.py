@@ -4,8 +4,6 @@ A Bayesian GP latent variable model places tasks by what configurations score in
 network then reads a configuration and a task's place; every sample of its weights is a function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

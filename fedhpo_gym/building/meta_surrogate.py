@@ -1,7 +1,5 @@
 """Fits the surrogate of a search space of FedHPO-B, and measures it on held-out configurations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A reader yields courses one by one; of each, only codes at the stored rounds are
 takes one course and the codes of all, and packing what `stored.curve_coder` takes.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 from collections import Counter, defaultdict

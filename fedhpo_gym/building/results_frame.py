@@ -1,7 +1,5 @@
 """A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The design of a sample: as many courses of a space as somebody can afford, evenly spread."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

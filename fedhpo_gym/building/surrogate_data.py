@@ -1,7 +1,5 @@
 """What a surrogate can be fitted on, and the few numbers that stand for curves of courses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -71,7 +69,7 @@ class FittingRows:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, index: NDArray[np.int64]) -> FittingRows:
+    def __getitem__(self, index: NDArray[np.int64]) -> "FittingRows":
         own = {k: v[index] for k, v in vars(self).items() if k not in ("seed_weights", "names")}
         return replace(self, **own)
 
@@ -266,7 +264,7 @@ def _left_out(gram: Floats, values: Floats, ridge: float) -> float:
 MEASURES = ("val_accuracy", "log_val_loss")
 
 
-def open_source(wanted: str | Identity) -> FittingSource:
+def open_source(wanted: str | Identity) -> "FittingSource":
     """Open what the surrogate of a variant is fitted on: its table, else its sample."""
     name, arguments = named(wanted)
     if name in list_tables():

@@ -1,7 +1,5 @@
 """Fits the surrogate of a table or sample: compares candidates, fits the best, writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Held-out errors of surrogates, what they must beat, and figures of every objective."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from collections.abc import Callable, Mapping
@@ -68,12 +66,12 @@ class Claims:
     diverged: NDArray[np.bool_]  # (n, K) whether courses have diverged
 
     @classmethod
-    def blank(cls, rows: FittingRows) -> Claims:
+    def blank(cls, rows: FittingRows) -> "Claims":
         """Return claims to be filled in."""
         shape = rows.outputs.shape[:2]
         return cls(np.full((*shape, len(MEASURES)), np.nan), np.zeros(shape, np.bool_))
 
-    def put(self, where: NDArray[np.int64], some: Claims) -> None:
+    def put(self, where: NDArray[np.int64], some: "Claims") -> None:
         """Fill in what is said of some courses."""
         self.values[where], self.diverged[where] = some.values, some.diverged
 

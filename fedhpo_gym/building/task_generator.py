@@ -1,7 +1,5 @@
 """Fits the meta-model of generated tasks on the meta-train tasks of FedHPO-B."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Mapping
 from pathlib import Path

@@ -15,8 +15,6 @@ The exit status says what came of it:
 An error is one line on the standard error output.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -1,7 +1,5 @@
 """`fedhpo-gym check`: what other libraries' checkers say of ids, and the engine's laws here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fnmatch import filter as matching
 from typing import Annotated

@@ -4,8 +4,6 @@ Parameters by position are words, those by keyword only are options. One that is
 brings its fields; one without `Arg` is for callers in Python.
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import json

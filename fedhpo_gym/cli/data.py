@@ -1,7 +1,5 @@
 """`fedhpo-gym build | download`: getting and making what backends answer from."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -77,7 +75,7 @@ def build(
     return 0
 
 
-def _announce(yes: bool, found: Estimate) -> None:
+def _announce(yes: bool, found: "Estimate") -> None:
     """Say what a build will cost; a long one needs `--yes` when somebody is there to give it."""
     from fedhpo_gym.building.build import tell
 

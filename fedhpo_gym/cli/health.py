@@ -1,7 +1,5 @@
 """`fedhpo-gym health` and `difficulty`: figures of stored numbers, some of them by training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

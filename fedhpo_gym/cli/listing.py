@@ -1,7 +1,5 @@
 """`fedhpo-gym list`: the environments, and what can answer them here."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Container, Iterator, Sequence
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """`fedhpo-gym new | import`: data of one's own, and results that others computed."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the cards of stored problems say of them, in words, and what limits leave of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """`fedhpo-gym references`: what is reached in round environments, with and without hindsight."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fedhpo-gym report | export | regret | tuning-cost`: what finished runs say."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

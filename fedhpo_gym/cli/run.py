@@ -1,7 +1,5 @@
 """`fedhpo-gym run`: every agent on every problem with every seed, one record each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

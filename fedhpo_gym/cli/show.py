@@ -1,7 +1,5 @@
 """`fedhpo-gym show`: what an environment asks, what can answer here, and how healthy it is."""
 
-from __future__ import annotations
-
 import json
 import re
 import textwrap

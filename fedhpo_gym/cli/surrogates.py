@@ -1,7 +1,5 @@
 """`fedhpo-gym surrogate`: fitting the surrogate of one problem, or of everything that is stored."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

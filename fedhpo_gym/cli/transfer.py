@@ -1,7 +1,5 @@
 """`fedhpo-gym meta-data | generator | transfer`: FedHPO-B, tasks like it, what they teach."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every part stands on: files, errors, checks, random streams and processes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any

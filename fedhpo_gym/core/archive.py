@@ -7,8 +7,6 @@ opens the arrays when it reads the card, and looks again if they were deleted in
 The digest of the card, over all in it that decides what a number means, is the fingerprint of both.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """How arguments are read: what counts as a number, and values as their annotations say."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import operator

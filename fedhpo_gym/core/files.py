@@ -5,8 +5,6 @@ share one, and no link laid there beforehand is followed. It takes the real name
 and on the disk. Only a process that is killed outright can leave it behind, as a `.part`.
 """
 
-from __future__ import annotations
-
 import errno
 import glob
 import json

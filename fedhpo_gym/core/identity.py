@@ -1,7 +1,5 @@
 """Which version and variant of a problem stored numbers belong to, as their cards say."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,8 +41,8 @@ class Identity:
     @property
     def arguments(self) -> str:
         """Arguments of `fedhpo-gym build` that name this variant, in full."""
-        chosen = [f"--{name} {_word(value)}" for name, value in self.options]
-        fixed = [f"--setting {name}={_word(value)}" for name, value in self.settings]
+        chosen = [f"--{name} {value}" for name, value in self.options]
+        fixed = [f"--setting {name}={value}" for name, value in self.settings]
         return " ".join([self.id, *chosen, *fixed])
 
     @property
@@ -61,7 +59,7 @@ class Identity:
         return {**kind, **dict(self.options), **fixed}
 
     @classmethod
-    def from_card(cls, content: Mapping[str, Any]) -> Identity:
+    def from_card(cls, content: Mapping[str, Any]) -> "Identity":
         """Read what a card says it belongs to."""
         for name in ("name", "task", "version"):
             if name not in content:
@@ -76,7 +74,3 @@ class Identity:
             options=tuple((name, content[name]) for name in OPTIONS if name in content),
             settings=tuple(sorted(dict(content.get("settings", {})).items())),
         )
-
-
-def _word(value: str | float) -> str:
-    return value if isinstance(value, str) else repr(value)

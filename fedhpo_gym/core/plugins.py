@@ -4,8 +4,6 @@ Installed packages add theirs by an entry point of the group `fedhpo_gym`, whose
 them when it is imported. Files and records never name a module: only who calls does.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import sys

@@ -5,8 +5,6 @@ interrupt or an error gets through. Here a worker gets a job when it is idle, an
 crew ends its workers, so jobs must leave their results whole or not at all.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import signal
@@ -314,7 +312,7 @@ def require_scheduler(address: str) -> None:
         pass
 
 
-def _connected(address: str) -> Client:
+def _connected(address: str) -> "Client":
     with needing("work on a cluster", "distributed", "cluster", "distributed"):
         from distributed import Client
         from distributed.comm import get_address_host_port

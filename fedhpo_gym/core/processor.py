@@ -6,11 +6,8 @@ the first matrices are multiplied, so importing this package sets it, and worker
 it. docs/reliability.md says what is promised where.
 """
 
-from __future__ import annotations
-
 import os
 import platform
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,18 +53,14 @@ def vector_level() -> str:
     """Return the widest vectors of this processor: `AVX512`, `AVX2`, `SSE`, `SVE`, `NEON`, ..."""
     core = getattr(np, "_core", None) or np.core
     found = getattr(core._multiarray_umath, "__cpu_features__", {})
-    if _any(found, "AVX512_SKX", "X86_V4"):
+    if found.get("AVX512_SKX") or found.get("X86_V4"):
         return "AVX512 with AMX" if "amx_tile" in _cpu_info("flags").split() else "AVX512"
-    if _any(found, "AVX2", "X86_V3"):
+    if found.get("AVX2") or found.get("X86_V3"):
         return "AVX2"
     for name in ("SSE42", "SVE", "NEON", "VSX", "VX"):
         if found.get(name):
             return name
     return "unknown"
-
-
-def _any(found: Mapping[str, bool], *names: str) -> bool:
-    return any(found.get(name) for name in names)
 
 
 @cache

@@ -1,7 +1,5 @@
 """The data folder: where it is, and arrays written to it whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import importlib

@@ -1,7 +1,5 @@
 """The data sets that can be loaded, each with its public source, licence and citation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """From a data set to the clients of a federation: partitions, and what one seed makes of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Tables from elsewhere as data frames: CSV, Parquet, LEAF's json, data sets of Hugging Face."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Partitioning one graph over clients by communities, and the federation that comes of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

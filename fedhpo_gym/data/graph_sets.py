@@ -1,7 +1,5 @@
 """Sets of small graphs, each with one label: of TU Dortmund, of molecules, and several as one."""
 
-from __future__ import annotations
-
 import csv
 import io
 from abc import abstractmethod

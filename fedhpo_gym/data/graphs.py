@@ -1,7 +1,5 @@
 """Citation graphs (Shchur et al., 2018), and what reading graphs of any kind has in common."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -35,7 +33,7 @@ class NodeGraph(Dataset):
 
 @checked_types
 def make_node_graph(
-    name: str, features: SparseRows, labels: Labels, edges: Edges, num_classes: int
+    name: str, features: SparseRows, labels: "Labels", edges: "Edges", num_classes: int
 ) -> NodeGraph:
     """Build a graph from edges in any order, direction and number; its arrays become read-only."""
     labels, edges = np.array(labels, dtype=np.int64), undirected(edges)

@@ -1,7 +1,5 @@
 """FEMNIST, handwritten characters by writer, from LEAF's json or a packed copy; and CIFAR-10."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence

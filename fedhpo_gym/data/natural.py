@@ -14,8 +14,6 @@ agreed by a federation before anybody trains:
   federation puts the mean of the training rows there.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A table of one's own: a first look, what each column is, who holds a row, what is predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How a data set becomes the clients of a federation: one function per kind, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from fedhpo_gym.core.checks import checked_types

@@ -1,7 +1,5 @@
 """FedNetflix: ratings of items by users, from the Netflix Prize's text files or made up."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass

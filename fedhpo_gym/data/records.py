@@ -1,7 +1,5 @@
 """What a loader returns: the samples of one data set, dense or sparse."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

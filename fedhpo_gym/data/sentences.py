@@ -3,8 +3,6 @@
 Weights are a file of safetensors, which runs no code.
 """
 
-from __future__ import annotations
-
 import gzip
 import zipfile
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Shakespeare: the next character of a role's text, from LEAF's json or from plays in XML."""
 
-from __future__ import annotations
-
 import tarfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """LEAF's Synthetic data set, generated number by number as LEAF's code does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

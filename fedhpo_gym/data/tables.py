@@ -1,7 +1,5 @@
 """Classification tables: from the data folder, from OpenML into the cache, or scikit-learn."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Twitter (Sentiment140): tweets by user as bags of words, happy or sad."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

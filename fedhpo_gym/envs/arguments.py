@@ -1,7 +1,5 @@
 """Arguments that users write by name: records of them, and options of `reset`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields

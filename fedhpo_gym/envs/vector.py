@@ -4,8 +4,6 @@ A subclass keeps the state of all environments in arrays and says how some of th
 all of them advance; this module decides which of them do, as Gymnasium's `SyncVectorEnv` does.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,7 +133,7 @@ class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
     """
 
     _process: Any
-    _draws: EpisodeDraws
+    _draws: "EpisodeDraws"
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """Pareto fronts of errors, lower is better, their volumes, rank correlation, and constraints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ Kuo, Thaker, Khodak, Nguyen, Jiang, Talwalkar, Smith, "On Noisy Evaluation in Fe
 Hyperparameter Tuning", MLSys 2023.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -64,7 +62,7 @@ class Noise:
             )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Noise:
+    def of(cls, given: Mapping[str, Any]) -> "Noise":
         """Return the noise that a user wrote as a mapping."""
         known = [field.name for field in fields(cls)]
         for name in given:

@@ -1,7 +1,5 @@
 """Frozen records that cross the borders between layers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -207,7 +205,7 @@ class Evaluations(_Metrics):
         _check_shape("seeds", self.seeds, shape[2 - self.seeds.ndim :])
 
     @classmethod
-    def stack(cls, evaluations: Sequence[Evaluation]) -> Evaluations:
+    def stack(cls, evaluations: Sequence[Evaluation]) -> "Evaluations":
         """Put evaluations with the same seeds and samples side by side."""
         if not evaluations:
             raise InvalidArgumentError("`evaluations` must hold at least one, got none.")

@@ -1,7 +1,5 @@
 """A stored table as a Parquet file and a Croissant file that describes it (Akhtar et al., 2024)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -98,7 +96,7 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
     return file
 
 
-def _columns(table: Table, times: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+def _columns(table: "Table", times: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
     """Return what the rows hold: the last axis, the seeds, runs fastest."""
     diverged_at = table.codes("diverged_at")
     names = [*table.space.names, "client_sample_rate", "seed"]

@@ -3,8 +3,6 @@
 HPOBench itself is not needed, and on no index; its container clients are not provided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
@@ -70,7 +68,7 @@ class Benchmark:
         return self.objective_function(configuration, **given)["function_value"]
 
     @cached_property
-    def _on_test_data(self) -> Benchmark:
+    def _on_test_data(self) -> "Benchmark":
         names = [one.name for one in self.problem.objectives]
         if other := [name for name in names if not name.startswith("val_")]:
             raise InvalidArgumentError(
@@ -81,11 +79,11 @@ class Benchmark:
         twin.problem = self.problem.with_objectives([n.replace("val_", "test_") for n in names])
         return twin
 
-    def get_configuration_space(self, seed: int | None = None) -> ConfigSpace.ConfigurationSpace:
+    def get_configuration_space(self, seed: int | None = None) -> "ConfigSpace.ConfigurationSpace":
         """Return what is tuned."""
         return to_configspace(self.problem.space, seed or 0)
 
-    def get_fidelity_space(self, seed: int | None = None) -> ConfigSpace.ConfigurationSpace:
+    def get_fidelity_space(self, seed: int | None = None) -> "ConfigSpace.ConfigurationSpace":
         """Return the fidelities, whose default is the highest."""
         return to_configspace(self.problem.fidelities, seed or 0, self.problem.full)
 

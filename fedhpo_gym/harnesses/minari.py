@@ -1,7 +1,5 @@
 """Rollouts of an agent as a data set of Minari (Younis et al., 2024), for offline learning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """A problem as an objective of Optuna: `study.optimize(objective(id), n_trials=50)`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +34,7 @@ class TrialFunction:
         ways = ["minimize" if one.minimize else "maximize" for one in problem.objectives]
         self.directions: list[str] = ways
 
-    def __call__(self, trial: optuna.trial.Trial) -> float | tuple[float, ...]:
+    def __call__(self, trial: "optuna.trial.Trial") -> float | tuple[float, ...]:
         import optuna
 
         configuration = self.suggest(trial)
@@ -50,7 +48,7 @@ class TrialFunction:
         values = tuple(found.values.values())
         return values if len(values) > 1 else values[0]
 
-    def suggest(self, trial: optuna.trial.Trial) -> dict[str, Value]:
+    def suggest(self, trial: "optuna.trial.Trial") -> dict[str, Value]:
         """Return a configuration of what is active."""
         found: dict[str, Value] = {}
         for one in self.problem.space.dimensions:
@@ -58,7 +56,7 @@ class TrialFunction:
                 found[one.name] = _suggested(trial, one)
         return found
 
-    def note(self, trial: optuna.trial.Trial, found: Outcome) -> None:
+    def note(self, trial: "optuna.trial.Trial", found: Outcome) -> None:
         """Tell a trial its constraints and its simulated seconds."""
         for name, excess in found.excess.items():
             trial.set_constraint(name, excess)
@@ -85,7 +83,7 @@ def objective(env_id: str, *, rounds: Sequence[int] = (), **arguments: Any) -> T
     return TrialFunction(Problem(env_id, **arguments), rounds)
 
 
-def _suggested(trial: optuna.trial.Trial, dimension: Dimension) -> Value:
+def _suggested(trial: "optuna.trial.Trial", dimension: Dimension) -> Value:
     name, low, high, log = dimension.name, dimension.low, dimension.high, dimension.log
     if dimension.values is not None:
         chosen: Value = trial.suggest_categorical(name, dimension.values)  # type: ignore[assignment]

@@ -1,7 +1,5 @@
 """A trial environment as a function of a configuration and a fidelity, for whoever has the loop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +134,7 @@ class Problem:
         """Return what `reset` says: where numbers come from."""
         return dict(self._environment(None).get_wrapper_attr("describe")())
 
-    def with_objectives(self, names: Sequence[str]) -> Problem:
+    def with_objectives(self, names: Sequence[str]) -> "Problem":
         """Return the same problem with other objectives, which no limits bind."""
         arguments = {**self._arguments, "objectives": list(names), "constraints": None}
         return Problem(self.id, clip=self._clip, options=self._options, **arguments)

@@ -1,7 +1,5 @@
 """What an objective is: a number with a direction, bounds, and a unit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +80,7 @@ class Objective:
         minimize: bool,
         bounds: tuple[float, float],
         sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
-    ) -> Objective:
+    ) -> "Objective":
         """Make an objective of a function of your own, for `gymnasium.make(id, objectives=[...])`.
 
         Where training diverged, the value is the worse of the bounds, and the function is not
@@ -149,7 +147,7 @@ class Objective:
             return LARGEST if self.minimize else -LARGEST
         return high if self.minimize else low
 
-    def with_transform(self, name: str) -> Objective:
+    def with_transform(self, name: str) -> "Objective":
         """Return this objective with another of ``TRANSFORMS`` from values to errors and scores.
 
         An objective that is not ``open_ended`` is returned as it is: a clip hides nothing of it.

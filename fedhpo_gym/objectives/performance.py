@@ -1,7 +1,5 @@
 """What models are worth, loss, error, F1 and fairness, and what an evaluation spends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Final

@@ -5,8 +5,6 @@ part in, and its conversion to (epsilon, delta) (Canonne, Kamath and Steinke, 20
 sets differ by one sample of one client that is replaced, in `poisson_curve` by a client.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

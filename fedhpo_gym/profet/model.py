@@ -4,8 +4,6 @@ The model makes tasks that numpy alone evaluates. Names of axes: T tasks, N conf
 dimensions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

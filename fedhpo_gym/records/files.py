@@ -5,8 +5,6 @@ for records. A run that was killed starts over, because optimizers remember what
 does again is compared with the lines that are there, and only what is new is written.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -10,8 +10,6 @@ needs all runs of a problem, so it is "highest_fidelity" here, and `fedhpo_gym.a
 leaves out what came before.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,7 +158,7 @@ class Trajectory:
     @classmethod
     def of(
         cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = RULE
-    ) -> Trajectory:
+    ) -> "Trajectory":
         """Follow the incumbent of some trials; of equal moments, the one after the last holds."""
         places = incumbents(trials, rule)
         is_last = np.append(trials.time_s[1:] > trials.time_s[:-1], True)
@@ -174,7 +172,7 @@ class Trajectory:
             value = np.where(trials.violation[found] > 0, np.inf, value)
         return cls(problem, agent, seed, moments, value, test, end_s, level, found)
 
-    def since(self, level: float) -> Trajectory:
+    def since(self, level: float) -> "Trajectory":
         """Return the incumbents of at least a level; there are none before the first such trial."""
         if self.level is None:
             return self
@@ -229,7 +227,7 @@ class Study:
         return horizons
 
     @classmethod
-    def whole(cls, trajectories: Iterable[Trajectory]) -> tuple[Study, ...]:
+    def whole(cls, trajectories: Iterable[Trajectory]) -> "tuple[Study, ...]":
         """Sort runs into studies in which every agent has solved every problem; largest first.
 
         A problem with one agent is in no study.

@@ -5,8 +5,6 @@ and the seed. Its metadata hold the header, what the columns are, and two digest
 which is that of other forms of the record, and a quick one of the bytes of the file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

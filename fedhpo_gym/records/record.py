@@ -5,8 +5,6 @@ gives the same bits. Every line ends with a digest of itself and of all lines be
 lost, doubled or moved line is noticed when it is read. It guards against damage, not forgers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -139,7 +137,7 @@ class Header:
         return kwargs
 
     @classmethod
-    def from_dict(cls, content: object) -> Header:
+    def from_dict(cls, content: object) -> "Header":
         """Build a header from a parsed JSON line."""
         return _from_dict(cls, content)
 
@@ -232,7 +230,7 @@ class StepRecord:
         return self.terminated or self.truncated
 
     @classmethod
-    def from_dict(cls, content: object) -> StepRecord:
+    def from_dict(cls, content: object) -> "StepRecord":
         """Build a step from a parsed JSON line."""
         return _from_dict(cls, content)
 
@@ -245,7 +243,7 @@ class StepRecord:
         truncated: bool,
         info: Mapping[str, Any],
         worker: int | None = None,
-    ) -> StepRecord:
+    ) -> "StepRecord":
         """Build a record of what `env.step(action)` returned, or a worker's trial."""
         reported = _reported()
         if lacking := [name for name in reported if name not in info]:

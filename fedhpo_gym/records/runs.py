@@ -6,8 +6,6 @@ things. Under noise, an agent presents the trials that are not dominated by what
 they count with what they truly are, cut off where scores are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -45,7 +43,7 @@ class ScoredTrials:
     observed: Numbers | None = None
 
     @classmethod
-    def of(cls, run: RunRecord) -> ScoredTrials | None:
+    def of(cls, run: RunRecord) -> "ScoredTrials | None":
         """Take the trials of a record; None where rewards are no vectors or steps no trials."""
         steps = run.steps
         if "step" in run.final.incumbent or not isinstance(steps[0].reward, Sequence):
@@ -63,7 +61,7 @@ class ScoredTrials:
         )
         return found.where(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
 
-    def where(self, kept: NDArray[np.bool_]) -> ScoredTrials:
+    def where(self, kept: NDArray[np.bool_]) -> "ScoredTrials":
         """Return some of the trials."""
         observed = None if self.observed is None else self.observed[kept]
         return ScoredTrials(
@@ -155,7 +153,7 @@ class Course:
     schedule: Mapping[str, Numbers]
 
     @classmethod
-    def of(cls, run: RunRecord) -> Course | None:
+    def of(cls, run: RunRecord) -> "Course | None":
         """Take it from a record; None where its steps are trials."""
         steps = run.steps
         if "step" not in run.final.incumbent:
@@ -192,7 +190,7 @@ class JudgedRun:
     course: Course | None = None
 
     @classmethod
-    def of(cls, run: RunRecord) -> JudgedRun:
+    def of(cls, run: RunRecord) -> "JudgedRun":
         """Take from a record what comparisons and reports need."""
         steps, of_rounds = run.steps, "step" in run.final.incumbent
         if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:

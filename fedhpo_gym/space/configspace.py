@@ -1,7 +1,5 @@
 """Search spaces as those of ConfigSpace, and back: conditions and categories included."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ OWN = ("bins", "scope", "unit")
 
 def to_configspace(
     space: SearchSpace, seed: int | None = None, default: Mapping[str, Value] | None = None
-) -> ConfigSpace.ConfigurationSpace:
+) -> "ConfigSpace.ConfigurationSpace":
     """Return a space for optimizers that take ConfigSpace's, of the same configurations.
 
     It draws with a seed; without defaults, ConfigSpace chooses them.
@@ -34,7 +32,7 @@ def to_configspace(
     return found
 
 
-def from_configspace(space: ConfigSpace.ConfigurationSpace) -> SearchSpace:
+def from_configspace(space: "ConfigSpace.ConfigurationSpace") -> SearchSpace:
     """Return the search space of a ConfigSpace."""
     cs = _library()
     if not isinstance(space, cs.ConfigurationSpace):

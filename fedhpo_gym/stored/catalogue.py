@@ -1,7 +1,5 @@
 """Where tables are: embedded in the package, or built by the user."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,7 +61,7 @@ def open_card(reader: Callable[..., R], name: str, suffix: str, how: str, *maker
 
 
 @lru_cache(maxsize=32)
-def _read(reader: Callable[..., R], file: File) -> R:
+def _read(reader: Callable[..., R], file: "File") -> R:
     return reader(file.path, *file.maker)
 
 

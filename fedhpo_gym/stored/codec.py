@@ -9,8 +9,6 @@ each *lane* has a state of 32 bits, and all share one stream of 16-bit words. Ho
 occurs in a context is learned while coding, so that a stream holds no tables.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ All of validation loss, of the mean over seeds where nothing else is said. A *ce
 configuration at a fidelity. *Full fidelity* is the last round and the highest client sample rate.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ Dimensions without a grid get `BINS` points; above `MAX_GRID` configurations, no
 no others where the task names the values.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

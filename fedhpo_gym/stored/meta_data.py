@@ -13,8 +13,6 @@ every objective, as quantiles of a normal distribution. A task's own quantiles t
 values, so that tasks of any scale, and trials that diverged, share one model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -7,8 +7,6 @@ of images do (Wu and Memon, "Context-based, adaptive, lossless image coding", 19
 integers, and every other operation is one that IEEE 754 rounds exactly: all machines agree.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

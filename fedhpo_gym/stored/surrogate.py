@@ -5,8 +5,6 @@ courses and answers, so they decide no answer and no digest; they name the diges
 that they are of. The verdict is never stored: it follows from the figures by the rule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ is a blend of both, linear in the log round. So the loss never rises with the ro
 unchanged best round means unchanged metrics.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import pairwise
@@ -77,7 +75,7 @@ class CurveModel:
         self._clients = None if clients is None else on_grid(clients, BASIS_BITS, 1.0)
 
     @classmethod
-    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> CurveModel:
+    def from_arrays(cls, kind: str, arrays: Mapping[str, NDArray[Any]]) -> "CurveModel":
         """Rebuild a model from what `arrays` returned."""
         require_known("kind of surrogate model", kind, KINDS)
         centre, basis = arrays["centre"], arrays["basis"]

@@ -1,7 +1,5 @@
 """A forest of regression trees in five arrays, evaluated with numpy alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -18,8 +18,6 @@ The outputs of many clients are compressed, which makes clients more alike than 
 predicted of them then says in which order they come; their quantiles say how far they lie apart.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -45,7 +43,7 @@ class CurveInputs:
     fidelity_space: SearchSpace
     num_clients: int
     seeds: tuple[int, ...]
-    products: tuple[Product, ...] = ()  # products of hyperparameters that it sees
+    products: "tuple[Product, ...]" = ()  # products of hyperparameters that it sees
 
     @classmethod
     def from_names(

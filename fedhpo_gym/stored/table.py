@@ -11,8 +11,6 @@ Where courses were trained for different rounds, `last_round` (courses,) says ho
 codes beyond repeat the last ones, so that they take no room; they are no data.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from abc import ABC, abstractmethod

@@ -6,8 +6,6 @@ place, and answers a score for every objective at every fidelity; the mixture's 
 scores into values. All sums are exact, so a task is the same in any batch and on every processor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -82,7 +80,7 @@ class GeneratedTasks:
         for field in fields(self):
             getattr(self, field.name)[where] = getattr(others, field.name)
 
-    def at(self, where: NDArray[np.intp]) -> GeneratedTasks:
+    def at(self, where: NDArray[np.intp]) -> "GeneratedTasks":
         """Return the tasks of some places."""
         return GeneratedTasks(*(getattr(self, field.name)[where] for field in fields(self)))
 

@@ -1,7 +1,5 @@
 """Comparing agents: every agent on every problem of a suite with every seed, then judged."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

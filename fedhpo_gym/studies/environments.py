@@ -4,8 +4,6 @@ Each argument has a class in `TRUST`, which `SECURITY.md` shows: numbers and nam
 but no program and no file. Objectives of a user's own are functions, which no record holds.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

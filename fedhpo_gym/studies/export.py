@@ -1,7 +1,5 @@
 """Run records as studies of Optuna: its pictures and its dashboard then show them."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,7 +60,7 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     return list(runs)
 
 
-def _write(storage: optuna.storages.BaseStorage, name: str, runs: Sequence[RunRecord]) -> None:
+def _write(storage: "optuna.storages.BaseStorage", name: str, runs: Sequence[RunRecord]) -> None:
     """Write the runs of an agent on a problem as one study."""
     import optuna
 
@@ -97,7 +95,7 @@ def _valued(record: RunRecord) -> tuple[str, ...]:
 
 def _trial(
     record: RunRecord, step: StepRecord, spaces: Mapping[str, Any], course: Sequence[StepRecord]
-) -> optuna.trial.FrozenTrial:
+) -> "optuna.trial.FrozenTrial":
     """Return one trial; of a course, that of its end, with the loss after each step."""
     import optuna
 

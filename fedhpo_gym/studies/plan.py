@@ -1,7 +1,5 @@
 """What a study runs: every agent on every problem with every seed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing

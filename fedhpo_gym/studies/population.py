@@ -3,8 +3,6 @@
 Jaderberg et al., "Population based training of neural networks", 2017 (arXiv 1711.09846).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any

@@ -7,8 +7,6 @@ instance the best sequence that an evolution finds on it, which is an estimate f
 can be reached. Scores say where a return stands: 0 is the default's, 1 the best static action's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Regret of recorded runs: computed afterwards, where stored numbers know what can be reached."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ come again bit for bit. One from elsewhere, or an older one that does not say wh
 far as rounding goes: training amplifies it, so floats may differ by `ROUNDING`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Running plans, one record each."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -124,7 +122,7 @@ class Outcome:
     words: str = ""
 
     @classmethod
-    def of_error(cls, plan: Plan, error: Exception, seconds: float = 0.0) -> Outcome:
+    def of_error(cls, plan: Plan, error: Exception, seconds: float = 0.0) -> "Outcome":
         lost: Status = "lost" if isinstance(error, WorkerLostError) else "failed"
         status: Status = "timeout" if isinstance(error, WorkerTimeoutError) else lost
         return cls(plan, status, seconds, f"{type(error).__name__}: {error}")

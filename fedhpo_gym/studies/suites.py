@@ -14,8 +14,6 @@ it):
    that farthest from all chosen so far (Gonzalez, 1985). Of equals, the first by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final

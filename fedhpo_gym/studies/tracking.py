@@ -4,8 +4,6 @@ Per trial, at its simulated time in seconds: every objective, the test metrics, 
 validation loss, and what the trial cost. Nothing of it is read again: run records say all.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

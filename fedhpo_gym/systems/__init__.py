@@ -1,7 +1,5 @@
 """What an evaluation costs on the simulated clock."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, get_type_hints

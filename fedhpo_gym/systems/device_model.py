@@ -1,7 +1,5 @@
 """The clock of single devices: every client has its own speeds, hours, and faults."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Devices of clients, when they are available, who is invited, and what chance deals them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,7 +61,7 @@ class Devices:
     def __len__(self) -> int:
         return len(self.compute)
 
-    def take(self, rows: NDArray[np.integer]) -> Devices:
+    def take(self, rows: NDArray[np.integer]) -> "Devices":
         """Return some of the devices, in this order."""
         return Devices(**{name: values[rows] for name, values in vars(self).items()})
 
@@ -134,7 +132,7 @@ class Availability:
     end_s: Floats  # (intervals,) its end, likewise; a client is still available then
 
     @classmethod
-    def of_intervals(cls, clients: Sequence[tuple[float, Floats]]) -> Availability:
+    def of_intervals(cls, clients: Sequence[tuple[float, Floats]]) -> "Availability":
         """Make it of (period, (intervals, 2) beginnings and ends) per client."""
         for index, (period_s, intervals) in enumerate(clients):
             flat = intervals.reshape(-1)
@@ -227,7 +225,7 @@ class Invitations:
     survives: NDArray[np.bool_]  # whether each does not drop out
 
     @classmethod
-    def joined(cls, rounds: Sequence[Invitations]) -> Invitations:
+    def joined(cls, rounds: "Sequence[Invitations]") -> "Invitations":
         """Return rounds with equally many clients as one record."""
         arrays = [name for name in vars(rounds[0]) if name != "wanted"]
         joined = {name: np.concatenate([getattr(one, name) for one in rounds]) for name in arrays}

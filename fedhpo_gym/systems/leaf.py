@@ -4,8 +4,6 @@ Caldas et al. (2018), LEAF, section 2; `models/metrics/writer.py` of TalwalkarLa
 (BSD-2-Clause) for the columns.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence

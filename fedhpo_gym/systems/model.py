@@ -3,8 +3,6 @@
 Wang et al. (2022), FedHPO-Bench, Eq. 1 and Proposition 1, defaults of Appendix E.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Devices and hours from files in the formats of FedScale and FLASH; nothing in them is run."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import pickletools
@@ -45,7 +43,8 @@ def read_fedscale_devices(path: str) -> Devices:
 
     def parse(clients: dict[str, Any]) -> Devices:
         rows = [
-            (_number(one, "computation"), _number(one, "communication")) for one in clients.values()
+            (_checked(one["computation"]), _checked(one["communication"]))
+            for one in clients.values()
         ]
         milliseconds, kilobits = np.array(rows, dtype=np.float64).T
         speed = kilobits * KILOBIT_BYTES
@@ -63,7 +62,7 @@ def read_flash_speeds(path: str = "") -> Devices:
     return _read(
         path,
         lambda phones: of_flash(
-            np.array([[_number(one, name) for name in names] for one in phones.values()])
+            np.array([[_checked(one[name]) for name in names] for one in phones.values()])
         ),
     )
 
@@ -76,7 +75,7 @@ def read_fedscale_availability(path: str) -> Availability:
 
     def one(client: Any) -> tuple[float, Floats]:
         begin, end = _numbers(client, "active"), _numbers(client, "inactive")
-        period_s = _number(client, "finish_time")
+        period_s = _checked(client["finish_time"])
         if len(begin) != len(end):
             raise ValueError("`active` and `inactive` have different lengths")
         return period_s, np.stack([begin, end], axis=1)
@@ -192,10 +191,6 @@ def _reading(file: Path) -> Iterator[None]:
         raise DamagedDataError(f"{file} has a client without {error}; {again}") from error
     except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
         raise DamagedDataError(f"{file} is not what it should be: {error}; {again}") from error
-
-
-def _number(client: Any, name: str) -> float:
-    return _checked(client[name])
 
 
 def _numbers(client: Any, name: str) -> Floats:

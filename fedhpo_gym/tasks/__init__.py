@@ -1,7 +1,5 @@
 """The catalogue: what is asked. One module of literals per family."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """What any tuning problem has, whether anything is trained for it or not."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

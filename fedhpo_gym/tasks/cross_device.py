@@ -1,7 +1,5 @@
 """Very many clients with little data each: the paper's cross-device rows, and LEAF's Synthetic."""
 
-from __future__ import annotations
-
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.systems import CROSS_DEVICE
 from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, Task, fidelities

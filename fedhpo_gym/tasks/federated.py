@@ -1,7 +1,5 @@
 """What a federated problem adds: data, a model, an algorithm, and clients that train."""
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence

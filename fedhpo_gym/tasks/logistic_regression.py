@@ -1,7 +1,5 @@
 """Logistic regression on tabular data: the LR rows of the paper's Tables 1, 7 and 8."""
 
-from __future__ import annotations
-
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks.federated import SILO_RATE, STORED_ROUNDS, Task, fidelities
 

@@ -5,8 +5,6 @@ them, nor are two tables of one survey (`meta.csv` beside this file). Natural ta
 clients. Others are dealt to 5, 20 or 50 clients: "label" makes classes uneven, "quantity" amounts.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace

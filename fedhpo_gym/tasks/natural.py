@@ -4,8 +4,6 @@ Clients are as the tables of `data.natural` have them. `<Name>` splits the rows 
 `<Name>Unseen` the clients: three in five train, the others are evaluated on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

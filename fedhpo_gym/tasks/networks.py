@@ -4,8 +4,6 @@ The clients of the Hetero row have hyperparameters of their own, so its search s
 of theirs: `learning_rate@0` is the learning rate of client 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -122,14 +120,10 @@ GNN_TASKS = tuple(
 )
 
 
-def _own_dimensions(client: int) -> tuple[Dimension, ...]:
-    rate, steps = f"learning_rate@{client}", f"step_size@{client}"
-    return (
-        Dimension(rate, 0.001, 0.01, "float", log=True, bins=2),
-        Dimension(steps, 1, 4, "int", bins=2, unit="local epochs"),
-    )
-
-
+_OWN = (
+    Dimension("learning_rate", 0.001, 0.01, "float", log=True, bins=2),
+    Dimension("step_size", 1, 4, "int", bins=2, unit="local epochs"),
+)
 HETERO_TASKS = (
     Task(
         model="Hetero",
@@ -138,7 +132,11 @@ HETERO_TASKS = (
         num_classes=6,
         num_parameters=8_320,  # of the two convolutions: the rest never travels
         client_space=SearchSpace(
-            tuple(one for client in range(HETERO_CLIENTS) for one in _own_dimensions(client))
+            tuple(
+                replace(one, name=f"{one.name}@{client}")
+                for client in range(HETERO_CLIENTS)
+                for one in _OWN
+            )
         ),
         fidelity_space=fidelities(SPARSE_ROUNDS),
         budget_s=DAY_S,

@@ -4,8 +4,6 @@ A task file describes data beside it; it names no other folder and no code. Its 
 natural federation.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import tempfile
@@ -238,7 +236,7 @@ class ModelTask(Task):
     @classmethod
     def like(
         cls, task: Task, model: str, dimensions: Sequence[Dimension], size: Callable[..., int]
-    ) -> ModelTask:
+    ) -> "ModelTask":
         """Return the problem of another task, with a model of one's own and what shapes it."""
         own = {field.name: getattr(task, field.name) for field in fields(Task)}
         shared = (one for one in task.client_space.dimensions if one.name in TUNED)

@@ -19,8 +19,6 @@ NbAFL's own "epsilon" is another number: a promise for one coordinate (no sqrt(d
 rounds by linear composition, at the delta of its constant c, 1.25 exp(-c^2 / 2).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Federations of quadratics, whose best schedule is computed; they have rounds and no trials."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

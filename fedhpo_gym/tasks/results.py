@@ -1,7 +1,5 @@
 """Problems of which somebody else's results are all there is: task files of the kind "results"."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

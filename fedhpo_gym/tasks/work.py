@@ -1,7 +1,5 @@
 """From a task and a configuration to its work: what trial and round environments charge."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

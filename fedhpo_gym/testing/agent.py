@@ -1,8 +1,6 @@
 """The laws of an agent: one class per capability, on environments that are formulas."""
 # ruff: noqa: S101 - asserting is what a law does
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A backend that is a formula: instant, exact, and without data, tables or torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@
 allow, so that checking a large network takes minutes.
 """
 
-from __future__ import annotations
-
 import io
 import time
 import warnings

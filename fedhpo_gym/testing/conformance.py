@@ -1,8 +1,6 @@
 """The laws of backends, objectives, data sets, wrappers and algorithms."""
 # ruff: noqa: S101 - asserting is what a law does
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math
@@ -350,7 +348,7 @@ class AlgorithmConformance:
             found.append(Course(values, share, seed))
         return found
 
-    def _batch(self, courses: list[Any]) -> CourseBatch:
+    def _batch(self, courses: list[Any]) -> "CourseBatch":
         from fedhpo_gym.data.federation import make_federation
         from fedhpo_gym.fl.engine import CourseBatch
         from fedhpo_gym.fl.models import get_model

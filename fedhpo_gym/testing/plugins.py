@@ -1,7 +1,5 @@
 """The laws of something that a user has added, whatever its kind, by one call."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Rollouts in a form that can be compared, printed, and hashed."""
 # ruff: noqa: S101 - asserting is what a law does
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

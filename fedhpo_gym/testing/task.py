@@ -1,8 +1,6 @@
 """The laws of a task: its environments behave, whatever answers for them."""
 # ruff: noqa: S101 - asserting is what a law does
 
-from __future__ import annotations
-
 import copy
 import json
 import warnings

@@ -4,8 +4,6 @@ Names, modes and protocols are those of `hpob_handler.py` of HPO-B (Pineda Arang
 written anew. What is odd about it is mended unless that is asked for; `HPOBHandler` says what.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property, partial
 from pathlib import Path

@@ -6,8 +6,6 @@ are boosted trees in XGBoost's JSON, added up with numpy, in single precision an
 order, so that responses are its own, bit for bit.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -116,7 +114,7 @@ class OwnTasks:
         designs = data.arrays["initial"][data.index(dataset.removesuffix(LOWER))]
         return {seed: design.tolist() for seed, design in zip(SEEDS, designs, strict=True)}
 
-    def surrogate(self, space: str, dataset: str) -> OwnSurrogate | None:
+    def surrogate(self, space: str, dataset: str) -> "OwnSurrogate | None":
         """Return what the surrogate of a space says of a task; None where it ranks it badly.
 
         It knows nothing of the lower client sample rate.

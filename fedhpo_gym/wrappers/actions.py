@@ -1,7 +1,5 @@
 """Actions as dictionaries in natural units."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exchanging the backend of a trial environment: one wrapper with a name for each backend."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import gymnasium as gym

@@ -1,7 +1,5 @@
 """Ending an episode when its budget is spent, and in any case."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """What wrappers ask of the environment that they are put around."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium as gym

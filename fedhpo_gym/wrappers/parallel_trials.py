@@ -1,7 +1,5 @@
 """Many workers whose time is simulated: trials run side by side and end out of order."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rewards of one number: of a trial under soft constraints, and of the incumbent; its regret."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final

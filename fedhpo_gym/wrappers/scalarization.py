@@ -1,7 +1,5 @@
 """Scalarisations: one number of a vector of rewards, in one environment or in many."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,7 +28,7 @@ SOURCES: Final = ("learned", "truth", "bounds")
 class Front:
     """The front of an episode so far, (k, m) errors, between (m,) ideal and nadir points."""
 
-    def __init__(self, source: Source, truth: Any) -> None:
+    def __init__(self, source: "Source", truth: Any) -> None:
         self._learns = source.kind == "learned"
         size = len(source.objectives)
         self.points = np.empty((0, size))

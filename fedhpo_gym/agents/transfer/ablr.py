@@ -1,7 +1,5 @@
 """Adaptive Bayesian linear regression (Perrone et al., 2018)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedhpo_gym.agents.search import Array

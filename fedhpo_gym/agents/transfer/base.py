@@ -1,7 +1,5 @@
 """What optimizers that transfer share: candidates, and a preference among them."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple

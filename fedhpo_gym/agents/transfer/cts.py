@@ -1,7 +1,5 @@
 """Copula Thompson sampling (Salinas, Shen, Perrone, 2020)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Optimizers that weigh Gaussian processes of source tasks, or look where these were good."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

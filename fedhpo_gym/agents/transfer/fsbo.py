@@ -1,7 +1,5 @@
 """Few-shot Bayesian optimization with a deep kernel (Wistuba and Grabocka, 2021)."""
 
-from __future__ import annotations
-
 import copy
 import math
 

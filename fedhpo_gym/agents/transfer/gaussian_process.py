@@ -1,7 +1,5 @@
 """The Gaussian process that optimizers that transfer are built on, and must beat."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """How networks are trained on source tasks: with seeds of their own, once per process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A prior-fitted network (Müller et al., 2022 and 2023) whose prior has the source tasks in it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedhpo_gym.agents.search import Array

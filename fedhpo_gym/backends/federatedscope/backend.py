@@ -1,7 +1,5 @@
 """Real training with FederatedScope: a course in its process, and the backend that asks for it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

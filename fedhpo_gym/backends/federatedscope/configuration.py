@@ -1,7 +1,5 @@
 """What FederatedScope's configuration says of a course, in both of its layouts of keys."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Courses of FederatedScope kept running between steps: what round environments train."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -234,7 +232,7 @@ class FederatedScopeCourses(Courses):
     def _peer(self) -> Peer:
         return self._lease.peer()
 
-    def _advanced(self, one: _Course, rounds: int) -> CourseListener:
+    def _advanced(self, one: _Course, rounds: int) -> "CourseListener":
         """Train a course; one that has diverged stays where it is."""
         samples = self._samples(one.instance)
         listener = CourseListener(rounds, self._task.num_clients, samples, measured=self._measured)

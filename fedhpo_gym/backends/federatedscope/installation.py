@@ -1,7 +1,5 @@
 """Where FederatedScope is: its source tree, and an interpreter with what it needs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -36,7 +34,7 @@ class Installation:
     source: Path  # its source tree, which holds the folder `federatedscope`
     interpreter: Path  # Python that has its dependencies
 
-    def check(self) -> Installation:
+    def check(self) -> "Installation":
         """Return the installation, with absolute paths, if both are there."""
         if not (self.source / "federatedscope" / "__init__.py").is_file():
             raise InvalidArgumentError(

@@ -1,7 +1,5 @@
 """The process that runs FederatedScope, and the conversation with it."""
 
-from __future__ import annotations
-
 import atexit
 import fcntl
 import itertools

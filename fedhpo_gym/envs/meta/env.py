@@ -1,7 +1,5 @@
 """Environments of FedHPO-B and of generated tasks: a step is one trial of one of many tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Episodes on generated tasks: a number is a task, and every episode has another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -75,7 +73,7 @@ class GeneratedArguments:
         check_fields(self)
         require_known("kind of noise", self.noise, NOISES)
 
-    def open(self) -> GeneratedSetup:
+    def open(self) -> "GeneratedSetup":
         """Open the generator; where it is not on this machine, a `MissingDataError` says so."""
         return GeneratedSetup(open_generator(self.space), self)
 
@@ -109,7 +107,7 @@ class GeneratedSetup(MetaSetup):
         known, free = super().entries(), len(self.fidelity_space)
         return known | ({"fidelities": (0.0, 1.0, self.trials * free)} if free else {})
 
-    def process(self, layout: Layout, frame: NDArray[np.float32]) -> GeneratedProcess:
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> "GeneratedProcess":
         return GeneratedProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:

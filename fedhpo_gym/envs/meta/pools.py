@@ -1,7 +1,5 @@
 """Episodes on the pools of real tasks, or on the surrogate that all tasks of a space share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,7 +60,7 @@ class PoolArguments:
         check_fields(self)
         require_known("kind of actions", self.actions, ACTIONS)
 
-    def open(self) -> PoolSetup:
+    def open(self) -> "PoolSetup":
         """Open the meta-data set; where it is not on this machine, a `MissingDataError` says so."""
         data = open_meta_data(self.space)
         data.require_installed()
@@ -132,7 +130,7 @@ class PoolSetup(MetaSetup):
             known["mask"] = (0.0, 1.0, pool)
         return known
 
-    def process(self, layout: Layout, frame: NDArray[np.float32]) -> PoolProcess:
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> "PoolProcess":
         return PoolProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Episodes on many tasks of one search space: their process, and what can be reached in one."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -129,7 +127,7 @@ class MetaSetup(ABC):
         return type(self.arguments).open, (self.arguments,)
 
     @abstractmethod
-    def process(self, layout: Layout, frame: NDArray[np.float32]) -> MetaProcess:
+    def process(self, layout: Layout, frame: NDArray[np.float32]) -> "MetaProcess":
         """Return the process of as many episodes as there are rows in a frame."""
 
     def candidates(self, task: int) -> NDArray[np.float32] | None:

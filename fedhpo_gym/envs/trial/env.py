@@ -1,7 +1,5 @@
 """The trial environment: a step is one function evaluation f(configuration, fidelity)."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -135,7 +133,7 @@ class TrialEnv(SetupEnv):
         return unmoved(replace(self.setup, fixed=dict(fidelity)))
 
     @property
-    def truth(self) -> Truth:
+    def truth(self) -> "Truth":
         """What can be reached in this episode, known of stored numbers.
 
         No observation and no `info` shows it.
@@ -146,7 +144,7 @@ class TrialEnv(SetupEnv):
         return self._process.part(0).truth
 
     @property
-    def full_truth(self) -> Truth:
+    def full_truth(self) -> "Truth":
         """What can be reached at full fidelity: what regret is measured against.
 
         Raises:
@@ -351,7 +349,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
             info.update(score=float(scores[0]) - penalty, penalty=penalty)
         return info
 
-    def truth(self, index: int) -> Truth:
+    def truth(self, index: int) -> "Truth":
         """Return what can be reached in the episode of environment `index` (`TrialEnv.truth`)."""
         return self._process.part(index).truth
 

@@ -3,8 +3,6 @@
 Rows are all that a step says and that does not depend on the past; noise is a part of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -216,7 +214,7 @@ class TrialSource:
     """
 
     def __init__(
-        self, setup: TrialSetup, layout: Layout, number: int, draws: TrialStreams | None = None
+        self, setup: TrialSetup, layout: Layout, number: int, draws: "TrialStreams | None" = None
     ) -> None:
         self.instance = np.zeros(number, dtype=np.intp)
         self._parts = [Evaluator(part, Scorer(part, layout)) for part in setup.parts]

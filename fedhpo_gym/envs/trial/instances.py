@@ -1,7 +1,5 @@
 """Instances of trial environments: variants and seeds of one problem that have stored numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -33,7 +31,7 @@ class TrialInstance:
     seed: int
 
     @classmethod
-    def of(cls, backend: Backend) -> TrialInstance:
+    def of(cls, backend: Backend) -> "TrialInstance":
         """Return the instance that a backend of one seed answers."""
         task = backend.task
         return cls(float(task.alpha), task.preprocessing, backend.seeds[0])

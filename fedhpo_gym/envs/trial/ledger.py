@@ -1,7 +1,5 @@
 """The simulated clock: what trials cost, with or without freeze-thaw."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

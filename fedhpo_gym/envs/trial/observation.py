@@ -1,7 +1,5 @@
 """What an agent sees: flat dictionaries of finite float32 arrays."""
 
-from __future__ import annotations
-
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray

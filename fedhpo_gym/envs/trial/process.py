@@ -1,7 +1,5 @@
 """The decision process of trial environments, for N episodes at once; one is the case N = 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -44,7 +42,7 @@ class Episodes:
     best_numbers: Numbers
 
     @classmethod
-    def start(cls, number: int, columns: int, handle_type: np.dtype[Any]) -> Episodes:
+    def start(cls, number: int, columns: int, handle_type: np.dtype[Any]) -> "Episodes":
         return cls(
             trials=np.zeros(number, np.int64),
             rounds=np.zeros(number),

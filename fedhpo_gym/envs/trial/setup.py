@@ -1,7 +1,5 @@
 """What the episodes of a trial environment share: task, backend, objectives and spaces."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -72,7 +70,7 @@ class TrialSetup:
         objectives: Sequence[str | Objective] = DEFAULT_OBJECTIVES,
         fidelity: Mapping[str, Value] | None = None,
         **others: Any,
-    ) -> TrialSetup:
+    ) -> "TrialSetup":
         """Return the setup of objectives, the user's own among them."""
         asked = as_typed("objectives", objectives, Sequence[str | Objective])
         given = tuple(map(named_objective, asked))
@@ -143,7 +141,7 @@ class TrialSetup:
         return next(filter(None, (one.why_refused(name) for one in backends)), "")
 
     @cached_property
-    def parts(self) -> tuple[TrialSetup, ...]:
+    def parts(self) -> "tuple[TrialSetup, ...]":
         """The setups of the instances; itself where there are none."""
         if not self.instances:
             return (self,)
@@ -191,13 +189,13 @@ class TrialSetup:
         return SearchSpace((*self._space.dimensions, *free.dimensions))
 
     @property
-    def at_full_fidelity(self) -> TrialSetup:
+    def at_full_fidelity(self) -> "TrialSetup":
         """The same problem with all fidelities at their highest, and without noise."""
         full = {dimension.name: dimension.high for dimension in self._fidelities.dimensions}
         return replace(self, fixed=full, noise=None, freeze_thaw=False, instances=())
 
     @property
-    def truth(self) -> Truth:
+    def truth(self) -> "Truth":
         """What can be reached, which few ask for: its module is imported when somebody does."""
         from fedhpo_gym.envs.trial.truth import truth_of
 

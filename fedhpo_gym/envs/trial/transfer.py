@@ -1,7 +1,5 @@
 """Tuning a new federation with what the tasks of FedHPO-B taught."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import gymnasium as gym

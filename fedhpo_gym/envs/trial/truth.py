@@ -1,7 +1,5 @@
 """What can be reached in a trial environment: known of stored numbers, and shown to no agent."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +32,7 @@ BEYOND = 0.1
 MAX_KNOWN = 16
 """Truths that are kept, 1 MB each for a table: those of the instances of an environment."""
 
-_known: OrderedDict[tuple[Hashable, ...], Truth] = OrderedDict()
+_known: "OrderedDict[tuple[Hashable, ...], Truth]" = OrderedDict()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +59,7 @@ class Truth:
     values: NDArray[np.float64]
     on_lattice: int
     _setup: TrialSetup
-    _asked: Queries
+    _asked: "Queries"
 
     def __repr__(self) -> str:
         """Say what it is of: the arrays and the setup fill pages."""
@@ -147,7 +145,7 @@ class Truth:
         """The feasible row with the best value of the first objective; the first of equal ones."""
         return int(np.argmin(np.where(self.feasible, self.errors[:, 0], np.inf)))
 
-    def under(self, constraints: Constraints) -> Truth:
+    def under(self, constraints: Constraints) -> "Truth":
         """Return the truth of the same queries under other constraints."""
         return replace(self, _setup=replace(self._setup, constraints=constraints))
 
