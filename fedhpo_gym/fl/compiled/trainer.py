@@ -43,6 +43,7 @@ class CompiledTrainer(Trainer):
         super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
         self.min_rows = model.min_rows
         self._data = model.data(federation)
+        self.data_bytes = sum(np.asarray(part).nbytes for part in self._data)
         self._train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
         self._labels = np.ascontiguousarray(federation.labels, dtype=np.int64)
         self._words = rng.entropy(federation.seed, "minibatches", 2)
@@ -161,6 +162,7 @@ class CompiledTrainer(Trainer):
             training.Items(items.course, items.client, np.array(names.rounds)[items.batch_key]),
             np.argsort(items.client, kind="stable"),
             ~settings.stopped,
+            _NOBODY,
             local,
             _NOBODY if terms.pull is None or terms.anchor is None else terms.anchor,
             np.arange(len(items)),
@@ -245,14 +247,16 @@ class CompiledTrainer(Trainer):
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> None:
         own = np.arange(len(items))
-        training.add_updates(items.course, self._weight(items), received, own, local, mean)
+        weight, end = self._weight(items), self._layout.trained
+        training.add_updates(items.course, weight, received, own, local, mean, 0, end)
 
     def compare(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> tuple[Numbers, Numbers]:
-        found = np.empty((len(local), 2), dtype=np.float32)
-        own = np.arange(len(items))
-        training.compare(items.course, received, own, local, mean, courses.MAX_NORM, found)
+        found, sums = np.empty((len(local), 2), dtype=np.float32), np.zeros((len(local), 2))
+        own, end = np.arange(len(items)), self._layout.trained
+        training.add_products(items.course, received, own, local, mean, 0, end, sums)
+        training.compare(items.course, sums, mean, courses.MAX_NORM, found)
         return found[:, 0], found[:, 1]
 
     def measure(self, values: Numbers, client: int | None = None) -> Numbers:
