@@ -155,7 +155,7 @@ class CourseBatch:
 
     def _finite(self, group: Group, metrics: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return metrics of a group; courses whose metrics are not finite keep their last ones."""
-        finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(1, 2, 3)))
+        finite = np.asarray(np.isfinite(metrics).reshape(len(metrics), -1).all(axis=1))
         for row, position in enumerate(group.positions.tolist()):
             if finite[row]:
                 self._last[position] = metrics[row]

@@ -161,7 +161,7 @@ class Trainer(ABC):
         self,
         start: Values,
         items: Items,
-        first: Rows,
+        number: Rows,
         settings: Hyperparameters,
         pull: Array | None,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -171,7 +171,8 @@ class Trainer(ABC):
         """Take rounds of averaging in place, and measure courses; see `Group.run`.
 
         Args:
-            start: of the courses; the items of round r are those from first[r] to first[r + 1].
+            start: of the courses.
+            number: (items,) which of the rounds each belongs to, rising.
             course: (courses,) finished rounds, and rounds in which they diverged; they go on.
             evaluated: (rounds,) after which courses are measured.
             compared: (items, 2) room for what `compare` returns, or (0, 2).

@@ -51,9 +51,7 @@ class Sparse(NamedTuple):
 
 
 @compiled
-def _logits(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, s: Floats, fresh: bool
-) -> None:
+def _logits(model: Any, w: Floats, rows: Any, begin: int, end: int, s: Floats, fresh: bool) -> None:
     """Set s to products (classes x rows), and s[classes x BLOCK:] to the columns of the rows."""
     width, classes, count, at = model.width, model.classes, end - begin, model.classes * BLOCK
     if fresh:

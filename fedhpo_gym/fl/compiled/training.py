@@ -8,14 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.compiled import rng
-from fedhpo_gym.fl.compiled.arithmetic import (
-    BLOCK,
-    Floats,
-    Integers,
-    copy,
-    exp_of_negatives,
-    log,
-)
+from fedhpo_gym.fl.compiled.arithmetic import BLOCK, Floats, Integers, copy, exp_of_negatives, log
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
 
 
