@@ -45,7 +45,7 @@ class Layout:
     def rows(self, entries: Mapping[str, NDArray[np.floating]]) -> NDArray[np.float32]:
         """Return the (n, size) matrix of all (n, size of entry) entries, within the bounds."""
         matrix = np.concatenate([entries[name] for name in self.columns], axis=1)
-        return np.asarray(np.clip(matrix, *self._bounds), dtype=np.float32)
+        return matrix.clip(*self._bounds).astype(np.float32, copy=False)
 
     def views(self, matrix: NDArray[np.float32]) -> Observations:
         """Return the (n, size of entry) views of an (n, size) matrix, or those of one row."""

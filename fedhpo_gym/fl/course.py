@@ -40,8 +40,7 @@ class Course:
     def value(self, name: str, default: float) -> PerClient:
         """Return a setting of the course, for all clients and for those that differ."""
         base = self.configuration.get(name, default)
-        own = (item for item in self.own.get(name, ()) if item[1] != base)
-        return PerClient(base, tuple(own))
+        return PerClient(base, tuple([one for one in self.own.get(name, ()) if one[1] != base]))
 
     @cached_property
     def own(self) -> Mapping[str, Sequence[tuple[int, float]]]:
@@ -53,8 +52,7 @@ class Course:
         return {name: sorted(pairs) for name, pairs in found.items()}
 
 
-@dataclass(frozen=True)
-class PerClient:
+class PerClient(NamedTuple):
     """A setting that some clients may have differently."""
 
     base: float  # value of all other clients
@@ -73,10 +71,10 @@ class Needs(NamedTuple):
 
 def needs(course: Course, num_clients: int, architecture: Sequence[str] = ()) -> Needs:
     """Return what decides which courses train beside a course."""
-    given = dict(course.configuration)
+    given = course.configuration
     for name in architecture:
         if name not in given:
-            raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
+            raise InvalidArgumentError(f"a configuration needs {name!r}, got {dict(given)}")
     return Needs(
         course.seed,
         tuple((name, given[name]) for name in architecture),

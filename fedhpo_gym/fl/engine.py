@@ -22,6 +22,8 @@ from fedhpo_gym.fl.trainer import Trainer, Trainers
 
 Key = tuple[int, tuple[tuple[str, float], ...]]
 """Seed and architecture: courses that agree in both may be a group."""
+KEPT_BYTES = 2**26
+"""Data of trainers that are kept when no course uses them, for courses that come back to them."""
 
 
 class CourseBatch:
@@ -57,10 +59,7 @@ class CourseBatch:
         members: dict[Key, list[int]] = defaultdict(list)
         for position, needed in enumerate(self._needs):
             members[needed.seed, needed.architecture].append(position)
-        self._known = {
-            key: self._known.get(key) or self._trainers.trainer(self._federations[key[0]], key[1])
-            for key in members
-        }
+        self._known = self._known_with(members)
         kind = AsynchronousGroup if self._algorithm.asynchronous else Group
         room = self._trainers.room(len(courses))
         self._groups = [
@@ -78,6 +77,20 @@ class CourseBatch:
         self._last: dict[int, NDArray[np.float32]] = {}
         for group, row, position in self._places():
             self._put(group, row, position, states[position])
+
+    def _known_with(self, keys: Collection[Key]) -> dict[Key, Trainer]:
+        """Return the trainers of some keys, and behind them others that were used lately."""
+        found: dict[Key, Trainer] = {}
+        for key in keys:
+            federation, one = self._federations[key[0]], self._known.get(key)
+            if one is None or one.federation is not federation:
+                one = self._trainers.trainer(federation, key[1])
+            found[key] = one
+        room: float = KEPT_BYTES
+        for key, one in self._known.items():
+            if key not in found and (room := room - one.data_bytes) >= 0:
+                found[key] = one
+        return found
 
     def _places(self) -> Iterator[tuple[Group, int, int]]:
         """Yield the group and row of every course, and its position."""
@@ -142,7 +155,7 @@ class CourseBatch:
 
     def _finite(self, group: Group, metrics: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return metrics of a group; courses whose metrics are not finite keep their last ones."""
-        finite: NDArray[np.bool_] = np.asarray(np.isfinite(metrics).all(axis=(1, 2, 3)))
+        finite = np.asarray(np.isfinite(metrics).reshape(len(metrics), -1).all(axis=1))
         for row, position in enumerate(group.positions.tolist()):
             if finite[row]:
                 self._last[position] = metrics[row]
@@ -167,10 +180,8 @@ class CourseBatch:
                 f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
             )
         if federations is not None:
-            used = {course.seed for course in courses}  # the others are forgotten
-            known = {**self._federations, **federations}
-            self._federations = {seed: known[seed] for seed in used}
-            self._known = {key: one for key, one in self._known.items() if key[0] in used}
+            known = {**self._federations, **federations}  # those not in use are forgotten
+            self._federations = {course.seed: known[course.seed] for course in courses}
         needed = [self._needs_of(course) for course in courses]
         same = [new[:2] == old[:2] for new, old in zip(needed, self._needs, strict=True)]
         if not all(same):

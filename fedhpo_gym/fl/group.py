@@ -64,6 +64,7 @@ class Group:
         self._roster: Roster | None = None
         joins = trainer.joins_rounds and only_averages(algorithm) and not trainer.kept
         self._room = MAX_LOCAL_BYTES // (2 * trainer.row_bytes) if joins else 0
+        self._pulls = type(algorithm).pull is not FedAvg.pull
         self.configure(courses, needed)
         self._server: Parameters = {}
         self._server = algorithm.init_state(self._trained(self._parameters), self._context())
@@ -127,17 +128,16 @@ class Group:
             self.step(feedback, index, metrics)
             return [self.measure()] if evaluated[0] else []
         self._begin_round()
-        items, first = self.roster.ahead(len(evaluated))
+        items, number = self.roster.ahead(len(evaluated))
         compared = np.empty((0 if feedback is None else len(items), 2), dtype=np.float32)
-        pull = self._algorithm.pull(self._context(items))
+        pull = self._algorithm.pull(self._context(items)) if self._pulls else None
         state = self._finished, self.diverged_at
         found = self._trainer.advance(
-            self._parameters, items, first, self._settings, pull, state, evaluated, compared
+            self._parameters, items, number, self._settings, pull, state, evaluated, compared
         )
         self.roster.elapsed += len(evaluated)
         if feedback is not None:
-            number = index + np.repeat(np.arange(len(evaluated)), np.diff(first))
-            at = self.positions[items.course], number, items.client
+            at = self.positions[items.course], index + number, items.client
             feedback.sampled[at] = True
             feedback.update_norm[at], feedback.alignment[at] = compared.T
         return list(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -130,13 +131,13 @@ class Hyperparameters:
         return LocalSteps(array(np.maximum(steps, 1)), self.rate[rows], momentum)
 
     def _values(self, name: str, default: float | None) -> NDArray[np.float64]:
-        values = np.empty((len(self._courses), self.width))
-        for row, course in zip(values, self._courses, strict=True):
-            value = course.value(name, np.nan if default is None else default)
-            if np.isnan(value.base) and len(value.own) < self._num_clients:
-                given = dict(course.configuration)
+        usual = math.nan if default is None else default
+        found = [course.value(name, usual) for course in self._courses]
+        values = np.array([float(one.base) for one in found]).repeat(self.width)
+        for row, (base, others) in enumerate(found):
+            if base != base and len(others) < self._num_clients:
+                given = dict(self._courses[row].configuration)
                 raise InvalidArgumentError(f"a configuration needs {name!r}, got {given}")
-            row[:] = value.base
-            for client, own in value.own:
-                row[client] = own
-        return values.ravel()
+            for client, own in others:
+                values[row * self.width + client] = own
+        return values

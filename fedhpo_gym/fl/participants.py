@@ -247,7 +247,6 @@ class Roster:
         self.batch_size = _table([one.batch_size for one in needed], self._num_clients)
         self.width = np.array([batch_rows(federation, one.batch_size) for one in needed])
         self._everybody = bool((self.num_sampled >= self._num_clients).all())
-        self._server = Drawers(self.batch_key, np.full_like(self.batch_key, -1))
         self._known: dict[bytes, Items] = {}
 
     def items(self) -> Items:
@@ -270,13 +269,12 @@ class Roster:
         return items.take(np.lexsort((-items.steps, items.width)))
 
     def ahead(self, rounds: int) -> tuple[Items, NDArray[np.int64]]:
-        """Return the items of the next rounds, one after the other, and where each begins."""
+        """Return the items of the next rounds, and which of the rounds each belongs to, rising."""
         drawn = [own for r in range(rounds) for own in self._participants(self.elapsed + r)]
         cohort = np.repeat(np.arange(len(drawn)), [len(own) for own in drawn])
         number, course = np.divmod(cohort, len(self.batch_key))
         client = np.concatenate(drawn)
-        items = self.items_of(course, client, self.batch_key[course], cohort)
-        return items, np.searchsorted(number, np.arange(rounds + 1))
+        return self.items_of(course, client, self.batch_key[course], cohort), number
 
     def items_of(
         self,
@@ -307,6 +305,10 @@ class Roster:
         """Return whom random numbers of the round are drawn for; None for the courses' server."""
         drawers = self._server if items is None else items.drawers
         return Names(self._seed, [finished + self.elapsed for finished in self._finished], drawers)
+
+    @cached_property
+    def _server(self) -> Drawers:
+        return Drawers(self.batch_key, np.full_like(self.batch_key, -1))
 
     def sampled(self, ahead: int) -> NDArray[np.bool_]:
         """Return (courses, clients): who trains some rounds ahead of the next one."""
@@ -368,8 +370,7 @@ def _portions(items: Items, key: NDArray[np.int64], limit: int) -> Iterator[Item
 def _table(settings: Sequence[PerClient], num_clients: int) -> NDArray[np.int64]:
     """Return (courses, clients) settings."""
     if not any(setting.own for setting in settings):
-        bases = np.array([[int(setting.base)] for setting in settings])
-        return np.broadcast_to(bases, (len(settings), num_clients))
+        return np.array([[int(setting.base)] for setting in settings]).repeat(num_clients, axis=1)
     found = np.empty((len(settings), num_clients), dtype=np.int64)
     for row, setting in enumerate(settings):
         found[row] = int(setting.base)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -48,6 +49,7 @@ class Trainer(ABC):
     kept: frozenset[str]  # of which every client keeps its own
     untrained: frozenset[str]  # that the server's optimiser does not update
     equally: bool  # whether everybody counts alike in averages; if False, by samples
+    data_bytes: float = math.inf  # of what it made of the data, if it may be kept for later
     min_rows: int = 1  # rows of the smallest minibatch; smaller ones are left out
     longest_first: ClassVar[bool]  # whether items stand by width, then local steps
     joins_rounds: ClassVar[bool] = False  # whether `advance` takes rounds of averaging as one
@@ -159,7 +161,7 @@ class Trainer(ABC):
         self,
         start: Values,
         items: Items,
-        first: Rows,
+        number: Rows,
         settings: Hyperparameters,
         pull: Array | None,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -169,7 +171,8 @@ class Trainer(ABC):
         """Take rounds of averaging in place, and measure courses; see `Group.run`.
 
         Args:
-            start: of the courses; the items of round r are those from first[r] to first[r + 1].
+            start: of the courses.
+            number: (items,) which of the rounds each belongs to, rising.
             course: (courses,) finished rounds, and rounds in which they diverged; they go on.
             evaluated: (rounds,) after which courses are measured.
             compared: (items, 2) room for what `compare` returns, or (0, 2).

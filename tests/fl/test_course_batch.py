@@ -295,3 +295,24 @@ def test_feedback_of_clients_that_did_not_train_is_zero(federations: dict[int, F
     assert (np.abs(feedback.alignment) <= 1).all()
     assert np.isfinite(feedback.update_norm).all()
     assert feedback.sampled[0].sum(axis=1).tolist() == [2, 2, 2]
+
+
+def test_trainers_are_kept_for_data_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a bound, and never for other data of the same seed."""
+    case = make_case("LR")
+    data = {seed: replace(case.federation, seed=seed) for seed in (1, 2)}
+    batch = make(data, [course(seed=1)])
+    first = batch._groups[0]._trainer
+
+    def back(again: Federation) -> bool:
+        """Train on other data, and say whether the trainer of seed 1 is the first one again."""
+        batch.configure([course(seed=2)], data)
+        batch.configure([course(seed=1)], {1: again})
+        return batch._groups[0]._trainer is first
+
+    assert back(data[1])
+    other = replace(data[1])
+    assert not back(other)
+    first = batch._groups[0]._trainer
+    monkeypatch.setattr("fedhpo_gym.fl.engine.KEPT_BYTES", first.data_bytes - 1)
+    assert not back(other)

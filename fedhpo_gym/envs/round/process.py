@@ -464,7 +464,7 @@ class RoundProcess:
         }
         vectors = np.array([columns[name] for name in settings.names]).T
         space = self.reward_space
-        vectors = np.clip(vectors, space.low, space.high).astype(np.float32, order="C")
+        vectors = vectors.clip(space.low, space.high).astype(np.float32, order="C")
         return RoundOutcome(improvement - settings.time_price * time, vectors, terminated)
 
     def _reward_space(self) -> gym.spaces.Box:

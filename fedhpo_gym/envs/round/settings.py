@@ -40,7 +40,7 @@ Factor: TypeAlias = Annotated[float, Range(0, LARGEST)]
 def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
     """Return log10(loss / chance), clipped to +-`DECADES`."""
     ratio = np.maximum(np.asarray(loss, dtype=np.float64) / chance, 1e-300)
-    return np.clip(np.log10(ratio), -DECADES, DECADES)
+    return np.log10(ratio).clip(-DECADES, DECADES)
 
 
 @dataclass(frozen=True)

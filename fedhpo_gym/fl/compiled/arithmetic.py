@@ -165,20 +165,6 @@ def transposed(
 
 
 @compiled
-def products(
-    w: Floats, i: int, width: int, x: Floats, j: int, count: int, out: Floats, at: int
-) -> None:
-    """Set out[at:at + count] to products of w[i:i + width] and the columns of x[j:]."""
-    n, target = _U(count), _U(at)
-    for column in range(n):
-        out[target + column] = np.float32(0.0)
-    for k in range(_U(width)):
-        own, source = w[_U(i) + k], _U(j) + k * n
-        for column in range(n):
-            out[target + column] += own * x[source + column]
-
-
-@compiled
 def residuals(
     z: Floats,
     at: int,

@@ -12,10 +12,10 @@ from fedhpo_gym.fl.compiled.arithmetic import (
     ZERO,
     Floats,
     Integers,
+    add_product,
     add_scaled,
     dot,
     exp,
-    products,
     residuals,
     sigmoid,
     transposed,
@@ -39,7 +39,7 @@ class Dense(NamedTuple):
 class Sparse(NamedTuple):
     """Sparse rows: row r is first[r]:first[r + 1], in the order of the columns."""
 
-    column: Integers  # (stored,) columns
+    column: RowNumbers  # (stored,) columns
     value: Floats  # (stored,) values
     first: Integers  # (n + 1,) where rows begin
     labels: Integers  # (n,)
@@ -48,6 +48,17 @@ class Sparse(NamedTuple):
     trained: int  # numbers that are trained, classes x width
     min_rows: int  # rows of the smallest minibatch
     bias: int  # the column of the bias
+
+
+@compiled
+def _logits(model: Any, w: Floats, rows: Any, begin: int, end: int, s: Floats, fresh: bool) -> None:
+    """Set s to products (classes x rows), and s[classes x BLOCK:] to the columns of the rows."""
+    width, classes, count, at = model.width, model.classes, end - begin, model.classes * BLOCK
+    if fresh:
+        transposed(model.x, width, rows, begin, end, s, at)
+    for k in range(classes * count):
+        s[k] = np.float32(0.0)
+    add_product(s, 0, w, 0, classes, width, 1, width, s, at, count)
 
 
 @implements(gradient, Dense)
@@ -68,13 +79,11 @@ def _dense(
         for k in range(width):
             g[k] = -g[width + k]
         return
-    at, raised = classes * BLOCK, np.empty(classes, dtype=np.float64)
+    raised = np.empty(classes, dtype=np.float64)
     for first in range(begin, end, BLOCK):
         last = min(first + BLOCK, end)
         count = last - first
-        transposed(x, width, rows, first, last, s, at)
-        for c in range(classes):
-            products(w, c * width, width, s, at, count, s, c * count)
+        _logits(model, w, rows, first, last, s, True)
         for row in range(count):
             r = rows[first + row]
             residuals(s, row, count, classes, model.labels[r], rate, model.squashed, raised)
@@ -86,13 +95,12 @@ def _dense(
 def _predict_dense(
     model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, fresh: bool
 ) -> None:
-    width, classes, count = model.width, model.classes, end - begin
-    if fresh:
-        transposed(model.x, width, rows, begin, end, s, count)
+    classes, count = model.classes, end - begin
+    _logits(model, w, rows, begin, end, s, fresh)
     for c in range(classes):
-        products(w, c * width, width, s, count, count, s, ZERO)
         for row in range(count):
-            out[row * classes + c] = sigmoid(s[row]) if model.squashed else s[row]
+            z = s[c * count + row]
+            out[row * classes + c] = sigmoid(z) if model.squashed else z
 
 
 @compiled

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,8 +41,9 @@ class CompiledTrainer(Trainer):
     def __init__(self, federation: Federation, model: CompiledModel, algorithm: Algorithm) -> None:
         self._layout = layout = model.layout
         super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
-        self.min_rows = model.min_rows
+        self.min_rows, self._memory = model.min_rows, cache(model.memory)
         self._data = model.data(federation)
+        self.data_bytes = sum(np.asarray(part).nbytes for part in self._data)
         self._train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
         self._labels = np.ascontiguousarray(federation.labels, dtype=np.int64)
         self._words = rng.entropy(federation.seed, "minibatches", 2)
@@ -161,18 +162,19 @@ class CompiledTrainer(Trainer):
             training.Items(items.course, items.client, np.array(names.rounds)[items.batch_key]),
             np.argsort(items.client, kind="stable"),
             ~settings.stopped,
+            _NOBODY,
             local,
             _NOBODY if terms.pull is None or terms.anchor is None else terms.anchor,
             np.arange(len(items)),
             added,
-            self.model.memory(int(items.width.max())),
+            self._memory(int(items.width.max())),
         )
 
     def advance(
         self,
         start: Numbers,
         items: Items,
-        first: NDArray[np.int64],
+        number: NDArray[np.int64],
         settings: Hyperparameters,
         pull: Any,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -180,9 +182,9 @@ class CompiledTrainer(Trainer):
         compared: Numbers,
     ) -> Numbers:
         finished, diverged_at = course
-        number = np.repeat(np.arange(len(evaluated)), np.diff(first))
+        first = number.searchsorted(np.arange(len(evaluated) + 1))
         clients = self.federation.num_clients
-        order = np.argsort(number * clients + items.client, kind="stable")
+        order = (number * clients + items.client).argsort(kind="stable")
         plan = training.Plan(
             first, order - first[number], self._weight(items), items.weight, evaluated,
             pull is not None,
@@ -203,7 +205,7 @@ class CompiledTrainer(Trainer):
             finished,
             diverged_at,
             start,
-            (self.model.memory(int(items.width.max())), self.model.memory(BLOCK)),
+            (self._memory(int(items.width.max())), self._memory(BLOCK)),
             courses.MAX_NORM,
             compared,
             out,
@@ -245,14 +247,16 @@ class CompiledTrainer(Trainer):
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> None:
         own = np.arange(len(items))
-        training.add_updates(items.course, self._weight(items), received, own, local, mean)
+        weight, end = self._weight(items), self._layout.trained
+        training.add_updates(items.course, weight, received, own, local, mean, 0, end)
 
     def compare(
         self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
     ) -> tuple[Numbers, Numbers]:
-        found = np.empty((len(local), 2), dtype=np.float32)
-        own = np.arange(len(items))
-        training.compare(items.course, received, own, local, mean, courses.MAX_NORM, found)
+        found, sums = np.empty((len(local), 2), dtype=np.float32), np.zeros((len(local), 2))
+        own, end = np.arange(len(items)), self._layout.trained
+        training.add_products(items.course, received, own, local, mean, 0, end, sums)
+        training.compare(items.course, sums, mean, courses.MAX_NORM, found)
         return found[:, 0], found[:, 1]
 
     def measure(self, values: Numbers, client: int | None = None) -> Numbers:
@@ -267,7 +271,7 @@ class CompiledTrainer(Trainer):
         count, width = clients.shape
         groups = (clients[:, :, None] * len(SPLITS) + np.arange(len(SPLITS))).reshape(count, -1)
         out = np.empty((*groups.shape, len(METRICS)), dtype=np.float32)
-        memory = self.model.memory(BLOCK)
+        memory = self._memory(BLOCK)
         training.measure(self._data, self._rows, self._labels, groups, models, memory, out)
         return out.reshape(count, width, len(SPLITS), len(METRICS))
 

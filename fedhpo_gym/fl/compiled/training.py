@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.fl.compiled import rng
-from fedhpo_gym.fl.compiled.arithmetic import BLOCK, Floats, Integers, exp_of_negatives, log
+from fedhpo_gym.fl.compiled.arithmetic import BLOCK, Floats, Integers, copy, exp_of_negatives, log
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
 
 
@@ -220,16 +220,17 @@ def train(  # noqa: C901 - one loop
     items: Items,
     order_of_items: Integers,
     live: NDArray[np.bool_],
+    sent: Floats,
     local: Floats,
     anchor: Floats,
     anchor_of: Integers,
     shift: Floats,
     size: int,
 ) -> None:
-    """Train items in place.
+    """Train items: from what their courses sent, or in place where `sent` has no rows.
 
-    Shapes: `order_of_items` (items,); `live` (courses,); `local` (items, numbers); `anchor_of`
-    (items,), the rows of `anchor`, or (0,) where it has none.
+    Shapes: `order_of_items` (items,); `live` (courses,); `sent` (courses, numbers); `local` (items,
+    numbers); `anchor_of` (items,), the rows of `anchor`, or (0,) where it has none.
     """
     largest = 0
     for client in items.client:
@@ -248,6 +249,9 @@ def train(  # noqa: C901 - one loop
     for item in order_of_items:
         course, client = items.course[item], items.client[item]
         begin, held = rows.first[client], rows.first[client + 1] - rows.first[client]
+        w = local[item]
+        if len(sent):
+            copy(w, 0, sent[course], 0, len(w))
         if not live[course] or not held:
             continue
         rate, decay = settings.rate[item], settings.decay[item]
@@ -259,7 +263,6 @@ def train(  # noqa: C901 - one loop
             pull = rate * settings.pull[item]
             decay -= pull
             towards = anchor[anchor_of[item]]
-        w = local[item]
         last[:] = 0.0
         number, epochs = items.number[item], settings.epochs[item]
         if client != known_client or number != known_number or epochs > kept:
@@ -294,12 +297,12 @@ def add_up(
     """Add weighted parameters to the averages of their courses, item after item.
 
     Shapes: `courses` (items,); `weight` (items,); `local` (items, numbers); `average` (courses,
-    numbers).
+    numbers), of which first:end are added.
     """
     for item in range(len(weight)):
-        course, own = courses[item], weight[item]
-        for p in range(first, end):
-            average[course, p] += own * local[item, p]
+        own, values, total = weight[item], local[item], average[courses[item]]
+        for p in range(np.uint64(first), np.uint64(end)):
+            total[p] += own * values[p]
 
 
 @kernel
@@ -328,58 +331,78 @@ def add_updates(
     received_of: Integers,
     local: Floats,
     mean: NDArray[np.float64],
+    first: int,
+    end: int,
 ) -> None:
     """Add weighted updates to the (courses, numbers) means of their courses in float64.
 
-    `received_of` (items,) are the rows of `received` that items have.
+    `received_of` (items,) are the rows of `received` that items have; first:end are added.
     """
     for item in range(len(weight)):
-        course, own, at = courses[item], float(weight[item]), received_of[item]
-        for p in range(mean.shape[1]):
-            mean[course, p] += own * (float(local[item, p]) - float(received[at, p]))
+        own, total = weight[item], mean[courses[item]]
+        sent, values = received[received_of[item]], local[item]
+        for p in range(np.uint64(first), np.uint64(end)):
+            total[p] += own * (values[p] - sent[p])
+
+
+@kernel
+def add_products(
+    courses: Integers,
+    received: Floats,
+    received_of: Integers,
+    local: Floats,
+    mean: NDArray[np.float64],
+    first: int,
+    end: int,
+    sums: NDArray[np.float64],
+) -> None:
+    """Add products of updates with themselves and with their course's mean to (items, 2) sums.
+
+    Numbers first:end are added. Two items are summed at once, each in its own order.
+    """
+    begin, count = np.uint64(first), np.uint64(end - first)
+    memory = np.empty((4, end - first), dtype=np.float64)
+    squares, inner, seconds, crossed = memory[0], memory[1], memory[2], memory[3]
+    for item in range(0, len(sums), 2):
+        other = min(item + 1, len(sums) - 1)
+        for half, one in enumerate((item, other)):
+            sent, values, target = received[received_of[one]], local[one], mean[courses[one]]
+            own, both = memory[2 * half], memory[2 * half + 1]
+            for p in range(count):
+                update = values[begin + p] - sent[begin + p]
+                own[p], both[p] = update * update, update * target[begin + p]
+        a, b, c, d = sums[item, 0], sums[item, 1], sums[other, 0], sums[other, 1]
+        for p in range(count):
+            a += squares[p]
+            b += inner[p]
+            c += seconds[p]
+            d += crossed[p]
+        sums[item, 0], sums[item, 1], sums[other, 0], sums[other, 1] = a, b, c, d
 
 
 @kernel
 def compare(
     courses: Integers,
-    received: Floats,
-    received_of: Integers,
-    local: Floats,
+    sums: NDArray[np.float64],
     mean: NDArray[np.float64],
     limit: float,
     out: Floats,
 ) -> None:
     """Write (items, 2) norms of updates, and cosines with their course's mean update.
 
-    Items of a course stand side by side. Two are summed at once, each in its own order.
+    `sums` (items, 2) are those of `add_products` over all numbers.
     """
     lengths = np.zeros(len(mean))
     for course in range(len(mean)):
         for p in range(mean.shape[1]):
             lengths[course] += mean[course, p] * mean[course, p]
-    for item in range(0, len(out), 2):
-        other = min(item + 1, len(out) - 1)
-        c, d, at, there = courses[item], courses[other], received_of[item], received_of[other]
-        own, inner, second, crossed = 0.0, 0.0, 0.0, 0.0
-        for p in range(mean.shape[1]):
-            update = float(local[item, p]) - float(received[at, p])
-            own += update * update
-            inner += update * mean[c, p]
-            update = float(local[other, p]) - float(received[there, p])
-            second += update * update
-            crossed += update * mean[d, p]
-        _compare(own, inner, lengths[c], limit, out[item])
-        _compare(second, crossed, lengths[d], limit, out[other])
-
-
-@compiled
-def _compare(square: float, inner: float, other: float, limit: float, out: Floats) -> None:
-    norm = np.sqrt(square)
-    cosine = inner / (norm * np.sqrt(other))
-    if not -np.inf < cosine < np.inf:
-        cosine = 0.0
-    out[0] = min(norm, limit) if norm == norm else 0.0
-    out[1] = min(max(cosine, -1.0), 1.0)
+    for item in range(len(out)):
+        norm = np.sqrt(sums[item, 0])
+        cosine = sums[item, 1] / (norm * np.sqrt(lengths[courses[item]]))
+        if not -np.inf < cosine < np.inf:
+            cosine = 0.0
+        out[item, 0] = min(norm, limit) if norm == norm else 0.0
+        out[item, 1] = min(max(cosine, -1.0), 1.0)
 
 
 class Plan(NamedTuple):
@@ -391,6 +414,10 @@ class Plan(NamedTuple):
     samples: Floats  # (items,) likewise of running statistics
     evaluated: NDArray[np.bool_]  # (rounds,) after which models are measured
     near: bool  # whether local steps are pulled towards what was received
+
+
+_STRIP = 512
+"""Numbers that are added up for all items before the next ones: so many stay in the cache."""
 
 
 @kernel
@@ -432,9 +459,6 @@ def advance(  # noqa: C901 - one loop
         begin, end = plan.first[number], plan.first[number + 1]
         course, weight = items.course[begin:end], plan.weight[begin:end]
         local = memory[: end - begin]
-        for item in range(end - begin):
-            for p in range(numbers):
-                local[item, p] = start[course[item], p]
         train(
             model,
             rows,
@@ -450,18 +474,24 @@ def advance(  # noqa: C901 - one loop
             Items(course, items.client[begin:end], items.number[begin:end]),
             plan.order[begin:end],
             live,
+            start,
             local,
             start if plan.near else nowhere,
             course,
             nowhere,
             sizes[0],
         )
-        if len(compared):
-            mean[:] = 0.0
-            add_updates(course, weight, start, course, local, mean)
-            compare(course, start, course, local, mean, limit, compared[begin:end])
+        sums = np.zeros((end - begin, 2), dtype=np.float64)
+        mean[:] = 0.0
         average[:] = np.float32(0.0)
-        add_up(course, weight, local, average, 0, model.trained)
+        for at in range(0, model.trained, _STRIP):
+            until = min(at + _STRIP, model.trained)
+            if len(compared):
+                add_updates(course, weight, start, course, local, mean, at, until)
+                add_products(course, start, course, local, mean, at, until, sums)
+            add_up(course, weight, local, average, at, until)
+        if len(compared):
+            compare(course, sums, mean, limit, compared[begin:end])
         add_up(course, plan.samples[begin:end], local, average, model.trained, numbers)
         finite(average, sound)
         for c in range(courses):

@@ -54,7 +54,7 @@ class LogisticRegression(CompiledModel):
             row = np.repeat(np.arange(len(features)), np.diff(features.indptr))
             order = np.lexsort((features.indices, row))
             return logistic.Sparse(
-                features.indices[order].astype(np.int64),
+                features.indices[order].astype(np.int32),
                 features.values[order].astype(np.float32),
                 features.indptr.astype(np.int64),
                 *known,
