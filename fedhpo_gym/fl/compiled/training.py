@@ -334,9 +334,10 @@ def add_updates(
     first: int,
     end: int,
 ) -> None:
-    """Add weighted updates to the (courses, numbers) means of their courses in float64.
+    """Add weighted updates, which are float32, to the float64 means of their courses.
 
-    `received_of` (items,) are the rows of `received` that items have; first:end are added.
+    Shapes: `received_of` (items,), rows of `received`; `mean` (courses, numbers), of which
+    first:end are added.
     """
     for item in range(len(weight)):
         own, total = weight[item], mean[courses[item]]
@@ -358,7 +359,8 @@ def add_products(
 ) -> None:
     """Add products of updates with themselves and with their course's mean to (items, 2) sums.
 
-    Numbers first:end are added. Two items are summed at once, each in its own order.
+    Numbers first:end are added. Squares are float32, sums float64; two items are summed at once,
+    each in its own order.
     """
     begin, count = np.uint64(first), np.uint64(end - first)
     memory = np.empty((4, end - first), dtype=np.float64)
