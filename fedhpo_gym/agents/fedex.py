@@ -114,8 +114,7 @@ class FedExPolicy:
             self.traces.mle.append(1.0)
             return
         for factor, logs in enumerate(self._logs):
-            gradient = _gradient(logs, arms[:, factor], advantages)
-            logs = logs - self._step(factor, gradient)
+            logs = logs - self._step(factor, _gradient(logs, arms[:, factor], advantages))
             highest = float(logs.max())
             total = highest + math.log(float(np.exp(logs - highest).sum()))
             self._logs[factor] = logs - total

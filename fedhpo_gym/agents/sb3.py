@@ -296,8 +296,7 @@ class JoinedVecEnv(VecEnv):
             part.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        number = len(list(self._get_indices(indices)))
-        return [getattr(self.parts[0], attr_name)] * number
+        return [getattr(self.parts[0], attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise InvalidArgumentError(f"{attr_name!r} cannot be set: courses share their environment.")

@@ -200,8 +200,7 @@ def show_window(axes: Any, values: Numbers) -> None:
 
 def _element(svg: str, name: str) -> str:
     """Cut a file down to its element, and drop what ties it to a size or needs another file."""
-    element = svg[svg.index("<svg") :]
-    opening, rest = element.split(">", maxsplit=1)
+    opening, rest = svg[svg.index("<svg") :].split(">", maxsplit=1)
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
     # A hundredth of a point is seen by nobody.

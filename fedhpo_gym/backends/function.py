@@ -126,8 +126,7 @@ class FunctionBackend(Backend):
             )
         super().__init__(task, seed, task.space, task.fidelity_space)
         self._own = task
-        parameters = inspect.signature(task.function).parameters
-        self._seeded = "seed" in parameters
+        self._seeded = "seed" in inspect.signature(task.function).parameters
         self._kept: dict[tuple[object, ...], NDArray[np.float64]] = {}
 
     @property

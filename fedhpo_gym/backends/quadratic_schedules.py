@@ -166,6 +166,5 @@ def _least_rates(grid: Floats, losses: Floats) -> Floats:
     left, middle, right = (losses[at + shift, column] for shift in (-1, 0, 1))
     bend = left - 2.0 * middle + right
     shift = np.where(bend > 0, (left - right) / np.where(bend > 0, 2.0 * bend, 1.0), 0.0)
-    width = np.log(grid[1] / grid[0])
-    rates: Floats = grid[at] * np.exp(np.clip(shift, -1.0, 1.0) * width)
+    rates: Floats = grid[at] * np.exp(np.clip(shift, -1.0, 1.0) * np.log(grid[1] / grid[0]))
     return np.clip(rates, grid[0], grid[-1])

@@ -48,8 +48,7 @@ def fit_process(
     a variance of its own, for which the likelihood is maximised in closed form; coefficients count
     by their share of the variance (Rasmussen and Williams, 2006, chapters 2 and 5).
     """
-    rng = stream(0, "gaussian_process")
-    order = rng.permutation(len(rows.inputs))
+    order = stream(0, "gaussian_process").permutation(len(rows.inputs))
     targets = rows.coefficients.astype(np.float64)
     inputs = rows.inputs.astype(np.float64)
     few = np.sort(order[:LIKELY_ROWS])

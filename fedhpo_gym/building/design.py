@@ -136,8 +136,7 @@ class Design(ABC, Generic[U]):
     @property
     def parts_name(self) -> str:
         """Name of the folder of the units' results: another plan has another folder."""
-        text = json.dumps(self.plan(), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps(self.plan(), sort_keys=True).encode()).hexdigest()[:12]
         return "-".join(filter(None, (self.task.table_name, self.kind, digest)))
 
 

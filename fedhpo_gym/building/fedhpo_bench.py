@@ -149,8 +149,7 @@ def read_archive(archive: Archive) -> Results:
     require_known("algorithm of FedHPO-Bench", algorithm, NAMED)
     task = get_task(f"{PROBLEMS[where]}-v0").variant(algorithm=NAMED[algorithm], table=FEDHPO_BENCH)
     every = EVERY.get(task.name, 1)
-    stored = map(int, task.stored_fidelity_space()["round"].grid)
-    rounds = tuple(r for r in stored if r >= every)
+    rounds = tuple(r for r in map(int, task.stored_fidelity_space()["round"].grid) if r >= every)
     lacks = {
         "clients": MEANS,
         "samples": "FedHPO-Bench's tables do not say how many samples clients have",

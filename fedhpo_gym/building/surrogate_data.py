@@ -303,8 +303,7 @@ def _outputs(
 
     def each(values: NDArray[Any], *last: int) -> NDArray[Any]:
         """Return (n, K, ...) of an array with an axis of rounds."""
-        first = np.moveaxis(values, axis, 0).reshape(knots, -1, *last)
-        return first[:, courses].swapaxes(0, 1)
+        return np.moveaxis(values, axis, 0).reshape(knots, -1, *last)[:, courses].swapaxes(0, 1)
 
     metrics = np.empty((len(courses), knots, clients, len(SPLITS), len(METRICS)), np.float32)
     for s, split in enumerate(SPLITS):

@@ -79,8 +79,7 @@ class Claims:
 def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the fold of every row; rows of one group share a fold, folds are equally large."""
     known, where = np.unique(groups, return_inverse=True)
-    fold = np.arange(len(known)) % FOLDS
-    return rng.permutation(fold)[where].astype(np.int64)
+    return rng.permutation(np.arange(len(known)) % FOLDS)[where].astype(np.int64)
 
 
 def truths(rows: FittingRows) -> Claims:

@@ -224,8 +224,7 @@ def _elites(
     drawn = (2.0 * halton(DRAWN, len(data.space)) - 1.0).astype(np.float32)
     candidates = np.concatenate([known, drawn])
     rng = stream(seed, "generator_elites")
-    numbers = rng.integers(TASKS, size=NETWORKS * LEARNED_ON).tolist()
-    tasks = generator.draw(numbers)
+    tasks = generator.draw(rng.integers(TASKS, size=NETWORKS * LEARNED_ON).tolist())
     found = []
     for network in tqdm(range(NETWORKS), desc="optima", unit="network", disable=None):
         own = tasks.at(np.flatnonzero(tasks.network == network))

@@ -257,8 +257,7 @@ def survival_of(table: Table) -> dict[str, Any]:
     Spreads are standard deviations of the logarithm of the loss, the root mean square over cells:
     `moved` over the draws, of the mean over seeds; `seeds` over the seeds, unmoved.
     """
-    land = landscape_of(table)
-    cells, claimed = best_cells(land, CELLS)
+    cells, claimed = best_cells(landscape_of(table), CELLS)
     task = task_of(table.identity)
     losses = np.stack(
         [trained(task, table.seeds, cells, draw) for draw in range(PERTURBATIONS + 1)]

@@ -14,8 +14,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 
 def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
     """Return which of (n, objectives) points no other point dominates: (n,); equal ones stay."""
-    points = _checked("errors", errors)
-    distinct, inverse = np.unique(points, axis=0, return_inverse=True)
+    distinct, inverse = np.unique(_checked("errors", errors), axis=0, return_inverse=True)
     kept = np.ones(len(distinct), dtype=np.bool_)
     # Sorted rows: what dominates a row stands before it.
     for i, point in enumerate(distinct):

@@ -177,8 +177,7 @@ class Noise:
 
 def clients_evaluated(evaluations: Evaluations) -> NDArray[np.float64]:
     """Return how many clients are heard in each of the B evaluations and S seeds: (B, S)."""
-    present = evaluations.num_samples[..., VAL] > 0
-    found = present.sum(axis=-1, dtype=np.float64)
+    found = (evaluations.num_samples[..., VAL] > 0).sum(axis=-1, dtype=np.float64)
     return np.broadcast_to(found, evaluations.diverged.shape)
 
 

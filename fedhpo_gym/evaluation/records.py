@@ -293,8 +293,7 @@ def client_means(
         shares = weights / weights.sum(axis=-3, keepdims=True)
     # What a client without samples reports means nothing.
     known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
-    total = sum_in_order(known * shares, axis=-3)
-    return np.asarray(total.mean(axis=-3), dtype=np.float64)
+    return np.asarray(sum_in_order(known * shares, axis=-3).mean(axis=-3), dtype=np.float64)
 
 
 def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]:
@@ -305,8 +304,7 @@ def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]
     parts = np.ascontiguousarray(np.moveaxis(terms, axis, 0))
     if parts[0].size < 2:  # of single numbers, a reduction would add pairs; of rows it does not
         return np.asarray(np.add.accumulate(parts, axis=0)[-1])
-    rows = parts.reshape(len(parts), -1)
-    return np.asarray(np.add.reduce(rows, axis=0)).reshape(parts.shape[1:])
+    return np.asarray(np.add.reduce(parts.reshape(len(parts), -1), axis=0)).reshape(parts.shape[1:])
 
 
 def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:
@@ -389,8 +387,7 @@ def first_lowest(values: NDArray[np.floating]) -> NDArray[np.int64]:
     lowest = np.minimum.accumulate(values, axis=-1)
     is_new = np.ones(values.shape, dtype=bool)
     is_new[..., 1:] = values[..., 1:] < lowest[..., :-1]
-    places = np.where(is_new, np.arange(values.shape[-1]), 0)
-    return np.maximum.accumulate(places, axis=-1)
+    return np.maximum.accumulate(np.where(is_new, np.arange(values.shape[-1]), 0), axis=-1)
 
 
 def evaluation_of(

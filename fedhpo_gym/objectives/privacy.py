@@ -209,8 +209,7 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Del
         raise InvalidArgumentError(
             f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}."
         )
-    bounds = [_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)]
-    return max(0.0, min(bounds))
+    return max(0.0, min(_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)))
 
 
 def _epsilon_at(order: int, renyi: float, delta: float) -> float:

@@ -343,8 +343,7 @@ def pack(
 ) -> tuple[dict[str, NDArray[Any]], Packing]:
     """Return what is stored instead of arrays, and how, with `seeds` (cells,)."""
     values = {(w, m): _columns(arrays, layout, w, m) for w in WHICH for m in layout.packed}
-    first = values[WHICH[0], layout.packed[0]]
-    paths = choose_paths(first, layout.shape, layout.axes)
+    paths = choose_paths(values[WHICH[0], layout.packed[0]], layout.shape, layout.axes)
     paths += [(layout.axis,)] * ((layout.axis,) not in paths)
     first_guess = layout.following(arrays["best_round"])
     following = first_guess if _follows(layout, values, first_guess) else None

@@ -63,8 +63,7 @@ class Landscape:
         if not np.isfinite(self.means).any():
             raise InvalidArgumentError("`losses` must be finite somewhere: all courses diverged")
         at, configuration, rate = np.unravel_index(np.argmin(self.means), self.means.shape)
-        fidelity = Fidelity(self.rounds[at], self.rates[rate])
-        return self.configurations[configuration], fidelity
+        return self.configurations[configuration], Fidelity(self.rounds[at], self.rates[rate])
 
 
 def landscape_of(stored: StoredNumbers) -> Landscape:

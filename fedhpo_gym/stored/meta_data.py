@@ -258,8 +258,7 @@ class MetaData:
     @cached_property
     def features(self) -> NDArray[np.float32]:
         """(T, P, F) what models learn from (`SearchSpace.features`)."""
-        found = [self.space.features(own) for own in self.actions]
-        return np.stack(found).astype(np.float32)
+        return np.stack([self.space.features(own) for own in self.actions]).astype(np.float32)
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
@@ -302,8 +301,7 @@ class MetaData:
 
     def model_range(self, task: int) -> tuple[float, float]:
         """Return 0, and the highest score predicted of any stored configuration."""
-        highest = self.card["model_highest"][task]
-        return 0.0, float(highest)
+        return 0.0, float(self.card["model_highest"][task])
 
     def predicted_scores(self, task: int, actions: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
@@ -318,8 +316,7 @@ class MetaData:
         features = self.space.rounded_features(actions)
         found = np.empty((len(tasks), len(self.objectives)))
         found[:, :-3] = self.surrogate.predict(tasks, features)
-        space = self.card["name"].rpartition("-")[2]
-        known = {one.name: one.task for one in meta_tasks(space)}
+        known = {one.name: one.task for one in meta_tasks(self.card["name"].rpartition("-")[2])}
         for task in np.unique(tasks).tolist():
             (rows,) = np.nonzero(tasks == task)
             asked = self.space.configurations_of(self.space.decode_columns(actions[rows]))

@@ -158,8 +158,7 @@ class CurveModel:
             return targets
         start, stop = len(SPLITS), len(SPLITS) + len(self._clients)
         middle = on_grid(targets[:, start:stop], CLIENT_BITS, MAX_CLIENT) @ self._clients
-        parts = (targets[:, :start], middle, targets[:, stop:])
-        return np.concatenate(parts, axis=1)
+        return np.concatenate((targets[:, :start], middle, targets[:, stop:]), axis=1)
 
     def _best_rounds(
         self, targets: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]

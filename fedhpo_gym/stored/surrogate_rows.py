@@ -71,8 +71,7 @@ class CurveInputs:
         """Return the (B, S, columns) rows of B evaluations, one for each of `seed_rows` (S,)."""
         known = self._known(self.space.encode_columns(columns), columns[SAMPLE_RATE])
         width = known.shape[1]
-        shape = (len(known), len(seed_rows), width + len(self.seeds))
-        rows = np.zeros(shape, dtype=np.float32)
+        rows = np.zeros((len(known), len(seed_rows), width + len(self.seeds)), dtype=np.float32)
         rows[..., :width] = known[:, None]
         rows[:, np.arange(len(seed_rows)), width + seed_rows] = 1.0
         return rows
@@ -287,8 +286,7 @@ def to_metrics(
     share /= np.where(present, weights, 1.0)
     share *= np.exp(outputs[:, :splits, None]).reshape(n // seeds, seeds, splits, 1)
     metrics = np.full((n // seeds, seeds, clients, splits, len(METRICS)), np.nan, dtype=np.float32)
-    by_split = metrics.swapaxes(2, 3)
-    by_split[..., _LOSS] = share
+    metrics.swapaxes(2, 3)[..., _LOSS] = share
     which, where = _rates_of(reads)
     rates = np.minimum(np.maximum(middle[:, :, which, where], 0.0), 1.0)
     if spread.shape[-1]:

@@ -183,8 +183,7 @@ def write_curves(
     seeds: NDArray[np.int64],
 ) -> Path:
     """Write packed arrays, always the same bytes, then their card."""
-    layout = layout_of(card, arrays["best_round"].shape, axis)
-    members, packing = pack(arrays, layout, seeds)
+    members, packing = pack(arrays, layout_of(card, arrays["best_round"].shape, axis), seeds)
     said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
     return write_archive(folder, stem, said, members, {WORDS})
 
@@ -224,8 +223,7 @@ class Table(StoredCurves):
     axis = 0
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID") -> None:
-        repair = f"run `{command}`"
-        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
+        with reading_card(card, "table", FORMAT, f"run `{command}`") as (content, arrays):
             super().__init__(content, arrays)
             self._packing()
 
@@ -337,8 +335,7 @@ class Sample(StoredCurves):
     axis = 1
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID --sample N") -> None:
-        repair = f"run `{command}`"
-        with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
+        with reading_card(card, "sample", FORMAT, f"run `{command}`") as (content, arrays):
             super().__init__(content, arrays)
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:

@@ -175,8 +175,7 @@ class FederatedScopeCourses(Courses):
                 fresh = _Course(one.instance, self._start)
                 said = self._remote(fresh).evaluate()
                 fresh.end()
-                samples = self._samples(one.instance)
-                self._first[one.instance] = first_metrics(said, samples)
+                self._first[one.instance] = first_metrics(said, self._samples(one.instance))
             found.append(self._first[one.instance])
         return np.stack(found)
 
@@ -245,8 +244,7 @@ class FederatedScopeCourses(Courses):
         steps = (*one.state.steps, step)
         one.done = len(steps)
         diverged = listener.metrics is None or not is_finite(listener.metrics)
-        metrics = one.state.metrics if diverged else listener.metrics
-        one.state = _State(steps, metrics, diverged)
+        one.state = _State(steps, one.state.metrics if diverged else listener.metrics, diverged)
         if diverged:
             one.end()
         return listener

@@ -168,8 +168,7 @@ def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
     found = {}
     for i, number in enumerate(numbers):
         scores = data.true_scores(tasks.at(np.full(SOURCE_TRIALS, i)), drawn)
-        name = f"{data.name} {number}"
-        found[number] = SourceTask(name, drawn, scores, tasks.facts[i])
+        found[number] = SourceTask(f"{data.name} {number}", drawn, scores, tasks.facts[i])
     return found
 
 

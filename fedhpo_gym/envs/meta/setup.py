@@ -320,8 +320,7 @@ class MetaProcess(ABC):
         frame[rows, self._columns["scores"] + slot] = self.scores
         self.trials += 1
         frame[:, self._columns["trials"]] = np.minimum(self.trials, most)
-        left = np.maximum(1.0 - self.trials / most, 0.0)
-        frame[:, self._columns["remaining_budget"]] = left
+        frame[:, self._columns["remaining_budget"]] = np.maximum(1.0 - self.trials / most, 0.0)
         self.elapsed_s += self.values[:, self._time]
         before = self.share
         better = (self.scores > self.best) | (self.best_trial == 0)

@@ -89,8 +89,7 @@ class Truth:
         return self._regret(values_of_queries(self._setup, self._setup.columns(actions)))
 
     def _regret(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        is_feasible = self._setup.violations(values) == 0
-        return np.where(is_feasible, self.regret(values[:, 0]), np.inf)
+        return np.where(self._setup.violations(values) == 0, self.regret(values[:, 0]), np.inf)
 
     @property
     def scale(self) -> float:
@@ -155,8 +154,7 @@ class Truth:
         """Return regret and relative regret of configurations, (n,); inf and 1 where infeasible."""
         values = self.values_at(configurations)
         relative = self.relative_regret(values[:, 0])
-        is_feasible = self._setup.violations(values) == 0
-        return self._regret(values), np.where(is_feasible, relative, 1.0)
+        return self._regret(values), np.where(self._setup.violations(values) == 0, relative, 1.0)
 
     def regret(self, values: ArrayLike) -> NDArray[np.float64]:
         """Return how far values of the first objective are from the best one; 0 is the optimum."""
@@ -212,8 +210,7 @@ class Truth:
         objective has no worst value, as a loss, the median.
         """
         columns = self._columns(names)
-        errors = self.errors[:, columns]
-        front = errors[self.front(names)]
+        front = self.errors[:, columns][self.front(names)]
         low, high = front.min(axis=0), front.max(axis=0)
         middle = self._medians[columns]
         endless = np.array([one.open_ended for one in self.objectives])[columns]
@@ -256,8 +253,7 @@ class Truth:
             raise InvalidArgumentError(
                 f"`observed` must have the shape of `values`, {found.shape}, got {seen.shape}"
             )
-        errors = self.errors[:, self._columns(names)]
-        front = errors[self.front(names)]
+        front = self.errors[:, self._columns(names)][self.front(names)]
         ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
         alive = corner > ideal
         if not alive.any():
