@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.quadratic import Floats, Quadratics, local_steps
+from fedhpo_gym.backends.quadratic import Quadratics, local_steps
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import Range, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
@@ -41,7 +42,7 @@ class Spent:
         return self
 
     @property
-    def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
+    def costs(self) -> Mapping[str, float | Floats]:
         """What else is spent, where anybody knows."""
         raise InvalidArgumentError(
             "`spent` must be a `Spending`, which knows costs, to tell an objective of costs; got "
@@ -74,7 +75,7 @@ class PrivacyLedger(Spent):
             if not all(0.0 <= value <= CAP for value in values):
                 raise InvalidArgumentError(f"`{name}` must be in [0, {CAP:g}], got {values!r}.")
 
-    def vector(self) -> NDArray[np.float64]:
+    def vector(self) -> Floats:
         """Return the (5,) fields in the order of ``PRIVACY_NAMES``."""
         return np.array([self.epsilon, self.delta, *self.renyi], dtype=np.float64)
 
@@ -83,9 +84,9 @@ class PrivacyLedger(Spent):
 class PrivacyLedgers(Spent):
     """The privacy spent by B evaluations: (B, 5) values in the order of ``PRIVACY_NAMES``."""
 
-    values: NDArray[np.float64]
+    values: Floats
 
-    def vector(self) -> NDArray[np.float64]:
+    def vector(self) -> Floats:
         """Return the (B, 5) fields: ``PrivacyLedger.vector`` with a leading axis."""
         return self.values
 
@@ -105,7 +106,7 @@ def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
 
 
 @checked_types
-def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
+def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> Floats:
     """Return a bound, at `SEARCH_ORDERS`, of the divergence of a composed subsampled Gaussian.
 
     In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
@@ -133,9 +134,7 @@ def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> 
 
 
 @checked_types
-def poisson_curve(
-    noise_multiplier: Noise, rounds: Rounds, sample_rate: Share
-) -> NDArray[np.float64]:
+def poisson_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> Floats:
     """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
 
     In each of T rounds every client takes part with probability q, and nobody learns who did; what
@@ -245,7 +244,7 @@ def selected_renyi(
     mean: Annotated[float, Range(1, ends="[)")],
     distribution: str = "geometric",
     orders: Sequence[int] = SEARCH_ORDERS,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the (orders,) Renyi divergences of showing the best of K independent trials.
 
     With r_a the divergence of one trial at order a, and m the mean of K, they are
@@ -274,7 +273,7 @@ def selected_renyi(
     return np.asarray(common + mean * np.array(deltas))
 
 
-def _delta(orders: NDArray[np.float64], renyi: NDArray[np.float64], epsilon: float) -> float:
+def _delta(orders: Floats, renyi: Floats, epsilon: float) -> float:
     """Return the smallest delta proved at epsilon, by Proposition 12 or Bretagnolle and Huber."""
     logs = (orders - 1.0) * (renyi - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
     return min(1.0, math.exp(min(float(logs.min()), 0.0)), math.sqrt(-math.expm1(-renyi.min())))

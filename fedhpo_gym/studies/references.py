@@ -14,18 +14,17 @@ from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.agents.training import Progress, play
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.references import HINDSIGHT, References
 from fedhpo_gym.studies.suites import suite
 
-Floats = NDArray[np.float64]
-Actions = NDArray[np.float32]
-Indices = Sequence[int] | NDArray[np.int64]
+Actions = Singles
+Indices = Sequence[int] | Integers
 RANDOM: Final = 4
 """Random sequences on each instance, whose mean return counts."""
 
@@ -57,7 +56,7 @@ class Player:
         ]
         return np.concatenate(parts)
 
-    def _play(self, instances: NDArray[np.int64], sequences: Actions) -> Floats:
+    def _play(self, instances: Integers, sequences: Actions) -> Floats:
         number = len(instances)
         rows = np.minimum(np.arange(self._width), number - 1)
         where = {"instance": instances[rows]}

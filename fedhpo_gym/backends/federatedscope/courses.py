@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
@@ -37,6 +36,7 @@ from fedhpo_gym.backends.federatedscope.configuration import (
 )
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
+from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value
@@ -145,13 +145,13 @@ class FederatedScopeCourses(Courses):
         return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
-    def num_samples(self) -> NDArray[np.int64]:
+    def num_samples(self) -> Integers:
         return np.stack([self._samples(one.instance) for one in self._courses])
 
     @property
-    def most_samples(self) -> NDArray[np.int64]:
+    def most_samples(self) -> Integers:
         each = [self._samples(index) for index in range(len(self._instances))]
-        most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
+        most: Integers = np.max(each, axis=0)[:, 0]
         return most
 
     def describe(self) -> dict[str, object]:
@@ -186,7 +186,7 @@ class FederatedScopeCourses(Courses):
         for one, values, rate in given:
             one.next = _Step(dict(values), rate, 0)
 
-    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+    def sampled(self, rounds: int) -> Bools:
         found = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
         for row, one in zip(found, self._courses, strict=True):
             left = min(rounds, self._horizon - one.state.rounds)
@@ -296,7 +296,7 @@ class FederatedScopeCourses(Courses):
             entries["regularizer.mu"] = float(values["mu"])
         return entries
 
-    def _samples(self, index: int) -> NDArray[np.int64]:
+    def _samples(self, index: int) -> Integers:
         instance = self._instances[index]
         task = self._task.variant(alpha=instance.alpha)
         return training.task_federation(task, instance.seed).num_samples
@@ -312,9 +312,7 @@ class CourseListener:
 
     ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
 
-    def __init__(
-        self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
-    ) -> None:
+    def __init__(self, rounds: int, clients: int, num_samples: Integers, *, measured: bool) -> None:
         splits = (len(SPLITS), len(METRICS))
         self.before_first = 0  # rounds that the course had finished before
         self.metrics: Metrics | None = None  # after the last round, once they are said
