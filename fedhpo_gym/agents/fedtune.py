@@ -13,7 +13,7 @@ import numpy as np
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.core.arrays import Bools, Floats, Singles
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
@@ -88,12 +88,8 @@ class FedTuneController:
         penalty: Annotated[float, Range(1, math.inf, "[)")] = 10.0,
         threshold: Annotated[float, Range(0, 1, "[)")] = 0.01,
     ) -> None:
-        for name, value, (low, high) in (
-            ("participants", participants, participant_limits),
-            ("passes", passes, pass_limits),
-        ):
-            if not low <= value <= high:
-                raise InvalidArgumentError(f"`{name}` must be in [{low}, {high}], got {value}.")
+        as_typed("participants", participants, Annotated[int, Range(*participant_limits)])
+        as_typed("passes", passes, Annotated[int, Range(*pass_limits)])
         self._weights = preferences.vector
         self._limits = (participant_limits, pass_limits)
         self._penalty = penalty

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.arrays import Bools, Floats
-from fedhpo_gym.core.checks import as_number, as_reals, shown
+from fedhpo_gym.core.checks import Range, as_number, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 
 
@@ -84,10 +84,7 @@ def attained(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Flo
             "`runs` must be at least one array of (trials, 2 or 3 objectives), each with a trial, "
             f"got the shapes {shapes}"
         )
-    if wrong := [one for one in shares if (share := as_number(one)) is None or not 0 < share <= 1]:
-        raise InvalidArgumentError(
-            f"`shares` must be numbers above 0 and at most 1, got {wrong[0]!r}"
-        )
+    as_typed("shares", shares, Sequence[Annotated[float, Range(0, 1, "(]")]])
     with needing("what runs attain", "moocore", "fronts", "moocore"):
         import moocore
     fronts = [run[non_dominated(run)] for run in trials]
@@ -219,14 +216,11 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
             f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got "
             f"{shown(record)}"
         )
-    limit, weight = as_number(record["limit"]), as_number(record.get("weight", 1.0))
+    limit = as_number(record["limit"])
     if limit is None or not math.isfinite(limit):
         raise InvalidArgumentError(
             f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
         )
-    if weight is None or not 0 <= weight < math.inf:
-        raise InvalidArgumentError(
-            f"weight of constraint {name!r} must be finite and not negative, "
-            f"got {shown(record['weight'])}"
-        )
+    rule = Annotated[float, Range(0, ends="[)")]
+    weight = as_typed(f"weight of constraint {name}", record.get("weight", 1.0), rule)
     return float(limit), float(weight)

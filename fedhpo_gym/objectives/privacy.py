@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import Range, checked_types, shown
+from fedhpo_gym.core.checks import Range, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -29,6 +29,8 @@ SEARCH_ORDERS: Final = range(2, 256)
 
 Rounds = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Divergence = Annotated[float, Range(0)]
+Capped = Annotated[float, Range(0, CAP)]
 Delta = Annotated[float, Range(0, 1, "()")]
 Noise = Annotated[float, Range(0, ends="[)")]
 
@@ -60,20 +62,16 @@ class PrivacyLedger(Spent):
         renyi: Renyi divergence in nats at each of ``ORDERS``, in [0, ``CAP``].
     """
 
-    epsilon: float
-    delta: float
-    renyi: tuple[float, ...]
+    epsilon: Capped
+    delta: Share
+    renyi: tuple[Capped, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.renyi) != len(ORDERS):
             raise InvalidArgumentError(
                 f"`renyi` must have one entry per order {ORDERS}, got {self.renyi!r}."
             )
-        if not 0.0 <= self.delta <= 1.0:
-            raise InvalidArgumentError(f"`delta` must be in [0, 1], got {self.delta!r}.")
-        for name, values in (("epsilon", (self.epsilon,)), ("renyi", self.renyi)):
-            if not all(0.0 <= value <= CAP for value in values):
-                raise InvalidArgumentError(f"`{name}` must be in [0, {CAP:g}], got {values!r}.")
 
     def vector(self) -> Floats:
         """Return the (5,) fields in the order of ``PRIVACY_NAMES``."""
@@ -193,7 +191,7 @@ _NOISE: Final = (1e-3, 1e15)
 
 
 @checked_types
-def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Delta) -> float:
+def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta: Delta) -> float:
     """Return the smallest epsilon, or infinity, that the Renyi divergences prove at ``delta``.
 
     ``min_a r_a + log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)`` (Canonne, Kamath and Steinke,
@@ -203,10 +201,6 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Del
     if len(orders) != len(renyi) or not orders or min(orders) <= 1:
         raise InvalidArgumentError(
             f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
-        )
-    if not all(divergence >= 0.0 for divergence in renyi):  # NaN is not, either
-        raise InvalidArgumentError(
-            f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}."
         )
     return max(0.0, min(_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)))
 
