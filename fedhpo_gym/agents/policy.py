@@ -188,13 +188,10 @@ def load_policy(folder: Path | str) -> Policy:
         options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
     arrays = stored.read(sha256, command, growth=MODEL_GROWTH)
     try:
+        options |= {name: arrays[name] for name in ("low", "high", "mean", "deviation")}
         return Policy(
-            low=arrays["low"],
-            high=arrays["high"],
             weights=tuple(arrays[f"weight_{index}"] for index in range(layers)),
             biases=tuple(arrays[f"bias_{index}"] for index in range(layers)),
-            mean=arrays["mean"],
-            deviation=arrays["deviation"],
             moves=arrays.get("moves"),
             **options,
         )

@@ -164,10 +164,8 @@ def _policy(
         biases=tuple(layer.bias.detach().numpy().copy() for layer in linear),
         activation=(between - {"linear"} or {"tanh"}).pop(),
         output=output,
-        mean=np.concatenate([known.mean.ravel() for known in statistics]),
-        deviation=np.concatenate(
-            [np.sqrt(known.var + normalized.epsilon).ravel() for known in statistics]
-        ),
+        mean=np.concatenate([k.mean.ravel() for k in statistics]),
+        deviation=np.sqrt(np.concatenate([k.var.ravel() for k in statistics]) + normalized.epsilon),
         limit=float(normalized.clip_obs),
         made_by=made_by,
         origin=origin,

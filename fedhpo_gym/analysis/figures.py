@@ -67,9 +67,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tup
     """Draw ranks over time, regret over time, profiles, and critical differences."""
     size = (plot.SIZE[0], plot.TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
-    profile = {
-        agent: ecdf(np.concatenate(found.finals[agent]), THRESHOLDS) for agent in found.order
-    }
+    profile = {name: ecdf(np.concatenate(found.finals[name]), THRESHOLDS) for name in found.order}
     solved = {
         agent: np.mean([data_profile(c, TOLERANCE) for c in found.curves[agent]], axis=0)
         for agent in found.order

@@ -175,9 +175,7 @@ def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
     high = max(float(curve.upper.max()) for curve in curves.values())
     end = max(float(curve.time_s[-1]) for curve in curves.values())
     # A curve ends where a run recommends what does not keep the constraints.
-    medians = [
-        curve.median[np.searchsorted(curve.time_s[:-1], end / 4)] for curve in curves.values()
-    ]
+    medians = [one.median[np.searchsorted(one.time_s[:-1], end / 4)] for one in curves.values()]
     wanted = low + 1.5 * (float(max(medians)) - low)
     high = min(high, wanted) if wanted > low else high
     return (low, high) if high > low else (low - 0.05, low + 0.05)

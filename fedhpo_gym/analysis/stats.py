@@ -428,9 +428,7 @@ def _sum_at_most(ranked: Numbers, bound: float) -> float:
 
 def _check_pairs(x: Numbers, y: Numbers) -> None:
     if len(x) != len(y):
-        raise InvalidArgumentError(
-            f"`x` and `y` must hold the same blocks, got {len(x)} and {len(y)}"
-        )
+        raise InvalidArgumentError(f"`x` and `y` must be equally long, got {len(x)} and {len(y)}")
 
 
 def _check_matrix(values: Numbers) -> None:

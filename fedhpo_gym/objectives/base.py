@@ -99,9 +99,7 @@ class Objective:
         """
         for word, text in (("name", name), ("unit", unit)):
             if not isinstance(text, str) or (word == "name" and not text):
-                raise InvalidArgumentError(
-                    f"`{word}` of an objective must be a word, got {text!r}."
-                )
+                raise InvalidArgumentError(f"`{word}` of an objective must be a word, got {text!r}")
         if not callable(function):
             raise InvalidArgumentError(
                 f"Objective {name!r}: `function` must take an Evaluation, got {function!r:.80}."

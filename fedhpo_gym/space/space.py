@@ -32,9 +32,7 @@ class SearchSpace:
     def __post_init__(self) -> None:
         given: object = self.dimensions
         if not isinstance(given, list | tuple) or not all(isinstance(d, Dimension) for d in given):
-            raise InvalidArgumentError(
-                f"`dimensions` must hold dimensions only, got {given!r:.80}."
-            )
+            raise InvalidArgumentError(f"`dimensions` must hold dimensions only, got {given!r:.80}")
         object.__setattr__(self, "dimensions", tuple(self.dimensions))
         if len(set(self.names)) != len(self.dimensions):
             raise InvalidArgumentError(

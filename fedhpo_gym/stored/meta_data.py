@@ -87,9 +87,7 @@ class MetaSurrogate:
             raise InvalidArgumentError("the layers of a surrogate have wrong axes")
         networks, tasks, _ = of_tasks.shape
         ends = [weight.shape[2] for weight in weights]
-        fits = [weight.shape[:2] for weight in weights[1:]] == [
-            (networks, end) for end in ends[:-1]
-        ]
+        fits = [one.shape[:2] for one in weights[1:]] == [(networks, end) for end in ends[:-1]]
         biases = [bias.shape for bias in self._biases] == [(networks, end) for end in ends]
         tables = self._quantiles.shape == (tasks, ends[-1], KNOTS)
         first = of_tasks.shape[2] == ends[0] and len(weights[0]) == networks

@@ -168,9 +168,7 @@ def _bound(clients: dict[Any, Any], file: Path) -> None:
     for client in clients.values():
         if not isinstance(client, dict):
             raise TypeError("a client is no dictionary")
-        size += sum(
-            len(value) for value in client.values() if isinstance(value, list | tuple | str)
-        )
+        size += sum(len(one) for one in client.values() if isinstance(one, list | tuple | str))
     files.require_bytes(16 * size, f"{file}, decoded,")
 
 

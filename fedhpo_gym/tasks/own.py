@@ -357,9 +357,7 @@ def write_task(
 
 
 def _words(stem: str) -> list[str]:
-    return "".join(
-        letter if letter.isalnum() and letter.isascii() else " " for letter in stem
-    ).split()
+    return "".join(one if one.isalnum() and one.isascii() else " " for one in stem).split()
 
 
 def _rates(clients: int) -> tuple[float, float]:

@@ -35,7 +35,7 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     whole,
 )
 from fedhpo_gym.backends.federatedscope.installation import find
-from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
+from fedhpo_gym.backends.federatedscope.process import Lease, Message
 from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -119,7 +119,7 @@ class FederatedScopeCourses(Courses):
         self._start = start
         self._courses = [_Course(0, start) for _ in range(number)]
         self._lease = Lease(self._where)
-        layout = self._peer.versions.get("layout", "")
+        layout = self._lease.peer().versions.get("layout", "")
         require_layout(task, layout)
         if layout != CURRENT:
             raise InvalidArgumentError(
@@ -139,7 +139,7 @@ class FederatedScopeCourses(Courses):
 
     @property
     def fingerprint(self) -> str:
-        known = self._peer.versions
+        known = self._lease.peer().versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         text = f"{training.data_fingerprint(self._task)} {self._task.table_name} {words} {REVISION}"
         return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -155,7 +155,7 @@ class FederatedScopeCourses(Courses):
         return most
 
     def describe(self) -> dict[str, object]:
-        return described(self._peer)
+        return described(self._lease.peer())
 
     def close(self) -> None:
         for one in self._courses:
@@ -227,10 +227,6 @@ class FederatedScopeCourses(Courses):
         last = state.steps[-1] if state.steps else self._start
         self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
 
-    @property
-    def _peer(self) -> Peer:
-        return self._lease.peer()
-
     def _advanced(self, one: _Course, rounds: int) -> "CourseListener":
         """Train a course; one that has diverged stays where it is."""
         samples = self._samples(one.instance)
@@ -265,7 +261,7 @@ class FederatedScopeCourses(Courses):
                 watched=True,
                 measured=self._measured,
             )
-            one.remote = RemoteCourse(self._peer, request, self._limit_s)
+            one.remote = RemoteCourse(self._lease.peer(), request, self._limit_s)
         for step in one.state.steps[one.done :]:
             self._take(one.remote, step, one.remote.rounds, hear_nothing)
             one.done += 1
