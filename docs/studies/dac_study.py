@@ -59,7 +59,7 @@ class Problem:
     """A problem, the steps that a policy is learned in, and on how many instances it is judged."""
 
     title: str
-    steps: int = 60_000
+    steps: int = 40_000
     judged: int = 48
     validated: int = 16
     potential: str = "log_loss"
@@ -67,7 +67,7 @@ class Problem:
     """Of each candidate of the evolution of policies."""
     num_envs: int = 32
     """Side by side, in which the others learn."""
-    seeds: int = 3
+    seeds: int = 2
     """Policies of each kind, at most."""
 
     @property
@@ -83,14 +83,14 @@ class Problem:
 
 
 PROBLEMS = (
-    Problem("Quadratic", 1_000_000, judged=240, episodes=24),
+    Problem("Quadratic", 500_000, judged=240, episodes=24),
     Problem("FewClients"),
     Problem("LabelSkew"),
     Problem("Private"),
     Problem("Deadline"),
-    Problem("Tuna", 30_000),
+    Problem("Tuna", 20_000),
     Problem("ExamLondon"),
-    Problem("Pictures", 5_000, judged=12, validated=4, episodes=2, num_envs=8, seeds=1),
+    Problem("Pictures", 4_000, judged=12, validated=4, episodes=2, num_envs=8, seeds=1),
 )
 READ = ("remaining_rounds", "remaining_budget", "val_loss")
 """What evolved policies read: all problems show it, and nothing of it is of one alone."""
@@ -101,7 +101,7 @@ class Study:
     """Which policies are learned, and how often."""
 
     problems: Sequence[Problem] = PROBLEMS
-    seeds: int = 3
+    seeds: int = 2
     judgements: int = 10
     members: int = 10
 
@@ -206,7 +206,7 @@ def _ppo(problem: Problem, **options: Any) -> Policy:
 
 
 def _off_policy(algorithm: str, problem: Problem, **options: Any) -> Policy:
-    """SAC and double DQN: an update of 256 transitions for every 16 new ones."""
+    """SAC and double DQN: an update for every step of all environments."""
     settings: dict[str, Any] = {
         "learning_rate": 1e-3,
         "gamma": 1.0,
@@ -214,7 +214,7 @@ def _off_policy(algorithm: str, problem: Problem, **options: Any) -> Policy:
         "batch_size": 256,
         "learning_starts": min(1_000, problem.steps // 10),
         "train_freq": 1,
-        "gradient_steps": max(1, problem.num_envs // 16),
+        "gradient_steps": 1,
     }
     if algorithm == "DDQN":
         settings |= {"exploration_fraction": 0.5, "target_update_interval": 50 * problem.num_envs}
@@ -411,7 +411,7 @@ def run(study: Study, out: Path, workers: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the study that the command line asks for."""
     parser = study_parser(__doc__)
-    parser.add_argument("--seeds", type=positive, help="policies of each kind (default: 3)")
+    parser.add_argument("--seeds", type=positive, help="policies of each kind (default: 2)")
     parser.add_argument("--page", type=Path, help="whose tables and pictures are replaced")
     parser.add_argument("--problems", nargs="+", choices=[one.title for one in PROBLEMS])
     options = parser.parse_args(arguments)

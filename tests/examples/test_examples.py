@@ -36,7 +36,7 @@ EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 
 
 def instances_are_held_out_and_policies_do_what_they_are_said_to(out: Path) -> None:
-    import dac_study  # noqa: PLC0415 - beside the studies, which are on the path by now
+    import dac_study
 
     [problem] = [one for one in dac_study.PROBLEMS if one.title == "Deadline"]
     small = replace(problem, judged=2)
