@@ -67,7 +67,9 @@ def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tup
     """Draw ranks over time, regret over time, profiles, and critical differences."""
     size = (plot.SIZE[0], plot.TALL)
     ranks = {agent: found.ranks[agent] for agent in found.order}
-    profile = {name: ecdf(np.concatenate(found.finals[name]), THRESHOLDS) for name in found.order}
+    profile = {
+        agent: ecdf(np.concatenate(found.finals[agent]), THRESHOLDS) for agent in found.order
+    }
     solved = {
         agent: np.mean([data_profile(c, TOLERANCE) for c in found.curves[agent]], axis=0)
         for agent in found.order
@@ -340,10 +342,8 @@ def _schedule(
             plot.show_window(axes, every)
         plot.finish(axes, "round", in_words(what), below=True)
 
-    title, caption = (
-        f"{in_words(what).capitalize()} over rounds",
-        "Of the first seed of each agent.",
-    )
+    title = f"{in_words(what).capitalize()} over rounds"
+    caption = "Of the first seed of each agent."
     numbers = Table.of_values(name, title, caption, ("agent", "round", what), _rows(lines))
     return Figure(plot.draw(name, fill), numbers)
 

@@ -69,11 +69,6 @@ def checksum(path: Path) -> str:
         return digest_of(handle)
 
 
-def sha256_of(content: bytes) -> str:
-    """Return the sha256 of what a file will hold."""
-    return hashlib.sha256(content).hexdigest()
-
-
 def digest_of(handle: BufferedIOBase) -> str:
     """Return the sha256 of an open file, from its start."""
     handle.seek(0)

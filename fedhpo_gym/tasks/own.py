@@ -4,6 +4,7 @@ A task file describes data beside it; it names no other folder and no code. Its 
 natural federation.
 """
 
+import hashlib
 import math
 import os
 import tempfile
@@ -21,7 +22,6 @@ from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
 from fedhpo_gym.core.files import sole_writer, write_text
-from fedhpo_gym.data import cache
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
@@ -324,7 +324,7 @@ def write_task(
     table = OwnTable(
         name=name,
         data=f"{name}.csv",
-        sha256=cache.sha256_of(text.encode("utf-8")),
+        sha256=hashlib.sha256(text.encode("utf-8")).hexdigest(),
         target=target,
         columns=found.columns,
         client=client,
