@@ -21,7 +21,7 @@ class Setting:
     def validate(self, name: str, value: object) -> float:
         """Return a value, checked."""
         rule = Annotated[float, Range(self.low, self.high)]
-        return float(as_typed(f"settings[{name!r}]", value, rule))
+        return float(as_typed(f"setting {name!r}", value, rule))
 
 
 TRAINING: Mapping[str, Setting] = {
