@@ -111,8 +111,7 @@ def offspring(
     """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
     first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
     mutant = first + FACTOR * (second - third)
-    outside = (mutant < 0.0) | (mutant > 1.0)
-    mutant = np.where(outside, rng.random(len(mutant)), mutant)
+    mutant = np.where((mutant < 0.0) | (mutant > 1.0), rng.random(len(mutant)), mutant)
     crossed = rng.random(len(mutant)) < crossover
     crossed[rng.integers(len(mutant))] = True
     return np.where(crossed, mutant, target)

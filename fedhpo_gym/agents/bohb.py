@@ -105,8 +105,7 @@ def densities(seen: Sequence[tuple[float, Point]], fewest: int) -> "tuple[Densit
     good = max(fewest, int(GOOD_SHARE * len(seen)))
     if len(seen) - good < fewest:
         return None
-    order = sorted(seen, key=lambda one: -one[0])
-    points = np.array([point for _, point in order])
+    points = np.array([point for _, point in sorted(seen, key=lambda one: -one[0])])
     bad = max(fewest, int((1.0 - GOOD_SHARE) * len(seen)))
     return Density(points[:good]), Density(points[good : good + bad])
 
@@ -130,8 +129,7 @@ class Density:
 
     def log(self, where: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (k,) logarithms of the density at (k, n) places, as one of the unit cube."""
-        apart = (where[:, None] - self._points) / self._widths
-        powers = -0.5 * (apart**2).sum(axis=2)
+        powers = -0.5 * (((where[:, None] - self._points) / self._widths) ** 2).sum(axis=2)
         top = powers.max(axis=1, keepdims=True)
         summed = np.log(np.exp(powers - top).mean(axis=1)) + top[:, 0]
         return np.asarray(summed - np.log(self._widths * math.sqrt(math.pi / 2.0)).sum())
@@ -175,8 +173,7 @@ class KernelDensitySearch(TrialSearch):
         prior = rng.random((CANDIDATES, width))
         actions, scores = self.told()
         points = 2.0 * self.to_unit(actions) - 1.0
-        seen = list(zip(scores[:, 0].tolist(), points, strict=True))
-        pair = densities(seen, width + 1)
+        pair = densities(list(zip(scores[:, 0].tolist(), points, strict=True)), width + 1)
         if pair is None or rng.random() < RANDOM_SHARE:
             return self.from_unit(self.first_untried(prior))
         near = (likeliest(pair, rng) + 1.0) / 2.0

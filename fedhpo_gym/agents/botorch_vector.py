@@ -78,8 +78,7 @@ class VectorModelSearch(TrialSearch):
 
     def __init__(self, problem: SearchProblem, *, initial: int | None = None) -> None:
         super().__init__(problem)
-        width = self.action_space.shape[0]
-        self._initial = 2 * width + 2 if initial is None else initial
+        self._initial = 2 * self.action_space.shape[0] + 2 if initial is None else initial
         self._cells = self._all_cells()
 
     def _all_cells(self) -> Array | None:

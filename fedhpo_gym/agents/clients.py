@@ -8,9 +8,10 @@ from typing import Annotated, Any, Final, Self, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.checks import Range
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -30,7 +31,7 @@ class ArmGrid:
         factors: (arms, width) coordinates in [-1, 1] of each factor, in the action's order.
     """
 
-    factors: tuple[NDArray[np.float64], ...]
+    factors: tuple[Floats, ...]
 
     def __post_init__(self) -> None:
         if not self.factors:
@@ -50,7 +51,7 @@ class ArmGrid:
     def width(self) -> int:
         return sum(factor.shape[1] for factor in self.factors)
 
-    def actions(self, indices: ArrayLike) -> NDArray[np.float32]:
+    def actions(self, indices: ArrayLike) -> Singles:
         """Return the (..., width) actions of (..., factors) indices."""
         index = np.asarray(indices, dtype=np.int64)
         parts = [factor[index[..., i]] for i, factor in enumerate(self.factors)]
@@ -86,7 +87,7 @@ class ArmFeedback:
             )
 
 
-def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> NDArray[np.int64]:
+def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> Integers:
     """Return the arms that clients played: (clients, factors)."""
     for feedback in feedbacks:
         pairs = zip(feedback.arms, sizes, strict=False)
@@ -99,7 +100,7 @@ def checked_arms(feedbacks: Sequence[ArmFeedback], sizes: Sequence[int]) -> NDAr
     return np.array(arms, dtype=np.int64).reshape(-1, len(sizes))
 
 
-def shares(feedbacks: Sequence[ArmFeedback]) -> NDArray[np.float64]:
+def shares(feedbacks: Sequence[ArmFeedback]) -> Floats:
     """Return the clients' weights divided by their sum: (clients,)."""
     if not feedbacks:
         raise InvalidArgumentError("`feedbacks` must hold at least one client's, got none.")
@@ -134,9 +135,7 @@ class Traces:
         past = np.subtract(self.after, self.before) if diff else np.asarray(self.after)
         return discounted_mean(past.tolist(), gamma)
 
-    def advantages(
-        self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool
-    ) -> NDArray[np.float64]:
+    def advantages(self, feedbacks: Sequence[ArmFeedback], gamma: float, diff: bool) -> Floats:
         """Return (clients,) shares times (loss - past baseline), and note the round's means."""
         share = shares(feedbacks)
         before = np.array([feedback.before for feedback in feedbacks])
@@ -162,13 +161,13 @@ def check_unit_rows(space: gym.spaces.Box) -> int:
     return int(space.shape[1])
 
 
-def sampled_clients(observation: Observation) -> NDArray[np.int64]:
+def sampled_clients(observation: Observation) -> Integers:
     """Return the indices of the clients that train in the next step."""
     return np.flatnonzero(np.asarray(_entry(observation, "sampled", "observation")) > 0.5)
 
 
 def collect_feedback(
-    clients: NDArray[np.int64], arms: NDArray[np.int64], info: Mapping[str, Any]
+    clients: Integers, arms: Integers, info: Mapping[str, Any]
 ) -> list[ArmFeedback]:
     """Return what the k clients of one step reported; `arms` are (k, factors).
 
@@ -247,14 +246,14 @@ class ArmAgent(ClientAgent):
         self._played = np.empty((0, len(self.arms.sizes)), dtype=np.int64)
 
     @abstractmethod
-    def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def choose(self, rng: np.random.Generator, clients: Integers) -> Integers:
         """Draw arms for some clients: (k,) indices -> (k, factors)."""
 
     @abstractmethod
-    def likeliest(self) -> NDArray[np.int64]:
+    def likeliest(self) -> Integers:
         """Return the likeliest arm of every client: (clients, factors)."""
 
-    def best_actions(self) -> NDArray[np.float32]:
+    def best_actions(self) -> Singles:
         """Return the likeliest arm of every client as an action: (clients, n)."""
         return self.arms.actions(self.likeliest())
 
@@ -265,7 +264,7 @@ class ArmAgent(ClientAgent):
         self._rng.bit_generator.state = state["rng"]
         self.policy.restore(state["policy"])
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
+    def ask(self, observation: Observation) -> Singles:
         self._clients = sampled_clients(observation)
         self._played = self.choose(self._rng, self._clients)
         action = self.best_actions()
@@ -277,21 +276,21 @@ class ArmAgent(ClientAgent):
             self.policy.update(feedbacks)
 
 
-Point = NDArray[np.float64]
+Point = Floats
 
 
 class PointAgent(ClientAgent):
     """Chooses a point in [-1, 1]^n for each client that trains; others get the middle."""
 
     @abstractmethod
-    def choose(self, clients: NDArray[np.int64]) -> Point:
+    def choose(self, clients: Integers) -> Point:
         """Return (k, n) points of k clients."""
 
     @abstractmethod
     def learn(self, points: Point, feedbacks: Sequence[ArmFeedback]) -> None:
         """Learn from the reports of at least one client; `points` are (clients, n)."""
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
+    def ask(self, observation: Observation) -> Singles:
         self._clients = sampled_clients(observation)
         action = np.zeros(self.action_space.shape, dtype=np.float32)
         if len(self._clients):

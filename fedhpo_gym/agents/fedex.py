@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import (
@@ -22,6 +21,7 @@ from fedhpo_gym.agents.clients import (
     Traces,
     checked_arms,
 )
+from fedhpo_gym.core.arrays import Floats, Integers
 from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
@@ -86,7 +86,7 @@ class FedExPolicy:
         self.traces = Traces(entropy=[self.entropy()], mle=[self.certainty()])
 
     @property
-    def theta(self) -> list[NDArray[np.float64]]:
+    def theta(self) -> list[Floats]:
         """Probabilities of the arms of each factor: (arms,) each, summing to 1."""
         return [np.exp(logs) for logs in self._logs]
 
@@ -100,7 +100,7 @@ class FedExPolicy:
     def mle(self) -> tuple[int, ...]:
         return tuple(int(logs.argmax()) for logs in self._logs)
 
-    def sample(self, rng: np.random.Generator, clients: int) -> NDArray[np.int64]:
+    def sample(self, rng: np.random.Generator, clients: int) -> Integers:
         """Draw arms for some clients, independently: (clients, factors)."""
         if self.stopped:
             return np.tile(np.array(self.mle(), dtype=np.int64), (clients, 1))
@@ -114,8 +114,7 @@ class FedExPolicy:
             self.traces.mle.append(1.0)
             return
         for factor, logs in enumerate(self._logs):
-            gradient = _gradient(logs, arms[:, factor], advantages)
-            logs = logs - self._step(factor, gradient)
+            logs = logs - self._step(factor, _gradient(logs, arms[:, factor], advantages))
             highest = float(logs.max())
             total = highest + math.log(float(np.exp(logs - highest).sum()))
             self._logs[factor] = logs - total
@@ -144,7 +143,7 @@ class FedExPolicy:
         self.stopped = bool(data["stopped"])
         self.traces = Traces.from_dict(data["traces"])
 
-    def _step(self, factor: int, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _step(self, factor: int, gradient: Floats) -> Floats:
         """Return the step of the schedule; dividing first, so that tiny gradients are safe."""
         natural = math.sqrt(2 * math.log(self.sizes[factor]))
         eta0 = natural if self.settings.eta0 is None else self.settings.eta0
@@ -164,16 +163,14 @@ class FedExPolicy:
                 return eta0 * natural * gradient
 
 
-def _draw(theta: NDArray[np.float64], rng: np.random.Generator, count: int) -> NDArray[np.int64]:
+def _draw(theta: Floats, rng: np.random.Generator, count: int) -> Integers:
     """Draw indices by inverting the cumulative sum, which needs no sum of exactly 1."""
     edges = np.cumsum(theta)
     found = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
     return np.asarray(np.minimum(found, len(theta) - 1), dtype=np.int64)
 
 
-def _gradient(
-    logs: NDArray[np.float64], arms: NDArray[np.int64], advantages: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _gradient(logs: Floats, arms: Integers, advantages: Floats) -> Floats:
     """Return the importance-weighted estimate of the loss of each arm: (arms,)."""
     importance = np.exp(np.minimum(-logs[arms], MAX_LOG_IMPORTANCE))
     gradient = np.zeros_like(logs)
@@ -196,8 +193,8 @@ class FedEx(ArmAgent):
         super().__init__(problem, arms=arms)
         self.policy = FedExPolicy(self.arms.sizes, settings)
 
-    def choose(self, rng: np.random.Generator, clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    def choose(self, rng: np.random.Generator, clients: Integers) -> Integers:
         return self.policy.sample(rng, len(clients))
 
-    def likeliest(self) -> NDArray[np.int64]:
+    def likeliest(self) -> Integers:
         return np.tile(self.policy.mle(), (self.action_space.shape[0], 1))

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent, Positive, PositiveInt, Share
+from fedhpo_gym.core.arrays import Integers
 from fedhpo_gym.core.checks import CheckedFields, Range
 from fedhpo_gym.core.seeding import stream
 
@@ -62,7 +62,7 @@ class FedPop(PointAgent):
         self._falls: list[list[float]] = [[] for _ in self.population]
         self._turn = self._steps = 0
 
-    def choose(self, clients: NDArray[np.int64]) -> Point:
+    def choose(self, clients: Integers) -> Point:
         number = len(self.population)
         self._played = [(self._turn + i) % number for i in range(len(clients))]
         self._turn = (self._turn + len(clients)) % number
@@ -106,9 +106,7 @@ class FedPop(PointAgent):
         self._turn, self._steps = int(state["turn"]), int(state["steps"])
 
 
-def exploit(
-    scores: Sequence[float], truncation: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def exploit(scores: Sequence[float], truncation: float, rng: np.random.Generator) -> Integers:
     """Return whom each member continues: (members,) indices; most continue themselves.
 
     Each of the worst share copies one of the best share, chosen uniformly ("truncation

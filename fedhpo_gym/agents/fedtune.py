@@ -10,14 +10,12 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Annotated, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.arrays import Bools, Floats, Singles
+from fedhpo_gym.core.checks import Range, as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
-
-Array = NDArray[np.float64]
 
 START_SLOPE: Final = 1e9
 """All slopes start here: only their ratios decide, so any equal number would do."""
@@ -51,11 +49,11 @@ class Preferences:
             )
 
     @property
-    def vector(self) -> Array:
+    def vector(self) -> Floats:
         return np.array(astuple(self))
 
 
-def round_costs(samples: NDArray[np.float64], passes: float) -> Array:
+def round_costs(samples: Floats, passes: float) -> Floats:
     """Return a round's (4,) costs: samples of the slowest, one transmission, samples, clients."""
     return np.array([passes * samples.max(), 1.0, passes * samples.sum(), float(len(samples))])
 
@@ -66,7 +64,7 @@ class Stage:
 
     participants: int
     passes: int
-    costs: Array = field(default_factory=lambda: np.zeros(4))
+    costs: Floats = field(default_factory=lambda: np.zeros(4))
     accuracy: float = 0.0
 
 
@@ -90,12 +88,8 @@ class FedTuneController:
         penalty: Annotated[float, Range(1, math.inf, "[)")] = 10.0,
         threshold: Annotated[float, Range(0, 1, "[)")] = 0.01,
     ) -> None:
-        for name, value, (low, high) in (
-            ("participants", participants, participant_limits),
-            ("passes", passes, pass_limits),
-        ):
-            if not low <= value <= high:
-                raise InvalidArgumentError(f"`{name}` must be in [{low}, {high}], got {value}.")
+        as_typed("participants", participants, Annotated[int, Range(*participant_limits)])
+        as_typed("passes", passes, Annotated[int, Range(*pass_limits)])
         self._weights = preferences.vector
         self._limits = (participant_limits, pass_limits)
         self._penalty = penalty
@@ -105,7 +99,7 @@ class FedTuneController:
         self._previous = self._before = Stage(0, 0)
         self.decisions = 0
 
-    def update(self, accuracy: float, costs: Array) -> None:
+    def update(self, accuracy: float, costs: Floats) -> None:
         """Take in one round; decide, except at first, if accuracy has risen by the threshold."""
         costs = np.asarray(costs, dtype=np.float64)
         if costs.shape != (4,) or not np.all((costs > 0) & np.isfinite(costs)):
@@ -153,7 +147,7 @@ class FedTuneController:
             moved.append(min(max(now[knob] + (1 if pull > 0 else -1), low), high))
         return moved[0], moved[1]
 
-    def _learn(self, knob: int, favoured: NDArray[np.bool_], change: Array, worse: bool) -> None:
+    def _learn(self, knob: int, favoured: Bools, change: Floats, worse: bool) -> None:
         """Renew the slopes of the costs that the last move favoured; penalise the others."""
         earlier = np.abs(self._previous.costs - self._before.costs)
         known = favoured & (earlier > 0)
@@ -209,7 +203,7 @@ class FedTune(Agent):
             pass_limits=(0, limit),
         )
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
+    def ask(self, observation: Observation) -> Singles:
         self._configuration[self._passes] = self._steps[self._passes][self.controller.stage.passes]
         if self._participants:
             points = self._steps[self._participants]

@@ -72,8 +72,7 @@ class ForestSearch(TrialSearch):
         places = self.on_grid(np.concatenate([prior, np.clip(near, 0.0, 1.0)]))
         trees = np.array([tree.predict(places) for tree in forest.estimators_])
         gain = expected_improvement(trees.mean(axis=0), trees.std(axis=0), losses.min())
-        order = np.argsort(-gain, kind="stable")
-        return self.from_unit(self.first_untried(places[order]))
+        return self.from_unit(self.first_untried(places[np.argsort(-gain, kind="stable")]))
 
 
 def log_scaled(losses: Array) -> Array:

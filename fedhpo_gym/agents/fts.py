@@ -330,8 +330,7 @@ class PrivateThompson(FederatedThompson):
         weights = self.mixture(trial)
 
         def value(points: Array) -> Array:
-            rows = weights[self.part_of(points)]
-            return np.asarray((self._shared(points) * rows).sum(axis=1))
+            return np.asarray((self._shared(points) * weights[self.part_of(points)]).sum(axis=1))
 
         return maximise(self._shared, weights[0], self._private.candidates, rng, value)
 

@@ -48,8 +48,7 @@ def inputs(points: Floats, scores: Floats, prices: Floats) -> Floats:
 
 def act(network: Network, rows: Floats) -> Floats:
     """Return the (..., d) mean action after (..., n, F + `SEEN`) inputs, equal in any batch."""
-    units = network.sizes["units"]
-    state = cell = np.zeros((*rows.shape[:-2], 1, units), np.float32)
+    state = cell = np.zeros((*rows.shape[:-2], 1, network.sizes["units"]), np.float32)
     ins, outs = (network.arrays[f"lstm.weight_{part}_l0"].T for part in ("ih", "hh"))
     bias = network.arrays["lstm.bias_ih_l0"] + network.arrays["lstm.bias_hh_l0"]
     for step in range(rows.shape[-2]):
@@ -58,8 +57,7 @@ def act(network: Network, rows: Floats) -> Floats:
         enter, forget, new, leave = np.split(gates, 4, axis=-1)
         cell = nets.sigmoid(forget) * cell + nets.sigmoid(enter) * np.tanh(new)
         state = nets.sigmoid(leave) * np.tanh(cell)
-    hidden = np.tanh(network.linear("hidden", state))
-    return network.linear("action", hidden)[..., 0, :]
+    return network.linear("action", np.tanh(network.linear("hidden", state)))[..., 0, :]
 
 
 class LearnedLSTM(TrialSearch):

@@ -103,8 +103,7 @@ class OptunaTPE(OptunaSearch):
     acts_on = ("trial", "round")
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
-        seed = int(stream(self.seed, "optuna_tpe").integers(2**32))
-        return optuna.samplers.TPESampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=int(stream(self.seed, "optuna_tpe").integers(2**32)))
 
 
 class NSGA2(OptunaSearch):
@@ -130,8 +129,7 @@ class MOTPE(OptunaSearch):
     rewards = "vector"
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
-        seed = int(stream(self.seed, "motpe").integers(2**31))
-        return optuna.samplers.TPESampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=int(stream(self.seed, "motpe").integers(2**31)))
 
 
 class PrunedTPE(LadderSearch):
@@ -150,8 +148,7 @@ class PrunedTPE(LadderSearch):
             f"x{i}": optuna.distributions.FloatDistribution(-1.0, 1.0) for i in range(self.width)
         }
         seed = int(stream(self.seed, "pruned_tpe").integers(2**32))
-        sampler = optuna.samplers.TPESampler(seed=seed)
-        self._study = new_study(sampler, pruner=self._pruner())
+        self._study = new_study(optuna.samplers.TPESampler(seed=seed), pruner=self._pruner())
         self._waiting: list[tuple[optuna.trial.Trial, int]] = []
         self._jobs: dict[int, tuple[optuna.trial.Trial, int]] = {}
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
@@ -45,18 +46,18 @@ class Policy:
     """
 
     entries: Mapping[str, tuple[int, ...]]
-    low: NDArray[np.float32]
-    high: NDArray[np.float32]
-    weights: tuple[NDArray[np.float32], ...]
-    biases: tuple[NDArray[np.float32], ...]
+    low: Singles
+    high: Singles
+    weights: tuple[Singles, ...]
+    biases: tuple[Singles, ...]
     activation: str
     output: str
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
+    mean: Floats
+    deviation: Floats
     limit: float
     made_by: str
     origin: Mapping[str, Any] = field(default_factory=dict)
-    moves: NDArray[np.float32] | None = None
+    moves: Singles | None = None
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS or self.output not in OUTPUTS:
@@ -93,7 +94,7 @@ class Policy:
     def action_space(self) -> gym.spaces.Box:
         return gym.spaces.Box(self.low, self.high, dtype=np.float32)
 
-    def act(self, observation: Observation) -> NDArray[np.float32]:
+    def act(self, observation: Observation) -> Singles:
         """Return the most likely action for an observation, or for many along leading axes.
 
         Raises:
@@ -109,7 +110,7 @@ class Policy:
             raw = self.low + 0.5 * (np.tanh(raw) + 1.0) * (self.high - self.low)
         return np.clip(raw, self.low, self.high).astype(np.float32)
 
-    def _rows(self, observation: Observation) -> NDArray[np.float32]:
+    def _rows(self, observation: Observation) -> Singles:
         """Return (..., inputs): the normalised entries side by side."""
         parts = []
         for name, shape in self.entries.items():
@@ -131,23 +132,18 @@ class Policy:
 
 
 def forward(
-    rows: NDArray[np.float32],
-    weights: Sequence[NDArray[np.float32]],
-    biases: Sequence[NDArray[np.float32]],
-    between: str,
-) -> NDArray[np.float32]:
+    rows: Singles, weights: Sequence[Singles], biases: Sequence[Singles], between: str
+) -> Singles:
     """Return what the last layer of a network, or of a stack of them, makes of (..., 1, inputs)."""
     for index, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         rows = (ACTIVATIONS[between](rows) if index else rows) @ weight + bias
     return rows
 
 
-def moved(
-    observation: Observation, moves: NDArray[np.float32], space: gym.spaces.Box
-) -> NDArray[np.float32]:
+def moved(observation: Observation, moves: Singles, space: gym.spaces.Box) -> Singles:
     """Return last actions, moved by (...) moves as far as the space goes."""
     last = np.asarray(observation["last_action"], dtype=np.float32).reshape(moves.shape)
-    actions: NDArray[np.float32] = np.clip(last + moves, space.low, space.high)
+    actions: Singles = np.clip(last + moves, space.low, space.high)
     return actions
 
 
@@ -192,13 +188,10 @@ def load_policy(folder: Path | str) -> Policy:
         options |= {"entries": entries, "limit": float(content["limit"]), "made_by": str(command)}
     arrays = stored.read(sha256, command, growth=MODEL_GROWTH)
     try:
+        options |= {name: arrays[name] for name in ("low", "high", "mean", "deviation")}
         return Policy(
-            low=arrays["low"],
-            high=arrays["high"],
             weights=tuple(arrays[f"weight_{index}"] for index in range(layers)),
             biases=tuple(arrays[f"bias_{index}"] for index in range(layers)),
-            mean=arrays["mean"],
-            deviation=arrays["deviation"],
             moves=arrays.get("moves"),
             **options,
         )
@@ -215,7 +208,7 @@ class Actor(Protocol):
 
     @property
     def action_space(self) -> gym.spaces.Box: ...
-    def act(self, observation: Observation) -> NDArray[np.float32]: ...
+    def act(self, observation: Observation) -> Singles: ...
 
 
 class PolicyAgent(Agent):
@@ -240,5 +233,5 @@ class PolicyAgent(Agent):
                 f"{space}; make one for this environment."
             )
 
-    def ask(self, observation: Observation) -> NDArray[np.float32]:
+    def ask(self, observation: Observation) -> Singles:
         return self.policy.act(observation)

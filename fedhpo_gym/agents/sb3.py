@@ -164,10 +164,8 @@ def _policy(
         biases=tuple(layer.bias.detach().numpy().copy() for layer in linear),
         activation=(between - {"linear"} or {"tanh"}).pop(),
         output=output,
-        mean=np.concatenate([known.mean.ravel() for known in statistics]),
-        deviation=np.concatenate(
-            [np.sqrt(known.var + normalized.epsilon).ravel() for known in statistics]
-        ),
+        mean=np.concatenate([k.mean.ravel() for k in statistics]),
+        deviation=np.sqrt(np.concatenate([k.var.ravel() for k in statistics]) + normalized.epsilon),
         limit=float(normalized.clip_obs),
         made_by=made_by,
         origin=origin,
@@ -296,8 +294,7 @@ class JoinedVecEnv(VecEnv):
             part.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        number = len(list(self._get_indices(indices)))
-        return [getattr(self.parts[0], attr_name)] * number
+        return [getattr(self.parts[0], attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise InvalidArgumentError(f"{attr_name!r} cannot be set: courses share their environment.")

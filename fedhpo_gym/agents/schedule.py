@@ -90,10 +90,8 @@ class Schedule:
                 "are for round environments, `FedHPO-DAC-*`."
             )
         done = 1.0 - np.asarray(observation["remaining_rounds"], dtype=np.float64)[..., 0]
-        actions = np.empty((*done.shape, len(self.space)), dtype=np.float32)
-        for index in np.ndindex(done.shape):
-            actions[index] = self.at(float(done[index]))
-        return actions
+        actions = np.array([self.at(one) for one in done.ravel().tolist()], dtype=np.float32)
+        return actions.reshape(*done.shape, len(self.space))
 
 
 class ScheduleAgent(Agent):

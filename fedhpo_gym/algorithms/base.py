@@ -187,6 +187,11 @@ def fit(values: Array, parameter: Array) -> Array:
     return values.reshape(-1, *(1,) * (parameter.ndim - 2))
 
 
+def moved(parameters: Parameters, rate: Array, along: Parameters) -> Parameters:
+    """Return parameters plus (items,) rates times what they move along."""
+    return {name: value + fit(rate, value) * along[name] for name, value in parameters.items()}
+
+
 def at_least(values: Array, low: float) -> Array:
     """Return values, or `low` where they are smaller; NaN stays NaN."""
     return values * flags(values > low) + low * flags(values <= low)

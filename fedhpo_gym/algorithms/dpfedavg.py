@@ -90,8 +90,7 @@ class DPFedAvg(Algorithm):
         scale = noise / (1.0 - share) ** 0.5 * _clip(context) / context.num_sampled
         updated, kept = {}, {}
         for name, value in parameters.items():
-            drawn = context.normal(f"dpfedavg {name}", value)
-            mean = average[name] + fit(scale, value) * drawn
+            mean = average[name] + fit(scale, value) * context.normal(f"dpfedavg {name}", value)
             moved = fit(given["server_momentum"], value) * state[MOVED + name] + mean
             updated[name] = value + fit(given["server_learning_rate"], value) * moved
             kept[MOVED + name] = moved

@@ -1,6 +1,6 @@
 """FedOpt and FedNova: SGD with momentum on the server."""
 
-from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, Parameters, at_least, fit, moved
 from fedhpo_gym.space import Dimension
 
 
@@ -25,15 +25,11 @@ class FedOpt(Algorithm):
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         momentum = context.hyperparameters["server_momentum"]
-        rate = context.hyperparameters["server_learning_rate"]
         buffer = {
             name: fit(momentum, value) * state[name] + (value - average[name])
             for name, value in parameters.items()
         }
-        updated = {
-            name: value - fit(rate, value) * buffer[name] for name, value in parameters.items()
-        }
-        return updated, buffer
+        return moved(parameters, -context.hyperparameters["server_learning_rate"], buffer), buffer
 
 
 LENGTH = "length of local training"
@@ -67,16 +63,12 @@ class FedNova(FedOpt):
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         momentum = context.hyperparameters["server_momentum"]
-        rate = context.hyperparameters["server_learning_rate"]
         length = average[LENGTH][0]
-        moved = {
+        buffer = {
             name: fit(momentum, value) * state[name] + fit(length, value) * average[name]
             for name, value in parameters.items()
         }
-        updated = {
-            name: value + fit(rate, value) * moved[name] for name, value in parameters.items()
-        }
-        return updated, moved
+        return moved(parameters, context.hyperparameters["server_learning_rate"], buffer), buffer
 
 
 def length_of(context: Context) -> Array:

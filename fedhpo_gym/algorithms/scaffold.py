@@ -1,6 +1,6 @@
 """SCAFFOLD (Karimireddy et al., 2020): control variates correct the drift of local training."""
 
-from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit
+from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, at_least, fit, moved
 from fedhpo_gym.algorithms.fedopt import length_of
 from fedhpo_gym.space import Dimension
 
@@ -57,8 +57,4 @@ class Scaffold(Algorithm):
     ) -> tuple[Parameters, Parameters]:
         rate = context.hyperparameters["server_learning_rate"]
         share = context.num_sampled / context.num_clients
-        updated = {
-            name: value + fit(rate, value) * average[name] for name, value in parameters.items()
-        }
-        kept = {name: value + fit(share, value) * average[name] for name, value in state.items()}
-        return updated, kept
+        return moved(parameters, rate, average), moved(state, share, average)

@@ -130,9 +130,8 @@ class ServerOpt(Moments):
         self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
     ) -> tuple[Parameters, Parameters]:
         given = context.hyperparameters
-        kind = given["server_optimizer"]
         # Ones and zeros: a number times one plus a finite number times zero is that number.
-        plain, sgd, yogi = (flags(kind == one) for one in (NONE, SGD, YOGI))
+        plain, sgd, yogi = (flags(given["server_optimizer"] == one) for one in (NONE, SGD, YOGI))
         adaptive = 1.0 - plain - sgd
         gain = adaptive * (1.0 - given["server_momentum"]) + (1.0 - adaptive)
         updated, moments = {}, {}

@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from fedhpo_gym.core.checks import as_number
+from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 
@@ -19,12 +20,8 @@ class Setting:
 
     def validate(self, name: str, value: object) -> float:
         """Return a value, checked."""
-        number = as_number(value)
-        if number is None or not self.low <= number <= self.high:
-            raise InvalidArgumentError(
-                f"setting {name!r} must be a number in [{self.low:g}, {self.high:g}], got {value!r}"
-            )
-        return float(number)
+        rule = Annotated[float, Range(self.low, self.high)]
+        return float(as_typed(f"setting {name!r}", value, rule))
 
 
 TRAINING: Mapping[str, Setting] = {

@@ -296,8 +296,7 @@ def _attainment(
         "better on both axes; what is to be high is shown negative."
     )
     own = "-".join([name, *(str(column + 1) for column in pair)])
-    head = ("agent", "share of runs", first, second)
-    numbers = Table.of_values(own, title, caption, head, rows)
+    numbers = Table.of_values(own, title, caption, ("agent", "share of runs", first, second), rows)
     return Figure(plot.draw(own, fill, (plot.SIZE[0], plot.TALL)), numbers)
 
 
@@ -343,10 +342,8 @@ def _schedule(
             plot.show_window(axes, every)
         plot.finish(axes, "round", in_words(what), below=True)
 
-    title, caption = (
-        f"{in_words(what).capitalize()} over rounds",
-        "Of the first seed of each agent.",
-    )
+    title = f"{in_words(what).capitalize()} over rounds"
+    caption = "Of the first seed of each agent."
     numbers = Table.of_values(name, title, caption, ("agent", "round", what), _rows(lines))
     return Figure(plot.draw(name, fill), numbers)
 
@@ -403,8 +400,7 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
             if on_left
             else f"  {rank:.2f}  {plot.label(agent)}"
         )
-        side = "right" if on_left else "left"
-        axes.text(end, depth, words, ha=side, va="center", fontsize=11)
+        axes.text(end, depth, words, ha="right" if on_left else "left", va="center", fontsize=11)
     axes.set_xlim(1 - margin, agents + margin)
     axes.set_ylim(under + 0.6 + left - 0.5, -0.1)
     axes.xaxis.tick_top()

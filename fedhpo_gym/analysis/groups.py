@@ -71,8 +71,7 @@ def _judged(problem: Problem, ask: Callable[[Header], ReferenceValues | None] | 
 def _at_full_fidelity(problem: Problem) -> Problem:
     """Leave out what lies below the highest level of any run on the problem."""
     lines = [run.trajectory for run in problem.all_runs()]
-    levels = [float(line.level.max()) for line in lines if line.level is not None]
-    full = max(levels, default=0.0)
+    full = max((float(line.level.max()) for line in lines if line.level is not None), default=0.0)
 
     def since(run: Run) -> Run:
         line = run.trajectory.since(full)

@@ -121,5 +121,4 @@ def _cells(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], list[str]]:
         return cell, [f"{value:.3g}" for value in distinct]
     edges = np.unique(np.quantile(values, np.linspace(0, 1, BINS + 1)))
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    names = [f"{low:.2g} to {high:.2g}" for low, high in pairwise(edges)]
-    return places.astype(np.int64), names
+    return places.astype(np.int64), [f"{low:.2g} to {high:.2g}" for low, high in pairwise(edges)]

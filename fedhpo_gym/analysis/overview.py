@@ -73,9 +73,7 @@ def _unlike_fidelities(found: Comparison) -> tuple[dict[str, int], dict[str, int
     study, without, below = found.study, dict[str, int](), dict[str, int]()
     for problem in study.problems:
         lines = [line for agent in study.agents for line in study.of(problem, agent)]
-        levels = [
-            float(line.level[-1]) for line in lines if line.level is not None and len(line.level)
-        ]
+        levels = [float(one.level[-1]) for one in lines if one.level is not None and len(one.level)]
         for line in lines:
             if not len(line.value):
                 without[line.agent] = without.get(line.agent, 0) + 1

@@ -175,9 +175,7 @@ def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
     high = max(float(curve.upper.max()) for curve in curves.values())
     end = max(float(curve.time_s[-1]) for curve in curves.values())
     # A curve ends where a run recommends what does not keep the constraints.
-    medians = [
-        curve.median[np.searchsorted(curve.time_s[:-1], end / 4)] for curve in curves.values()
-    ]
+    medians = [one.median[np.searchsorted(one.time_s[:-1], end / 4)] for one in curves.values()]
     wanted = low + 1.5 * (float(max(medians)) - low)
     high = min(high, wanted) if wanted > low else high
     return (low, high) if high > low else (low - 0.05, low + 0.05)
@@ -200,8 +198,7 @@ def show_window(axes: Any, values: Numbers) -> None:
 
 def _element(svg: str, name: str) -> str:
     """Cut a file down to its element, and drop what ties it to a size or needs another file."""
-    element = svg[svg.index("<svg") :]
-    opening, rest = element.split(">", maxsplit=1)
+    opening, rest = svg[svg.index("<svg") :].split(">", maxsplit=1)
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
     # A hundredth of a point is seen by nobody.

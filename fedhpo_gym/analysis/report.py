@@ -200,8 +200,7 @@ def _studies(problems: Sequence[Problem]) -> tuple[list[tuple[Study, str]], list
             "With a budget in trials these are not ranked together; a budget in simulated time "
             "(`--budget-s`) judges them by one thing."
         )
-    order = (VOLUME, REGRET, FINAL, RETURN, VALIDATION)
-    kinds = [name for name in order if name in lines]
+    kinds = [name for name in (VOLUME, REGRET, FINAL, RETURN, VALIDATION) if name in lines]
     return [(study, kind) for kind in kinds for study in Study.whole(lines[kind])], notes
 
 

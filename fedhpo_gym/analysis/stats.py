@@ -254,8 +254,7 @@ def chi2_tail(x: float, freedom: Annotated[int, Range(1)]) -> float:
 
 def binomial_tail(wins: int, trials: int) -> float:
     """Return P(X >= wins) of fair coins thrown some times."""
-    ways = sum(comb(trials, k) for k in range(wins, trials + 1))
-    return float(ways / 2**trials)
+    return float(sum(comb(trials, k) for k in range(wins, trials + 1)) / 2**trials)
 
 
 @checked_types
@@ -268,8 +267,7 @@ def range_tail(q: float, groups: Annotated[int, Range(2)]) -> float:
         return 1.0
     z, weights, tails = _quadrature()
     below = np.array([normal_tail(value - q) for value in z.tolist()]) - tails
-    inside = groups * np.sum(weights * below ** (groups - 1))
-    return float(np.clip(1.0 - inside, 0.0, 1.0))
+    return float(np.clip(1.0 - groups * np.sum(weights * below ** (groups - 1)), 0.0, 1.0))
 
 
 @cache
@@ -410,8 +408,7 @@ def sign_test(x: Vector, y: Vector) -> WinTieLoss:
     """Test whether x is lower than y more often than not: one-sided (Demsar, 2006, 3.1.3)."""
     _check_pairs(x, y)
     wins, losses = int(np.sum(x < y)), int(np.sum(x > y))
-    ties = len(x) - wins - losses
-    return WinTieLoss(wins, ties, losses, binomial_tail(wins, wins + losses))
+    return WinTieLoss(wins, len(x) - wins - losses, losses, binomial_tail(wins, wins + losses))
 
 
 def _sum_at_most(ranked: Numbers, bound: float) -> float:
@@ -431,9 +428,7 @@ def _sum_at_most(ranked: Numbers, bound: float) -> float:
 
 def _check_pairs(x: Numbers, y: Numbers) -> None:
     if len(x) != len(y):
-        raise InvalidArgumentError(
-            f"`x` and `y` must hold the same blocks, got {len(x)} and {len(y)}"
-        )
+        raise InvalidArgumentError(f"`x` and `y` must be equally long, got {len(x)} and {len(y)}")
 
 
 def _check_matrix(values: Numbers) -> None:

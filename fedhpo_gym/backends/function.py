@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import Range, as_reals, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.plugins import source_of
@@ -126,9 +127,8 @@ class FunctionBackend(Backend):
             )
         super().__init__(task, seed, task.space, task.fidelity_space)
         self._own = task
-        parameters = inspect.signature(task.function).parameters
-        self._seeded = "seed" in parameters
-        self._kept: dict[tuple[object, ...], NDArray[np.float64]] = {}
+        self._seeded = "seed" in inspect.signature(task.function).parameters
+        self._kept: dict[tuple[object, ...], Floats] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -169,9 +169,7 @@ class FunctionBackend(Backend):
             fidelity=fidelity,
         )
 
-    def _told(
-        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
-    ) -> NDArray[np.float64]:
+    def _told(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> Floats:
         """Return the (clients, splits, metrics) that the function tells; NaN where it does not."""
         key = (*configuration.items(), fidelity, seed)
         if key not in self._kept:
@@ -180,9 +178,7 @@ class FunctionBackend(Backend):
             self._kept[key] = self._called(configuration, fidelity, seed)
         return self._kept[key]
 
-    def _called(
-        self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int
-    ) -> NDArray[np.float64]:
+    def _called(self, configuration: Mapping[str, Value], fidelity: Fidelity, seed: int) -> Floats:
         own, seeded = self._own, {"seed": seed} if self._seeded else {}
         said = own.function(dict(configuration), dict(vars(fidelity)), **seeded)
         found = said if isinstance(said, Mapping) else {"val_loss": said}

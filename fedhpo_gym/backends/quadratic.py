@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.core.arrays import Bools, Floats, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.tasks import Instance, Task
 from fedhpo_gym.tasks.quadratic import QuadraticTask
-
-Floats = NDArray[np.float64]
 
 VERSION = 1
 """Raised when what a seed gives changes."""
@@ -133,11 +132,11 @@ class QuadraticCourses(Courses):
         return f"quadratic-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
     @property
-    def num_samples(self) -> NDArray[np.int64]:
+    def num_samples(self) -> Integers:
         return np.ones((len(self._on), self._task.num_clients, len(SPLITS)), np.int64)
 
     @property
-    def most_samples(self) -> NDArray[np.int64]:
+    def most_samples(self) -> Integers:
         return np.ones(self._task.num_clients, np.int64)
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
@@ -165,14 +164,14 @@ class QuadraticCourses(Courses):
     def _cohort(self, rate: float) -> int:
         return Fidelity(1, rate).sampled_clients(self._task.num_clients)
 
-    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+    def sampled(self, rounds: int) -> Bools:
         chosen = np.zeros((len(self._on), self._task.num_clients), np.bool_)
         for ahead in range(rounds):
             who, active, _ = self._draw(ahead)
             chosen[np.arange(len(who))[:, None], who] |= active
         return chosen
 
-    def _draw(self, ahead: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], Floats]:
+    def _draw(self, ahead: int) -> tuple[Integers, Bools, Floats]:
         """Return (N, most) clients, which of them train, and the noise (N, most, d) of each."""
         who = np.empty((len(self._on), self._most), np.int64)
         noise = np.empty((*who.shape, self._task.num_parameters))
@@ -201,7 +200,7 @@ class QuadraticCourses(Courses):
         told_of = (metrics, self._diverged.copy(), sampled, norms, cosines, before, after)
         return Report(*told_of, move_product=product)
 
-    def _round(self) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+    def _round(self) -> tuple[Integers, list[NDArray[Any]]]:
         """Take a round; return (N, most) clients and, of each, the entries of a report in order."""
         who, active, noise = self._draw(0)
         on, model = self._on[:, None], self._model[:, None]

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.quadratic import Floats, Quadratics, local_steps
+from fedhpo_gym.backends.quadratic import Quadratics, local_steps
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
@@ -166,6 +167,5 @@ def _least_rates(grid: Floats, losses: Floats) -> Floats:
     left, middle, right = (losses[at + shift, column] for shift in (-1, 0, 1))
     bend = left - 2.0 * middle + right
     shift = np.where(bend > 0, (left - right) / np.where(bend > 0, 2.0 * bend, 1.0), 0.0)
-    width = np.log(grid[1] / grid[0])
-    rates: Floats = grid[at] * np.exp(np.clip(shift, -1.0, 1.0) * width)
+    rates: Floats = grid[at] * np.exp(np.clip(shift, -1.0, 1.0) * np.log(grid[1] / grid[0]))
     return np.clip(rates, grid[0], grid[-1])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.building.surrogate_data import PreparedRows
+from fedhpo_gym.core.arrays import Bools, Floats, Singles
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.surrogate_curves import CurveModel, CurveRegressor
@@ -36,8 +37,6 @@ of few courses likes to explain chance by seeds, and then learns less of one see
 COUNTS = (EPOCHS, BATCH)
 """Hyperparameters that a model of products sees in these only."""
 
-Floats = NDArray[np.float64]
-
 
 def fit_process(
     rows: PreparedRows, *, products: bool = False, seeds_alike: bool = False
@@ -48,8 +47,7 @@ def fit_process(
     a variance of its own, for which the likelihood is maximised in closed form; coefficients count
     by their share of the variance (Rasmussen and Williams, 2006, chapters 2 and 5).
     """
-    rng = stream(0, "gaussian_process")
-    order = rng.permutation(len(rows.inputs))
+    order = stream(0, "gaussian_process").permutation(len(rows.inputs))
     targets = rows.coefficients.astype(np.float64)
     inputs = rows.inputs.astype(np.float64)
     few = np.sort(order[:LIKELY_ROWS])
@@ -122,8 +120,6 @@ def likelihood_slope(position: Floats, distances: Floats, targets: Floats, share
     return np.append(by_stretch, noise * np.trace(inner)) / (2.0 * n)
 
 
-Array = NDArray[np.float32]
-
 WIDTHS = (96, 96, 96)
 NETWORK_RATE = 4e-3
 MOMENTS = (0.9, 0.99)
@@ -173,8 +169,8 @@ def train_network(
 
 def _initial(
     sizes: tuple[int, ...], seeds: int, outputs: int, rng: np.random.Generator
-) -> list[Array]:
-    parameters: list[Array] = []
+) -> list[Singles]:
+    parameters: list[Singles] = []
     for inputs, width in pairwise(sizes):
         weight = rng.standard_normal((inputs, width), dtype=np.float32)
         parameters += [weight * np.float32(math.sqrt(2 / inputs)), np.zeros(width, np.float32)]
@@ -186,29 +182,29 @@ def _initial(
 
 
 def _gradients(
-    parameters: list[Array],
-    rows: Array,
-    seed: Array,
-    wanted: tuple[Array, NDArray[np.bool_]],
-    basis: Array,
-) -> list[Array]:
+    parameters: list[Singles],
+    rows: Singles,
+    seed: Singles,
+    wanted: tuple[Singles, Bools],
+    basis: Singles,
+) -> list[Singles]:
     *layers, shared, own, bias = parameters
     hidden = [rows]
     for weight, offset in zip(layers[::2], layers[1::2], strict=True):
         hidden.append(np.maximum(hidden[-1] @ weight + offset, 0.0))
     heads = shared + own
-    found: Array = seed @ bias
+    found: Singles = seed @ bias
     where = [np.flatnonzero(column) for column in seed.T]
     for head, mine in zip(heads, where, strict=True):
         found[mine] += hidden[-1][mine] @ head
     curves, known = wanted
-    clipped: Array = np.clip(found @ basis - curves, -CLIP, CLIP)
+    clipped: Singles = np.clip(found @ basis - curves, -CLIP, CLIP)
     clipped *= known  # what was filled in is no data
-    slope: Array = clipped @ basis.T
+    slope: Singles = clipped @ basis.T
     slope /= len(rows)
-    of_heads: Array = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
-    shared_slope: Array = of_heads.sum(axis=0, keepdims=True)
-    gradients: list[Array] = [shared_slope, of_heads, seed.T @ slope]
+    of_heads: Singles = np.stack([hidden[-1][mine].T @ slope[mine] for mine in where])
+    shared_slope: Singles = of_heads.sum(axis=0, keepdims=True)
+    gradients: list[Singles] = [shared_slope, of_heads, seed.T @ slope]
     delta = np.empty_like(hidden[-1])
     for head, mine in zip(heads, where, strict=True):
         delta[mine] = slope[mine] @ head.T
@@ -221,9 +217,9 @@ def _gradients(
 
 
 def _adam(
-    parameters: list[Array],
-    gradients: list[Array],
-    moments: list[tuple[Array, Array]],
+    parameters: list[Singles],
+    gradients: list[Singles],
+    moments: list[tuple[Singles, Singles]],
     rate: float,
     step: int,
 ) -> None:

@@ -14,12 +14,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.training import (
-    engine_version,
-    make_course,
-    task_federation,
-    task_label_frequencies,
-)
+from fedhpo_gym.backends import training
 from fedhpo_gym.core.archive import read_npz
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import max_bytes, new_file
@@ -119,7 +114,7 @@ class Design(ABC, Generic[U]):
             )
         return {
             "name": task.table_name,
-            "engine_version": engine_version(task),
+            "engine_version": training.engine_version(task),
             "data_fingerprint": load_dataset(task.dataset).fingerprint,
             "space": self.space.to_dict(),
             "rounds_trained": task.max_round,
@@ -136,8 +131,7 @@ class Design(ABC, Generic[U]):
     @property
     def parts_name(self) -> str:
         """Name of the folder of the units' results: another plan has another folder."""
-        text = json.dumps(self.plan(), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        digest = hashlib.sha256(json.dumps(self.plan(), sort_keys=True).encode()).hexdigest()[:12]
         return "-".join(filter(None, (self.task.table_name, self.kind, digest)))
 
 
@@ -249,7 +243,7 @@ def encode_curves(
 
 def client_samples(task: Task) -> NDArray[np.int64]:
     """Return the (seeds, clients, splits) samples of a task."""
-    return np.stack([task_federation(task, seed).num_samples for seed in task.seeds])
+    return np.stack([training.task_federation(task, seed).num_samples for seed in task.seeds])
 
 
 def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> dict[str, Any]:
@@ -259,7 +253,7 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
         "splits": list(task.splits),
         "metrics": list(task.metric_names),
         "num_samples": samples.tolist(),
-        LABELS: task_label_frequencies(task),
+        LABELS: training.task_label_frequencies(task),
         "class_shares": (np.bincount(data.labels) / len(data.labels)).tolist(),
         "codes": codec.DESCRIPTION,
         "data_licence": source.licence,
@@ -342,7 +336,7 @@ class GridDesign(Design[GridUnit]):
         fixed = dict(unit.fixed)
         axes = [(fixed[d.name],) if d.name in fixed else d.grid for d in self.space.dimensions]
         return [
-            make_course(
+            training.make_course(
                 self.task, dict(zip(self.space.names, values, strict=True)), float(rate), unit.seed
             )
             for values in itertools.product(*axes)

@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -149,8 +149,7 @@ def read_archive(archive: Archive) -> Results:
     require_known("algorithm of FedHPO-Bench", algorithm, NAMED)
     task = get_task(f"{PROBLEMS[where]}-v0").variant(algorithm=NAMED[algorithm], table=FEDHPO_BENCH)
     every = EVERY.get(task.name, 1)
-    stored = map(int, task.stored_fidelity_space()["round"].grid)
-    rounds = tuple(r for r in stored if r >= every)
+    rounds = tuple(r for r in map(int, task.stored_fidelity_space()["round"].grid) if r >= every)
     lacks = {
         "clients": MEANS,
         "samples": "FedHPO-Bench's tables do not say how many samples clients have",
@@ -343,9 +342,7 @@ def _columns(head: str, task: Task) -> list[str]:
 _CELL = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 
 
-def _parsed(
-    number: int, row: str, count: int
-) -> tuple[list[float], NDArray[np.float64] | None, frozenset[str]]:
+def _parsed(number: int, row: str, count: int) -> tuple[list[float], Floats | None, frozenset[str]]:
     """Return the numbers of a row, (evaluations, splits, metrics), and what was measured."""
     parts = _ROW.fullmatch(row)
     cells = parts[1].split(",") if parts else []

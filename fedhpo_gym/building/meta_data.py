@@ -138,8 +138,7 @@ def _train(task: Task, pool: Sequence[Configuration], seed: int) -> NDArray[np.f
     rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
     axes = shared_axes(task)  # what agrees in these comes together, and trains together
     order = sorted(range(len(pool)), key=lambda i: [str(pool[i].get(name)) for name in axes])
-    asked = product(order, rates, rounds)
-    queries = [(pool[i], Fidelity(r, float(rate))) for i, rate, r in asked]
+    queries = [(pool[i], Fidelity(r, float(rate))) for i, rate, r in product(order, rates, rounds)]
     answers = make_backend("raw", task, seed=seed).evaluate_many(queries)
     objectives = [task.objectives[name] for name in MEASURED]
     values = values_of(objectives, answers, Spending(NO_PRIVACY, dict))

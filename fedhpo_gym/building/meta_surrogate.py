@@ -10,15 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.stored.meta_data import KNOTS, LOWEST, STEP, MetaSurrogate, gate
 from fedhpo_gym.stored.surrogate_models import MAX_WEIGHT, WEIGHT_BITS, on_grid
-
-Floats = NDArray[np.float64]
-Array = NDArray[np.float32]
 
 FOLDS: Final = 5
 NETWORKS, WIDTHS = 4, (64, 64, 64, 64)
@@ -118,7 +116,7 @@ def scores_of(values: Floats, knots: NDArray[np.floating]) -> tuple[Floats, Floa
 
 def _train(
     features: Floats, scores: Floats, rng: np.random.Generator
-) -> tuple[list[Array], list[Array]]:
+) -> tuple[list[Singles], list[Singles]]:
     """Return weights (E, inputs, outputs) and biases (E, 1, outputs) of layers.
 
     The rows of a task have a 1 in a column of its own after the features.
@@ -170,7 +168,7 @@ def _schedule(share: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (share - WARM_UP) / (1.0 - WARM_UP)))
 
 
-def _slopes(parts: list[Array], slopes: list[Array], rows: Array, wanted: Array) -> None:
+def _slopes(parts: list[Singles], slopes: list[Singles], rows: Singles, wanted: Singles) -> None:
     """Write the slopes of the mean squared error on (E, n) rows."""
     layers = len(parts) // 2
     hidden, rises = [rows], []

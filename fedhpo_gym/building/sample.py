@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building import design
+from fedhpo_gym.core.arrays import Floats, Integers
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
@@ -88,7 +89,7 @@ class SampleDesign(design.Design[SampleUnit]):
         dimensions = self.task.space.dimensions
         return SearchSpace(tuple(d.discretized() if d.kind == "int" else d for d in dimensions))
 
-    def _blocks(self, points: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _blocks(self, points: Integers) -> tuple[Integers, Integers]:
         """Return which block of configurations some points have, and under which of its seeds."""
         blocks = points // self._per_block
         if self.repeat_every is None:
@@ -118,7 +119,7 @@ class SampleDesign(design.Design[SampleUnit]):
             for point, action in enumerate(actions)
         ]
 
-    def _drawn(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    def _drawn(self, blocks: Integers) -> tuple[Integers, ...]:
         """Return which depth, client sample rate and seed each of some blocks has."""
         sizes = (len(self.depths), len(self.rates), len(self.task.seeds))
         drawn = balanced(int(blocks.max(initial=0)) + 1, math.prod(sizes))[blocks]
@@ -211,11 +212,7 @@ class SampleDesign(design.Design[SampleUnit]):
         return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
 
     def _arrays(
-        self,
-        unit: dict[str, Any],
-        rows: dict[int, int],
-        rounds: NDArray[np.int64],
-        samples: NDArray[np.int64],
+        self, unit: dict[str, Any], rows: dict[int, int], rounds: Integers, samples: Integers
     ) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield arrays of rows of a unit; a curve repeats its last entry to the last round."""
         chosen, points = list(rows), list(rows.values())
@@ -255,9 +252,9 @@ class SampleDesign(design.Design[SampleUnit]):
 
     def _card(
         self,
-        samples: NDArray[np.int64],
+        samples: Integers,
         arrays: dict[str, NDArray[Any]],
-        rounds: NDArray[np.int64],
+        rounds: Integers,
         hardware: set[str],
     ) -> dict[str, Any]:
         task, count = self.task, len(arrays["point"])
@@ -346,7 +343,7 @@ _BITS = 50
 """Precision of a coordinate; a double holds it exactly enough for every grid."""
 
 
-def halton(count: int, dimensions: int) -> NDArray[np.float64]:
+def halton(count: int, dimensions: int) -> Floats:
     """Return (count, dimensions) points in [0, 1) of a scrambled Halton sequence.
 
     Coordinate j of point i is i written in the j-th prime base, mirrored at the point (Halton,
@@ -359,7 +356,7 @@ def halton(count: int, dimensions: int) -> NDArray[np.float64]:
     return np.column_stack([_scrambled_radical_inverse(count, axis, p) for axis, p in axes])
 
 
-def balanced(count: int, size: int) -> NDArray[np.int64]:
+def balanced(count: int, size: int) -> Integers:
     """Return (count,) numbers below `size`; every run of `size` from the front holds each once.
 
     The order inside a run is random: a fixed one could run in step with a coordinate of `halton`.
@@ -369,7 +366,7 @@ def balanced(count: int, size: int) -> NDArray[np.int64]:
     return np.concatenate([np.empty(0, np.int64), *runs])[:count]
 
 
-def _scrambled_radical_inverse(count: int, axis: int, base: int) -> NDArray[np.float64]:
+def _scrambled_radical_inverse(count: int, axis: int, base: int) -> Floats:
     rest = np.arange(count)
     coordinate = np.zeros(count)
     for digit in range(math.ceil(_BITS / math.log2(base))):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.training import require_trainable
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -42,7 +43,6 @@ COMPONENT_ROWS = 1_500
 MAX_DIRECTIONS = 48
 """In which curves may differ: so many numbers stand for a curve."""
 
-Array = NDArray[np.float32]
 PER_CLIENT = 3 * len(SPLITS)
 """Outputs of a client."""
 
@@ -56,25 +56,25 @@ def client_outputs(num_clients: int) -> slice:
 class FittingRows:
     """Courses of one seed each, at K stored rounds."""
 
-    inputs: Array  # (n, 1, columns)
-    outputs: Array  # (n, K, outputs), the last whether diverged; NaN where not trained
-    final: Array  # (n, clients, splits, metrics) at the last round
-    trained: NDArray[np.bool_]  # (n, K) which rounds courses were trained for
-    seed: NDArray[np.int64]  # (n,) which seed
-    seed_weights: NDArray[np.float64]  # (seeds, clients, splits) of the clients in the mean
-    configuration: NDArray[np.int64]  # (n,) which configurations are held out together
-    ranking: NDArray[np.int64]  # (n,) which are ranked together at equal rounds; -1 for none
+    inputs: Singles  # (n, 1, columns)
+    outputs: Singles  # (n, K, outputs), the last whether diverged; NaN where not trained
+    final: Singles  # (n, clients, splits, metrics) at the last round
+    trained: Bools  # (n, K) which rounds courses were trained for
+    seed: Integers  # (n,) which seed
+    seed_weights: Floats  # (seeds, clients, splits) of the clients in the mean
+    configuration: Integers  # (n,) which configurations are held out together
+    ranking: Integers  # (n,) which are ranked together at equal rounds; -1 for none
     names: tuple[str, ...]  # of the columns
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, index: NDArray[np.int64]) -> "FittingRows":
+    def __getitem__(self, index: Integers) -> "FittingRows":
         own = {k: v[index] for k, v in vars(self).items() if k not in ("seed_weights", "names")}
         return replace(self, **own)
 
     @property
-    def weights(self) -> NDArray[np.float64]:
+    def weights(self) -> Floats:
         """(n, clients, splits) weights of the clients in the mean."""
         return np.asarray(self.seed_weights[self.seed])
 
@@ -93,15 +93,15 @@ class FittingRows:
 class PreparedRows:
     """FittingRows as a regressor sees them."""
 
-    inputs: Array  # (n, columns)
-    curves: Array  # (n, K * targets) standardised outputs; what was not trained is filled in
-    known: NDArray[np.bool_]  # (n, K * targets) what is not filled in
-    coefficients: Array  # (n, coefficients) what stands for them
+    inputs: Singles  # (n, columns)
+    curves: Singles  # (n, K * targets) standardised outputs; what was not trained is filled in
+    known: Bools  # (n, K * targets) what is not filled in
+    coefficients: Singles  # (n, coefficients) what stands for them
     seeds: int  # how many seeds there are
-    scales: dict[str, Array]  # as in `stored.surrogate_curves.CurveModel`
-    centre: Array  # likewise
-    basis: Array  # likewise
-    clients: Array | None  # likewise
+    scales: dict[str, Singles]  # as in `stored.surrogate_curves.CurveModel`
+    centre: Singles  # likewise
+    basis: Singles  # likewise
+    clients: Singles | None  # likewise
     names: tuple[str, ...]  # of the columns of `inputs`; seeds come last
 
 
@@ -140,12 +140,12 @@ def prepare(rows: FittingRows) -> PreparedRows:
     )
 
 
-def halved(values: Array) -> Array:
+def halved(values: Singles) -> Singles:
     """Return values as half precision gives them back."""
     return values.astype(np.float16).astype(np.float32)
 
 
-def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
+def scales_of(outputs: Singles, num_clients: int) -> dict[str, Singles]:
     """Return mean, scale and range of (n, outputs)."""
     scale = outputs.std(axis=0, dtype=np.float64) + 1e-6
     scale[: len(SPLITS)] /= LOSS_WEIGHT
@@ -163,7 +163,7 @@ def scales_of(outputs: Array, num_clients: int) -> dict[str, Array]:
     }
 
 
-def principal_directions(rows: Array, most: int) -> Array:
+def principal_directions(rows: Singles, most: int) -> Singles:
     """Return (directions, columns) in which (n, columns) rows differ most, in half precision."""
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), COMPONENT_ROWS)).astype(np.int64)
     few = rows[chosen].astype(np.float64)
@@ -176,8 +176,6 @@ def principal_directions(rows: Array, most: int) -> Array:
     return halved((directions / np.maximum(norms, 1e-9)).astype(np.float32))
 
 
-Floats = NDArray[np.float64]
-
 DIRECTIONS = 8
 """Principal components that stand for the beginning of a curve."""
 LENGTHS = (1.0, 2.0, 4.0, 8.0)
@@ -189,7 +187,7 @@ SETTINGS = 0.5
 """What a setting counts, where the direction in which beginnings differ most has deviation 1."""
 
 
-def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Array:
+def completed(curves: Singles, trained: Bools, settings: Singles) -> Singles:
     """Return curves with the rounds that courses lack filled in.
 
     From each round at which courses end to the next, a line says what follows from the last value,
@@ -218,7 +216,7 @@ def completed(curves: Array, trained: NDArray[np.bool_], settings: Array) -> Arr
     return found.astype(np.float32)
 
 
-def _beginnings(heads: Floats, longer: NDArray[np.bool_]) -> Floats:
+def _beginnings(heads: Floats, longer: Bools) -> Floats:
     """Return (n, directions) scores of (n, columns) along what differs most in longer courses."""
     known = heads[longer]
     centre = known.mean(axis=0)
@@ -296,15 +294,14 @@ def _inputs(stored: Table | Sample) -> CurveInputs:
 
 
 def _outputs(
-    stored: Table | Sample, courses: NDArray[np.int64], axis: int, weights: NDArray[np.float64]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    stored: Table | Sample, courses: Integers, axis: int, weights: Floats
+) -> tuple[Singles, Singles]:
     """Return (n, K, outputs), and what clients have at the last round, as if all had all rounds."""
     clients, knots = stored.num_samples.shape[1], len(stored.rounds)
 
     def each(values: NDArray[Any], *last: int) -> NDArray[Any]:
         """Return (n, K, ...) of an array with an axis of rounds."""
-        first = np.moveaxis(values, axis, 0).reshape(knots, -1, *last)
-        return first[:, courses].swapaxes(0, 1)
+        return np.moveaxis(values, axis, 0).reshape(knots, -1, *last)[:, courses].swapaxes(0, 1)
 
     metrics = np.empty((len(courses), knots, clients, len(SPLITS), len(METRICS)), np.float32)
     for s, split in enumerate(SPLITS):
@@ -319,7 +316,7 @@ def _outputs(
     return np.concatenate([curves, diverged[..., None]], axis=2), metrics[:, -1].copy()
 
 
-def _draw(total: int, limit: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw(total: int, limit: int, rng: np.random.Generator) -> Integers:
     if limit >= total:
         return np.arange(total)
     return np.sort(rng.choice(total, limit, replace=False))
@@ -442,13 +439,13 @@ FittingSource = FittingTable | FittingSample
 """Learning curves that a surrogate can be fitted on."""
 
 
-def _number(keys: list[tuple[Any, ...]]) -> NDArray[np.int64]:
+def _number(keys: list[tuple[Any, ...]]) -> Integers:
     """Return the same number for equal keys, counted from 0."""
     known: Mapping[Any, int] = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return np.array([known[key] for key in keys], dtype=np.int64)
 
 
-def _joined(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+def _joined(one: Integers, other: Integers) -> Integers:
     """Return numbers that are equal where either of two numberings is, directly or by a chain."""
     joined = one
     while True:

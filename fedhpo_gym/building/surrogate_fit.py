@@ -105,8 +105,7 @@ def fit_surrogate(
     target = writable_table_folder(folder)
     rows = source.rows(FINAL_ROWS, stream(0, "surrogate_rows"))
     candidates = CANDIDATES if candidate is None else {candidate: CANDIDATES[candidate]}
-    fits = FOLDS * (len(candidates) + 1) + 1
-    with tqdm(total=fits, desc=name, unit="fit") as bar:
+    with tqdm(total=FOLDS * (len(candidates) + 1) + 1, desc=name, unit="fit") as bar:
         compared = _compare(rows, candidates, bar)
         chosen = _choose(compared, candidate)
         bar.set_postfix_str(f"fitting {chosen.candidate.name}")
@@ -215,8 +214,7 @@ def _stored_errors(
 ) -> dict[str, Any]:
     spread, truth = source.seed_spread, truths(rows).values
     errors = summary(np.abs(claimed.values - truth), spread)
-    constant = yardstick(rows, _folds(rows))
-    known = {m: v["mae"] for m, v in summary(constant, {}).items()}
+    known = {m: v["mae"] for m, v in summary(yardstick(rows, _folds(rows)), {}).items()}
     shared = rows.shared_knot
     ragged = {
         "kendall_tau_at_shared_round": {

@@ -27,6 +27,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import pairs, tau
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import NO_PRIVACY, OBJECTIVES
+from fedhpo_gym.stored import surrogate_rows
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
 from fedhpo_gym.stored.health import LABELS, health_on
 from fedhpo_gym.stored.surrogate import (
@@ -40,13 +41,6 @@ from fedhpo_gym.stored.surrogate import (
     held_on,
 )
 from fedhpo_gym.stored.surrogate_curves import DIVERGED, CurveModel, running_best
-from fedhpo_gym.stored.surrogate_rows import (
-    LARGEST_LOSS,
-    SMALLEST_LOSS,
-    VALIDATION,
-    objectives,
-    to_metrics,
-)
 from fedhpo_gym.stored.table import ENDS, LACKS, Table
 
 Floats = NDArray[np.float64]
@@ -79,28 +73,27 @@ class Claims:
 def folds_of(groups: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the fold of every row; rows of one group share a fold, folds are equally large."""
     known, where = np.unique(groups, return_inverse=True)
-    fold = np.arange(len(known)) % FOLDS
-    return rng.permutation(fold)[where].astype(np.int64)
+    return rng.permutation(np.arange(len(known)) % FOLDS)[where].astype(np.int64)
 
 
 def truths(rows: FittingRows) -> Claims:
     """Return what courses really did; values are NaN at rounds that they were not trained for."""
     flat = rows.outputs.reshape(-1, rows.outputs.shape[2])
     weights = np.repeat(rows.weights, rows.outputs.shape[1], axis=0)
-    found = objectives(flat[:, :-1], weights).reshape(*rows.outputs.shape[:2], -1)
+    found = surrogate_rows.objectives(flat[:, :-1], weights).reshape(*rows.outputs.shape[:2], -1)
     return Claims(found, rows.outputs[..., DIVERGED] >= 0.5)
 
 
 def claims(model: CurveModel, rows: FittingRows) -> Claims:
     """Return what a model answers at the knots."""
     coefficients = model.coefficients(rows.inputs)
-    losses = model.at_all_knots(coefficients, VALIDATION)
+    losses = model.at_all_knots(coefficients, surrogate_rows.VALIDATION)
     chosen = running_best(losses.T).T
     found = np.empty((*losses.shape, len(MEASURES)))
     weights = rows.weights
     for knot in range(losses.shape[1]):
         outputs = model.at_knots(coefficients, np.full(len(losses), knot))
-        found[:, knot] = objectives(outputs[:, :-1], weights)
+        found[:, knot] = surrogate_rows.objectives(outputs[:, :-1], weights)
     chance = np.maximum.accumulate(model.at_all_knots(coefficients, DIVERGED), axis=1)
     best = np.take_along_axis(found, chosen[..., None], axis=1)
     return Claims(best, chance >= 0.5)
@@ -313,12 +306,12 @@ def _source_of(surrogate: Surrogate) -> FittingSource:
 def _claimed(model: CurveModel, rows: FittingRows, source: FittingSource) -> Floats:
     """Return (n, objectives) that a model answers at the last knot."""
     coefficients = model.coefficients(rows.inputs)
-    best = running_best(model.at_all_knots(coefficients, VALIDATION).T)[-1]
+    best = running_best(model.at_all_knots(coefficients, surrogate_rows.VALIDATION).T)[-1]
     outputs, metrics = model.at_knots(coefficients, best), np.empty_like(rows.final)
     for seed in np.unique(rows.seed).tolist():
         own = np.flatnonzero(rows.seed == seed)
         # The last output says whether the course diverged.
-        metrics[own] = to_metrics(outputs[own, :-1], rows.seed_weights[[seed]])
+        metrics[own] = surrogate_rows.to_metrics(outputs[own, :-1], rows.seed_weights[[seed]])
     return _values(metrics, rows, source)
 
 
@@ -339,7 +332,7 @@ def _values(metrics: NDArray[np.floating], rows: FittingRows, source: FittingSou
         for j, (name, compute) in enumerate(JUDGED.items()):
             values = compute(answers, NO_PRIVACY)
             loss = name.endswith("_loss")
-            cut_off = np.clip(values, SMALLEST_LOSS, LARGEST_LOSS)
+            cut_off = np.clip(values, surrogate_rows.SMALLEST_LOSS, surrogate_rows.LARGEST_LOSS)
             found[own, j] = np.log(cut_off) if loss else values
     return found
 

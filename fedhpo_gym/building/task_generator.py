@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from fedhpo_gym.building.design import this_machine, versions
@@ -16,6 +15,7 @@ from fedhpo_gym.building.meta_model import sampled_networks, task_features
 from fedhpo_gym.building.meta_surrogate import IMPORTANCE, scores_of
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import write_archive
+from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
@@ -36,8 +36,6 @@ from fedhpo_gym.stored.task_generator import (
     stem,
 )
 from fedhpo_gym.tasks.meta import GENERATED_SPACES
-
-Array = NDArray[np.float64]
 
 DIMENSIONS, SPREAD = 5, 0.3
 """Of the latent space; and deviation of new places, in units of that of the real tasks."""
@@ -95,7 +93,7 @@ def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     return write_archive(folder, f"{stem(space)}{SUFFIX}", card, arrays)
 
 
-def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, NDArray[np.float32]]:
+def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, Singles]:
     """Return the arrays of a generator, with placeholders for elites."""
     measured, costs = data.values[train][..., : -len(COSTS)], data.values[train][..., -len(COSTS) :]
     tasks, pool, rates, rounds, _ = measured.shape
@@ -150,7 +148,7 @@ def _fitted(data: MetaData, train: list[int], seed: int) -> dict[str, NDArray[np
     return arrays
 
 
-def _places(data: MetaData, train: list[int], scores: Array, seed: int) -> Array:
+def _places(data: MetaData, train: list[int], scores: Floats, seed: int) -> Floats:
     """Return the (T, `DIMENSIONS`) places of tasks: latent features by what all have in common."""
     order = data.arrays["order"][train].astype(int).argsort(axis=1)
     shared = order[:, : len(data.arrays["shared"])]
@@ -160,7 +158,7 @@ def _places(data: MetaData, train: list[int], scores: Array, seed: int) -> Array
     return np.asarray(on_grid(centred / centred.std(axis=0).max(), ROW_BITS))
 
 
-def _tables(values: Array, losses: int) -> Array:
+def _tables(values: Floats, losses: int) -> Floats:
     """Return (T, measured, `KNOTS`) quantiles, as 1 / (1 + v), of (T, n, measured) values.
 
     The first so many are `losses`.
@@ -179,9 +177,7 @@ def _tables(values: Array, losses: int) -> Array:
     return np.asarray(np.minimum(found, 1.0))
 
 
-def _noise(
-    weights: Mapping[str, NDArray[np.float32]], inputs: Array, wanted: Array
-) -> dict[str, NDArray[np.float32]]:
+def _noise(weights: Mapping[str, Singles], inputs: Floats, wanted: Floats) -> dict[str, Singles]:
     """Return what networks leave of (n, A R measured) scores, as noise.
 
     `noise_scale` (measured, knots) are deviations by the score that networks answer, and `noise`
@@ -216,16 +212,13 @@ def _noise(
     return {"noise": noise.astype(np.float32), "noise_scale": np.array(scale, np.float32)}
 
 
-def _elites(
-    generator: TaskGenerator, data: MetaData, train: list[int], seed: int
-) -> NDArray[np.float32]:
+def _elites(generator: TaskGenerator, data: MetaData, train: list[int], seed: int) -> Singles:
     """Return (networks, `ELITES`, d) actions, among which is one near the optimum of any task."""
     known = np.unique(data.actions[train].reshape(-1, len(data.space)), axis=0)
     drawn = (2.0 * halton(DRAWN, len(data.space)) - 1.0).astype(np.float32)
     candidates = np.concatenate([known, drawn])
     rng = stream(seed, "generator_elites")
-    numbers = rng.integers(TASKS, size=NETWORKS * LEARNED_ON).tolist()
-    tasks = generator.draw(numbers)
+    tasks = generator.draw(rng.integers(TASKS, size=NETWORKS * LEARNED_ON).tolist())
     found = []
     for network in tqdm(range(NETWORKS), desc="optima", unit="network", disable=None):
         own = tasks.at(np.flatnonzero(tasks.network == network))
@@ -243,15 +236,12 @@ def _elites(
 
 
 def _optimum(
-    generator: TaskGenerator,
-    tasks: GeneratedTasks,
-    candidates: NDArray[np.float32],
-    rng: np.random.Generator,
-) -> NDArray[np.float32]:
+    generator: TaskGenerator, tasks: GeneratedTasks, candidates: Singles, rng: np.random.Generator
+) -> Singles:
     """Return the (n, d) best of (c, d) candidates in n tasks, and of mutations of these."""
     best, score = tasks.best_action.copy(), tasks.best.copy()
 
-    def keep(tried: NDArray[np.float32]) -> None:
+    def keep(tried: Singles) -> None:
         found = generator.true_scores(tasks, tried)
         better = found > score
         best[better], score[better] = tried[better], found[better]

@@ -9,7 +9,6 @@ from textwrap import fill
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import CourseState, make_batch, make_course, task_federation
@@ -17,6 +16,7 @@ from fedhpo_gym.cli.console import Algorithm, Arg, Ids, Settings, Variant, asked
 from fedhpo_gym.cli.listing import answering
 from fedhpo_gym.cli.problems import name_of, number, percent, survival_words, variant_of
 from fedhpo_gym.core.archive import add_to_card
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
@@ -248,7 +248,6 @@ PERTURBATION = 1e-8
 """By which every initial weight moves, as a share of it or of 1 if that is more; by the distance to
 its neighbour in float32 if that is more still."""
 Cell = tuple[dict[str, Value], Fidelity]
-Floats = NDArray[np.float64]
 
 
 def survival_of(table: Table) -> dict[str, Any]:
@@ -257,8 +256,7 @@ def survival_of(table: Table) -> dict[str, Any]:
     Spreads are standard deviations of the logarithm of the loss, the root mean square over cells:
     `moved` over the draws, of the mean over seeds; `seeds` over the seeds, unmoved.
     """
-    land = landscape_of(table)
-    cells, claimed = best_cells(land, CELLS)
+    cells, claimed = best_cells(landscape_of(table), CELLS)
     task = task_of(table.identity)
     losses = np.stack(
         [trained(task, table.seeds, cells, draw) for draw in range(PERTURBATIONS + 1)]

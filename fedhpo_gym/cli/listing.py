@@ -197,8 +197,7 @@ def stored_variants(
     faults = []
     for name in sorted({*tables, *surrogates} - defaults):
         try:
-            card = open_table(name) if name in tables else open_surrogate(name)
-            identity = card.identity
+            identity = (open_table(name) if name in tables else open_surrogate(name)).identity
             words = ", ".join(arguments_of(identity))
         except FedHPOError as error:
             faults.append(str(error))

@@ -86,8 +86,7 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
         told = _told(path.with_suffix(".toml") if description is None else description)
         env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
         say(str(card))
-        sample = card.name.endswith(".sample.json")
-        say(f"fedhpo-gym surrogate {env_id}" if sample else env_id)
+        say(f"fedhpo-gym surrogate {env_id}" if card.name.endswith(".sample.json") else env_id)
         return 0
     if description is not None:
         raise InvalidArgumentError(

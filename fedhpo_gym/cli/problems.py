@@ -134,8 +134,7 @@ def name_of(stored: StoredNumbers) -> str:
 
 def variant_of(stored: StoredNumbers) -> str:
     """Return the arguments of a variant, without quotation marks."""
-    words = ", ".join(arguments_of(stored.identity)).replace("algorithm=", "")
-    return words.replace("'", "")
+    return ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
 
 
 OPENERS: Final[Mapping[str, Callable[[Task], StoredNumbers]]] = {

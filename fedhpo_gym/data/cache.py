@@ -40,8 +40,7 @@ def data_folder() -> Path:
 
 
 def _user_cache(name: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "fedhpo_gym" / name
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedhpo_gym" / name
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -61,19 +60,13 @@ def make_folder(folder: Path) -> None:
 
 def find(*names: str) -> Path | None:
     """Return the first of these paths, below the data folder, that exists; None if none does."""
-    paths = (data_folder() / name for name in names)
-    return next((path for path in paths if path.exists()), None)
+    return next((path for name in names if (path := data_folder() / name).exists()), None)
 
 
 def checksum(path: Path) -> str:
     """Return the sha256 of a file, read in pieces."""
     with path.open("rb") as handle:
         return digest_of(handle)
-
-
-def sha256_of(content: bytes) -> str:
-    """Return the sha256 of what a file will hold."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def digest_of(handle: BufferedIOBase) -> str:

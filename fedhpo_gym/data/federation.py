@@ -88,8 +88,7 @@ def make_user_federation(
         ]
         if len(rows) < 3:
             held_out = [0, len(rows) - 1]
-        cuts = np.cumsum([len(rows) - sum(held_out), held_out[0]])
-        clients.append(tuple(np.split(rows, cuts)))
+        clients.append(tuple(np.split(rows, np.cumsum([len(rows) - sum(held_out), held_out[0]]))))
     train = np.concatenate([client[0] for client in clients])
     return _federation(dataset, tuple(clients), train, seed, preprocessing)
 

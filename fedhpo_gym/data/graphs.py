@@ -175,8 +175,7 @@ def read_plain(path: Path) -> bytes:
 
 def git_blob(content: bytes) -> str:
     """Return the id that git gives a file of this content."""
-    whole = b"blob %d\0" % len(content) + content
-    return hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 _COMMIT = "1e72912a0810cdf27ae54fd589a3b43358a2b161"
@@ -216,8 +215,7 @@ def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
     features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))
     degrees = np.diff(adjacency.indptr)
-    citing = np.repeat(np.arange(len(degrees)), degrees)
-    edges = np.stack([citing, adjacency.indices])
+    edges = np.stack([np.repeat(np.arange(len(degrees)), degrees), adjacency.indices])
     return make_node_graph(name, features, _integers(arrays, "labels"), edges, num_classes)
 
 

@@ -156,8 +156,7 @@ def columns_of(column: Any) -> Iterator[NDArray[np.float64]]:
 
 def grows(column: Any) -> bool:
     """Return whether numbers are so skewed that their logarithms are taken."""
-    skewed = column.nunique() > 2 and column.min() >= 0 and column.skew() > SKEWED
-    return bool(skewed)
+    return bool(column.nunique() > 2 and column.min() >= 0 and column.skew() > SKEWED)
 
 
 def columns_of_words(column: Any, rare: int) -> Iterator[NDArray[np.float64]]:

@@ -35,8 +35,7 @@ def generate() -> tuple[list[NDArray[np.float64]], list[NDArray[np.int64]]]:
         # library's singular vectors may have.
         features = centre + rng.standard_normal((size, WIDTH)) * scale
         weights = q * rng.normal(mean, NOISE)
-        logits = weights[0] + features @ weights[1:]
-        noisy = logits + rng.normal(0.0, NOISE, (size, CLASSES))
+        noisy = weights[0] + features @ weights[1:] + rng.normal(0.0, NOISE, (size, CLASSES))
         x.append(features)
         y.append(noisy.argmax(axis=1).astype(np.int64))
     return x, y

@@ -158,8 +158,7 @@ def encode_columns(columns: list[Column]) -> tuple[NDArray[np.float64], NDArray[
     features = np.stack([_codes(column) for column in columns[:-1]], axis=1)
     target = columns[-1]
     names = np.asarray(target.cells) if isinstance(target, Nominal) else target
-    labels = np.unique(names, return_inverse=True)[1]
-    return np.ascontiguousarray(features), labels.astype(np.int64)
+    return np.ascontiguousarray(features), np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _codes(column: Column) -> NDArray[np.float64]:

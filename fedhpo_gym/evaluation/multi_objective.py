@@ -3,19 +3,19 @@
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_number, as_reals, shown
+from fedhpo_gym.core.arrays import Bools, Floats
+from fedhpo_gym.core.checks import Range, as_number, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 
 
-def non_dominated(errors: ArrayLike) -> NDArray[np.bool_]:
+def non_dominated(errors: ArrayLike) -> Bools:
     """Return which of (n, objectives) points no other point dominates: (n,); equal ones stay."""
-    points = _checked("errors", errors)
-    distinct, inverse = np.unique(points, axis=0, return_inverse=True)
+    distinct, inverse = np.unique(_checked("errors", errors), axis=0, return_inverse=True)
     kept = np.ones(len(distinct), dtype=np.bool_)
     # Sorted rows: what dominates a row stands before it.
     for i, point in enumerate(distinct):
@@ -48,9 +48,7 @@ def volumes_known() -> bool:
     return find_spec("moocore") is not None
 
 
-def growing_volumes(
-    errors: ArrayLike, reference: ArrayLike, observed: ArrayLike
-) -> NDArray[np.float64]:
+def growing_volumes(errors: ArrayLike, reference: ArrayLike, observed: ArrayLike) -> Floats:
     """Return the volume of the front that one believes in after each of (N, k) trials: (N,).
 
     Who sees noisy values picks the trials that are not dominated by these, and gets what they truly
@@ -74,9 +72,7 @@ def growing_volumes(
     return found
 
 
-def attained(
-    runs: Sequence[NDArray[np.float64]], shares: Sequence[float]
-) -> dict[float, NDArray[np.float64]]:
+def attained(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Floats]:
     """Return the points that at least these shares of (N, k) runs attain: (M, 2) or (M, 3) each.
 
     This is the empirical attainment function of Grunert da Fonseca, Fonseca and Hall (2001).
@@ -88,10 +84,7 @@ def attained(
             "`runs` must be at least one array of (trials, 2 or 3 objectives), each with a trial, "
             f"got the shapes {shapes}"
         )
-    if wrong := [one for one in shares if (share := as_number(one)) is None or not 0 < share <= 1]:
-        raise InvalidArgumentError(
-            f"`shares` must be numbers above 0 and at most 1, got {wrong[0]!r}"
-        )
+    as_typed("shares", shares, Sequence[Annotated[float, Range(0, 1, "(]")]])
     with needing("what runs attain", "moocore", "fronts", "moocore"):
         import moocore
     fronts = [run[non_dominated(run)] for run in trials]
@@ -104,7 +97,7 @@ def attained(
     }
 
 
-def _checked(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def _checked(name: str, values: ArrayLike) -> Floats:
     points = as_reals(name, values).astype(np.float64)
     if points.ndim != 2 or not points.shape[1] or np.isnan(points).any():
         raise InvalidArgumentError(
@@ -132,7 +125,7 @@ def kendall(one: ArrayLike, other: ArrayLike) -> float:
     return tau([pairs(*lists)])
 
 
-def pairs(one: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float, float]:
+def pairs(one: Floats, other: Floats) -> tuple[float, float, float]:
     """Return what tau-b is made of: ordered pairs of two (n,) lists."""
     first, second = (np.unique(values, return_inverse=True)[1] for values in (one, other))
     return _agreement(first, second), _untied(first), _untied(second)
@@ -162,7 +155,6 @@ def _untied(ranks: NDArray[np.intp]) -> float:
 
 
 Constraints: TypeAlias = Mapping[str, float | Mapping[str, float]]
-Numbers = NDArray[np.float64]
 
 
 def read_constraints(
@@ -191,8 +183,8 @@ def read_constraints(
 
 
 def violations(
-    objectives: Sequence[Any], constraints: Constraints | None, values: Numbers
-) -> Numbers:
+    objectives: Sequence[Any], constraints: Constraints | None, values: Floats
+) -> Floats:
     """Return the total violation of each of (..., m) values; 0 where a trial is feasible.
 
     It is the sum of what exceeds the limits, each in units of its objective's bounds, so that no
@@ -207,7 +199,7 @@ def violations(
     return total
 
 
-def is_better(violation: Numbers, error: Numbers, than: tuple[Numbers, Numbers]) -> NDArray[Any]:
+def is_better(violation: Floats, error: Floats, than: tuple[Floats, Floats]) -> NDArray[Any]:
     """Return where trials take the place of incumbents, all (N,) (the rule of Deb, 2000).
 
     The first of equals stays; any trial is better than NaN, which is none.
@@ -224,14 +216,11 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
             f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got "
             f"{shown(record)}"
         )
-    limit, weight = as_number(record["limit"]), as_number(record.get("weight", 1.0))
+    limit = as_number(record["limit"])
     if limit is None or not math.isfinite(limit):
         raise InvalidArgumentError(
             f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
         )
-    if weight is None or not 0 <= weight < math.inf:
-        raise InvalidArgumentError(
-            f"weight of constraint {name!r} must be finite and not negative, "
-            f"got {shown(record['weight'])}"
-        )
+    rule = Annotated[float, Range(0, ends="[)")]
+    weight = as_typed(f"weight of constraint {name}", record.get("weight", 1.0), rule)
     return float(limit), float(weight)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats
 from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
@@ -93,9 +94,7 @@ class Noise:
             if value is not None and value != math.inf
         }
 
-    def apply(
-        self, evaluations: Evaluations, rngs: Generators, bounds: NDArray[np.float64]
-    ) -> Evaluations:
+    def apply(self, evaluations: Evaluations, rngs: Generators, bounds: Floats) -> Evaluations:
         """Return what the server hears of B evaluations, of metrics with (metrics, 2) bounds.
 
         Who is not heard has no samples in it, and NaN in place of metrics. Under privacy all
@@ -124,7 +123,7 @@ class Noise:
 
     def cohorts(
         self, accuracy: NDArray[np.floating], samples: NDArray[np.integer], rngs: Generators
-    ) -> NDArray[np.bool_]:
+    ) -> Bools:
         """Return the (B, S, N) marks of the clients that evaluate, of as many accuracies.
 
         Clients are drawn one after the other, each time in proportion to (1.0001 - error)^b among
@@ -144,12 +143,10 @@ class Noise:
         before, tied = waits < last, able & (waits == last)
         # Who waits as long as the last one is drawn in the clients' order.
         left = number - before.sum(axis=-1)
-        found: NDArray[np.bool_] = before | (tied & (tied.cumsum(axis=-1) <= left[..., None]))
+        found: Bools = before | (tied & (tied.cumsum(axis=-1) <= left[..., None]))
         return found
 
-    def laplace(
-        self, sensitivities: NDArray[np.float64], evaluations: int, rngs: Generators
-    ) -> NDArray[np.float64]:
+    def laplace(self, sensitivities: Floats, evaluations: int, rngs: Generators) -> Floats:
         """Return the (B, R) noise of B trials that tell R numbers of (B, R, S) sensitivities.
 
         A trial has epsilon / M of the privacy of M trials, and each of its R numbers an equal share
@@ -163,11 +160,11 @@ class Noise:
     def private_values(
         self,
         objectives: Sequence[Any],
-        values: NDArray[np.float64],
+        values: Floats,
         heard: Evaluations,
         evaluations: int,
         rngs: Generators,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return (B, R) values of objectives with the noise of `laplace`, clipped."""
         clients = clients_evaluated(heard)
         each = np.stack([one.sensitivity(clients) for one in objectives], axis=1)
@@ -175,10 +172,9 @@ class Noise:
         return np.clip(values + self.laplace(each, evaluations, rngs), low, high)
 
 
-def clients_evaluated(evaluations: Evaluations) -> NDArray[np.float64]:
+def clients_evaluated(evaluations: Evaluations) -> Floats:
     """Return how many clients are heard in each of the B evaluations and S seeds: (B, S)."""
-    present = evaluations.num_samples[..., VAL] > 0
-    found = present.sum(axis=-1, dtype=np.float64)
+    found = (evaluations.num_samples[..., VAL] > 0).sum(axis=-1, dtype=np.float64)
     return np.broadcast_to(found, evaluations.diverged.shape)
 
 
@@ -187,7 +183,7 @@ def exchanged(
     samples: NDArray[np.integer],
     share: float,
     rng: np.random.Generator,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the (S, N) accuracies of clients that exchange a share of their (S, N) samples.
 
     Every sample goes into a pool with this probability, and the pool is dealt out so that all

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import Axes, as_integer, as_number, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
@@ -21,7 +22,7 @@ SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
 METRICS: Final[tuple[Metric, ...]] = ("loss", "accuracy", "f1")
 FIDELITIES: Final = ("round", "client_sample_rate")
 Which: TypeAlias = Literal["best", "current"]
-Means: TypeAlias = NDArray[np.float64]
+Means: TypeAlias = Floats
 Entries: TypeAlias = frozenset[tuple[Split, Metric]]
 ENTRIES: Final[Entries] = frozenset(itertools.product(SPLITS, METRICS))
 
@@ -70,10 +71,10 @@ class _Metrics:
 
     best: NDArray[np.floating]
     num_samples: NDArray[np.integer]
-    diverged: NDArray[np.bool_]
+    diverged: Bools
 
     @cached_property
-    def memo(self) -> dict[Hashable, NDArray[np.float64]]:
+    def memo(self) -> dict[Hashable, Floats]:
         """What was computed of it, by name; its arrays cannot be written into."""
         return {}
 
@@ -135,7 +136,7 @@ class Evaluation(_Metrics):
     current: NDArray[np.floating] | None
     num_samples: NDArray[np.integer]
     best_round: NDArray[np.integer]
-    diverged: NDArray[np.bool_]
+    diverged: Bools
     seeds: tuple[int, ...]
     fidelity: Fidelity
 
@@ -185,7 +186,7 @@ class Evaluations(_Metrics):
     best: NDArray[np.floating]
     num_samples: NDArray[np.integer]
     best_round: NDArray[np.integer]
-    diverged: NDArray[np.bool_]
+    diverged: Bools
     seeds: NDArray[np.integer]
     fidelity: Mapping[str, NDArray[Any]]
     find_current: Callable[[], NDArray[np.floating]] | None = None
@@ -252,7 +253,7 @@ class Evaluations(_Metrics):
         return None if self.find_current is None else self.find_current()
 
     @cached_property
-    def has_diverged(self) -> NDArray[np.bool_]:
+    def has_diverged(self) -> Bools:
         """(B,) whether training diverged under any of the seeds."""
         return np.asarray(self.diverged.any(axis=1))
 
@@ -284,17 +285,14 @@ class Cost:
     rounds: int
 
 
-def client_means(
-    values: NDArray[np.floating], num_samples: NDArray[np.integer]
-) -> NDArray[np.float64]:
+def client_means(values: NDArray[np.floating], num_samples: NDArray[np.integer]) -> Floats:
     """Return means over samples, then seeds, of (..., S, N, splits, metrics)."""
     weights = num_samples[..., None].astype(np.float64)
     with np.errstate(invalid="ignore"):
         shares = weights / weights.sum(axis=-3, keepdims=True)
     # What a client without samples reports means nothing.
     known = values if (weights > 0).all() else np.where(weights > 0, values, 0.0)
-    total = sum_in_order(known * shares, axis=-3)
-    return np.asarray(total.mean(axis=-3), dtype=np.float64)
+    return np.asarray(sum_in_order(known * shares, axis=-3).mean(axis=-3), dtype=np.float64)
 
 
 def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]:
@@ -305,8 +303,7 @@ def sum_in_order(terms: NDArray[np.floating], axis: int) -> NDArray[np.floating]
     parts = np.ascontiguousarray(np.moveaxis(terms, axis, 0))
     if parts[0].size < 2:  # of single numbers, a reduction would add pairs; of rows it does not
         return np.asarray(np.add.accumulate(parts, axis=0)[-1])
-    rows = parts.reshape(len(parts), -1)
-    return np.asarray(np.add.reduce(rows, axis=0)).reshape(parts.shape[1:])
+    return np.asarray(np.add.reduce(parts.reshape(len(parts), -1), axis=0)).reshape(parts.shape[1:])
 
 
 def _check_shape(name: str, array: NDArray[np.generic], shape: tuple[int, ...]) -> None:
@@ -372,7 +369,7 @@ CLASSIFICATION: Final = (
 def best_rounds(
     metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
     num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],
-) -> NDArray[np.int64]:
+) -> Integers:
     """Return, of (courses, rounds, clients, splits, metrics), the best round so far of every round.
 
     The validation loss of a round is the sample-weighted mean over clients; the first of equal
@@ -384,13 +381,12 @@ def best_rounds(
     return first_lowest(np.asarray(loss))
 
 
-def first_lowest(values: NDArray[np.floating]) -> NDArray[np.int64]:
+def first_lowest(values: NDArray[np.floating]) -> Integers:
     """Return the place of the lowest value so far along the last axis, the first of equals."""
     lowest = np.minimum.accumulate(values, axis=-1)
     is_new = np.ones(values.shape, dtype=bool)
     is_new[..., 1:] = values[..., 1:] < lowest[..., :-1]
-    places = np.where(is_new, np.arange(values.shape[-1]), 0)
-    return np.maximum.accumulate(places, axis=-1)
+    return np.maximum.accumulate(np.where(is_new, np.arange(values.shape[-1]), 0), axis=-1)
 
 
 def evaluation_of(
@@ -421,6 +417,6 @@ class SourceTask(NamedTuple):
     """What is known of a problem that was tuned before: n trials at full fidelity."""
 
     name: str  # of the problem
-    actions: NDArray[np.float32]  # (n, d) coordinates of configurations, canonical
-    scores: NDArray[np.float64]  # (n,) in [0, 1], higher is better
-    features: NDArray[np.float64]  # (F,) of the federation, known before any trial
+    actions: Singles  # (n, d) coordinates of configurations, canonical
+    scores: Floats  # (n,) in [0, 1], higher is better
+    features: Floats  # (F,) of the federation, known before any trial

@@ -53,8 +53,7 @@ class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with i
         # Optimizers draw any seed: what it changes is the noise of evaluations that have some.
         found = self.problem.evaluate(dict(trial_info.config), fidelity, noise_seed=trial_info.seed)
         costs = list(found.losses.values())
-        cost = costs if len(costs) > 1 else costs[0]
-        return TrialValue(cost=cost, virtual_time=found.time_s)
+        return TrialValue(cost=costs if len(costs) > 1 else costs[0], virtual_time=found.time_s)
 
 
 @checked_types

@@ -105,8 +105,7 @@ def _columns(table: "Table", times: NDArray[np.float64]) -> dict[str, NDArray[An
     shape = tuple(map(len, axes))
     found = dict(zip(["round", *names], np.meshgrid(*axes, indexing="ij"), strict=True))
     columns = {name: found[name] for name in (*table.space.names, *FIXED) if name in found}
-    rounds = found["round"]
-    columns["diverged"] = (diverged_at > 0) & (diverged_at <= rounds)
+    columns["diverged"] = (diverged_at > 0) & (diverged_at <= found["round"])
     # The truth has the order of the search space: rounds stand after the configuration.
     known = times.reshape(*shape[1:-2], shape[0], shape[-2])
     known = np.moveaxis(known, -2, 0)[..., None]

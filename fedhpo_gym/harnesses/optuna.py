@@ -23,8 +23,7 @@ class TrialFunction:
 
     def __init__(self, problem: Problem, rounds: Sequence[int] = ()) -> None:
         self.problem, self._rounds = problem, tuple(rounds)
-        several = len(problem.objectives) > 1
-        if self._rounds and several:
+        if self._rounds and len(problem.objectives) > 1:
             raise InvalidArgumentError(
                 "`rounds` must be empty where rewards are vectors, as Optuna prunes by one value, "
                 f"got {rounds!r} for {problem.id}"

@@ -31,8 +31,7 @@ class Problem(optunahub.benchmarks.BaseProblem):  # type: ignore[misc]  # no typ
 
     @property
     def search_space(self) -> dict[str, optuna.distributions.BaseDistribution]:
-        dimensions = self._function.problem.space.dimensions
-        return {one.name: _distribution(one) for one in dimensions}
+        return {one.name: _distribution(one) for one in self._function.problem.space.dimensions}
 
     @property
     def directions(self) -> list[optuna.study.StudyDirection]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import as_number, as_reals, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations
@@ -64,10 +64,10 @@ class Objective:
     unit: str
     minimize: bool
     bounds: tuple[float, float]
-    compute: Callable[[Evaluations, Spent], NDArray[np.float64]]
+    compute: Callable[[Evaluations, Spent], Floats]
     open_ended: bool = False
     transform: str = "clip"
-    sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
+    sensitivity: Callable[[Floats], Floats] | None = None
     reads: Entries = ENTRIES
 
     @classmethod
@@ -79,7 +79,7 @@ class Objective:
         unit: str,
         minimize: bool,
         bounds: tuple[float, float],
-        sensitivity: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        sensitivity: Callable[[Floats], Floats] | None = None,
     ) -> "Objective":
         """Make an objective of a function of your own, for `gymnasium.make(id, objectives=[...])`.
 
@@ -99,9 +99,7 @@ class Objective:
         """
         for word, text in (("name", name), ("unit", unit)):
             if not isinstance(text, str) or (word == "name" and not text):
-                raise InvalidArgumentError(
-                    f"`{word}` of an objective must be a word, got {text!r}."
-                )
+                raise InvalidArgumentError(f"`{word}` of an objective must be a word, got {text!r}")
         if not callable(function):
             raise InvalidArgumentError(
                 f"Objective {name!r}: `function` must take an Evaluation, got {function!r:.80}."
@@ -125,7 +123,7 @@ class Objective:
             # A record holds finite numbers only; errors are cut off at the bounds anyway.
             return float(worst) if math.isnan(number) else bounds[int(number > 0)]
 
-        def compute(evaluations: Evaluations, _spent: Spent) -> NDArray[np.float64]:
+        def compute(evaluations: Evaluations, _spent: Spent) -> Floats:
             return np.array([value(one) for one in evaluations], dtype=np.float64)
 
         checked = None if sensitivity is None else _checked_sensitivity(name, sensitivity)
@@ -181,7 +179,7 @@ class Objective:
         """Return ``value`` signed so that lower is better, NaN as infinity: for ranking."""
         return float(self.unclipped_errors(np.array([value], dtype=np.float64))[0])
 
-    def errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def errors(self, values: Floats) -> Floats:
         """Return the ``error`` of each of (B,) values."""
         low, high = self.bounds
         transform = TRANSFORMS[self.transform]
@@ -193,11 +191,11 @@ class Objective:
             return np.asarray(np.fmax(np.fmin(values, high), low))
         return np.asarray(-np.fmin(np.fmax(values, low), high))
 
-    def unclipped_errors(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def unclipped_errors(self, values: Floats) -> Floats:
         """Return the ``unclipped_error`` of each of (B,) values."""
         return np.where(np.isnan(values), np.inf, values if self.minimize else -values)
 
-    def lacks(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def lacks(self, values: Floats) -> Floats:
         """Return what (B,) values lack to the best one, 0 or more; NaN lacks most."""
         if TRANSFORMS[self.transform]:
             return self.errors(values)
@@ -209,9 +207,7 @@ class Objective:
 
 
 @explained_types
-def values_of(
-    objectives: Sequence[Objective], evaluations: Evaluations, spent: Spent
-) -> NDArray[np.float64]:
+def values_of(objectives: Sequence[Objective], evaluations: Evaluations, spent: Spent) -> Floats:
     """Return the (B, objectives) values of B evaluations."""
     values = np.empty((len(evaluations), len(objectives)))
     for column, objective in enumerate(objectives):
@@ -231,9 +227,7 @@ def _checked_bounds(name: str, bounds: object) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _checked_sensitivity(
-    name: str, sensitivity: object
-) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+def _checked_sensitivity(name: str, sensitivity: object) -> Callable[[Floats], Floats]:
     """Return a sensitivity whose answers are checked whenever it is asked."""
     if not callable(sensitivity):
         raise InvalidArgumentError(
@@ -241,7 +235,7 @@ def _checked_sensitivity(
             f"{shown(sensitivity)}."
         )
 
-    def ask(clients: NDArray[np.float64]) -> NDArray[np.float64]:
+    def ask(clients: Floats) -> Floats:
         found = as_reals(f"sensitivity` of objective `{name}", sensitivity(clients))
         if found.shape != clients.shape or not ((found >= 0) & np.isfinite(found)).all():
             raise InvalidArgumentError(
@@ -265,7 +259,7 @@ def _read_only(evaluation: Evaluation) -> Evaluation:
     return replace(evaluation, **views)
 
 
-def squash(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def squash(distance: Floats) -> Floats:
     """Return ``log(1 + d) / (1 + log(1 + d))`` for (B,) distances from the best value, 0 or more.
 
     It rises strictly from 0 to 1, which only infinity reaches. The logarithm keeps apart what
@@ -279,7 +273,7 @@ def squash(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(infinite, 1.0, logs / (1.0 + logs))
 
 
-TRANSFORMS: Final[Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]] | None]] = {
+TRANSFORMS: Final[Mapping[str, Callable[[Floats], Floats] | None]] = {
     "clip": None,
     "squash": squash,
 }

@@ -135,8 +135,7 @@ def client_fairness(evaluation: Evaluation | Evaluations) -> NDArray[np.float64]
         values = evaluation.clients("val", FAIRNESS_METRIC)
         has_samples = evaluation.num_samples[..., SPLITS.index("val")] > 0
         measured = fairness_vector(np.where(has_samples, values, np.nan))
-        diverged = np.asarray(evaluation.has_diverged)[..., None]
-        found = np.where(diverged, WORST_FAIRNESS, measured)
+        found = np.where(np.asarray(evaluation.has_diverged)[..., None], WORST_FAIRNESS, measured)
         found.flags.writeable = False
         evaluation.memo[key] = found
     return evaluation.memo[key]
@@ -260,8 +259,7 @@ def flops_objective() -> Objective:
         epochs = np.full(len(evaluations), spent.costs["parameter_epochs"], dtype=np.float64)
         return np.asarray(epochs * (FLOPS_PER_PARAMETER * samples))
 
-    bounds = (0.0, MAX_FLOPS)
-    return Objective("flops", "FLOP", True, bounds, compute, sensitivity=np.zeros_like)
+    return Objective("flops", "FLOP", True, (0.0, MAX_FLOPS), compute, sensitivity=np.zeros_like)
 
 
 def cost_objectives(budget_s: float = BUDGET_S) -> tuple[Objective, ...]:

@@ -12,9 +12,10 @@ from functools import lru_cache
 from typing import Annotated, Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from fedhpo_gym.core.checks import Range, checked_types, shown
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -28,6 +29,8 @@ SEARCH_ORDERS: Final = range(2, 256)
 
 Rounds = Annotated[int, Range(0)]
 Share = Annotated[float, Range(0, 1)]
+Divergence = Annotated[float, Range(0)]
+Capped = Annotated[float, Range(0, CAP)]
 Delta = Annotated[float, Range(0, 1, "()")]
 Noise = Annotated[float, Range(0, ends="[)")]
 
@@ -41,7 +44,7 @@ class Spent:
         return self
 
     @property
-    def costs(self) -> Mapping[str, float | NDArray[np.float64]]:
+    def costs(self) -> Mapping[str, float | Floats]:
         """What else is spent, where anybody knows."""
         raise InvalidArgumentError(
             "`spent` must be a `Spending`, which knows costs, to tell an objective of costs; got "
@@ -59,22 +62,18 @@ class PrivacyLedger(Spent):
         renyi: Renyi divergence in nats at each of ``ORDERS``, in [0, ``CAP``].
     """
 
-    epsilon: float
-    delta: float
-    renyi: tuple[float, ...]
+    epsilon: Capped
+    delta: Share
+    renyi: tuple[Capped, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.renyi) != len(ORDERS):
             raise InvalidArgumentError(
                 f"`renyi` must have one entry per order {ORDERS}, got {self.renyi!r}."
             )
-        if not 0.0 <= self.delta <= 1.0:
-            raise InvalidArgumentError(f"`delta` must be in [0, 1], got {self.delta!r}.")
-        for name, values in (("epsilon", (self.epsilon,)), ("renyi", self.renyi)):
-            if not all(0.0 <= value <= CAP for value in values):
-                raise InvalidArgumentError(f"`{name}` must be in [0, {CAP:g}], got {values!r}.")
 
-    def vector(self) -> NDArray[np.float64]:
+    def vector(self) -> Floats:
         """Return the (5,) fields in the order of ``PRIVACY_NAMES``."""
         return np.array([self.epsilon, self.delta, *self.renyi], dtype=np.float64)
 
@@ -83,9 +82,9 @@ class PrivacyLedger(Spent):
 class PrivacyLedgers(Spent):
     """The privacy spent by B evaluations: (B, 5) values in the order of ``PRIVACY_NAMES``."""
 
-    values: NDArray[np.float64]
+    values: Floats
 
-    def vector(self) -> NDArray[np.float64]:
+    def vector(self) -> Floats:
         """Return the (B, 5) fields: ``PrivacyLedger.vector`` with a leading axis."""
         return self.values
 
@@ -105,7 +104,7 @@ def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
 
 
 @checked_types
-def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> NDArray[np.float64]:
+def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> Floats:
     """Return a bound, at `SEARCH_ORDERS`, of the divergence of a composed subsampled Gaussian.
 
     In each of T rounds a share q of the clients is drawn; adjacent data sets differ by one sample
@@ -133,9 +132,7 @@ def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> 
 
 
 @checked_types
-def poisson_curve(
-    noise_multiplier: Noise, rounds: Rounds, sample_rate: Share
-) -> NDArray[np.float64]:
+def poisson_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> Floats:
     """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
 
     In each of T rounds every client takes part with probability q, and nobody learns who did; what
@@ -194,7 +191,7 @@ _NOISE: Final = (1e-3, 1e15)
 
 
 @checked_types
-def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Delta) -> float:
+def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta: Delta) -> float:
     """Return the smallest epsilon, or infinity, that the Renyi divergences prove at ``delta``.
 
     ``min_a r_a + log(1 - 1/a) - (log(delta) + log(a)) / (a - 1)`` (Canonne, Kamath and Steinke,
@@ -205,12 +202,7 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[float], delta: Del
         raise InvalidArgumentError(
             f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
         )
-    if not all(divergence >= 0.0 for divergence in renyi):  # NaN is not, either
-        raise InvalidArgumentError(
-            f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}."
-        )
-    bounds = [_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)]
-    return max(0.0, min(bounds))
+    return max(0.0, min(_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)))
 
 
 def _epsilon_at(order: int, renyi: float, delta: float) -> float:
@@ -246,7 +238,7 @@ def selected_renyi(
     mean: Annotated[float, Range(1, ends="[)")],
     distribution: str = "geometric",
     orders: Sequence[int] = SEARCH_ORDERS,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the (orders,) Renyi divergences of showing the best of K independent trials.
 
     With r_a the divergence of one trial at order a, and m the mean of K, they are
@@ -275,7 +267,7 @@ def selected_renyi(
     return np.asarray(common + mean * np.array(deltas))
 
 
-def _delta(orders: NDArray[np.float64], renyi: NDArray[np.float64], epsilon: float) -> float:
+def _delta(orders: Floats, renyi: Floats, epsilon: float) -> float:
     """Return the smallest delta proved at epsilon, by Proposition 12 or Bretagnolle and Huber."""
     logs = (orders - 1.0) * (renyi - epsilon + np.log1p(-1.0 / orders)) - np.log(orders)
     return min(1.0, math.exp(min(float(logs.min()), 0.0)), math.sqrt(-math.expm1(-renyi.min())))

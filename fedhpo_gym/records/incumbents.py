@@ -73,9 +73,7 @@ class Trials:
                     f"got {array.shape}"
                 )
         if any(np.isnan(one).any() for one in (self.value, self.ranked, self.time_s)):
-            raise InvalidArgumentError(
-                "`value` and `time_s` must not hold NaN; leave the trial out"
-            )
+            raise InvalidArgumentError("`value` and `time_s` must not be NaN; leave the trial out")
         if np.any(self.time_s[1:] < self.time_s[:-1]):
             raise InvalidArgumentError("`time_s` must not run backwards; sort the trials")
 

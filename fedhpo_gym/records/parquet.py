@@ -82,8 +82,7 @@ def _typed(path: tuple[str, ...], values: Sequence[Any]) -> Column:
     kinds = {_kind(value) for value in values if value is not None}
     if len(kinds) == 1 and (kind := kinds.pop()) != "json":
         return Column(path, kind, values)
-    texts = [None if value is None else json.dumps(value) for value in values]
-    return Column(path, "json", texts)
+    return Column(path, "json", [None if value is None else json.dumps(value) for value in values])
 
 
 def _kind(value: Any) -> str:

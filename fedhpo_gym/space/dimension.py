@@ -185,8 +185,7 @@ class Dimension:
         """Return the values at (N,) coordinates in [-1, 1], bit for bit those of `decode`."""
         share = np.minimum(np.maximum((u + 1.0) / 2.0, 0.0), 1.0)
         if self.values is not None:
-            last = len(self.values) - 1
-            cells = np.minimum((share * len(self.values)).astype(np.int64), last)
+            cells = np.minimum((share * len(self.values)).astype(np.int64), len(self.values) - 1)
             return np.array(self.values)[cells]
         start, stop = self._scale
         raw = start + share * (stop - start)

@@ -32,9 +32,7 @@ class SearchSpace:
     def __post_init__(self) -> None:
         given: object = self.dimensions
         if not isinstance(given, list | tuple) or not all(isinstance(d, Dimension) for d in given):
-            raise InvalidArgumentError(
-                f"`dimensions` must hold dimensions only, got {given!r:.80}."
-            )
+            raise InvalidArgumentError(f"`dimensions` must hold dimensions only, got {given!r:.80}")
         object.__setattr__(self, "dimensions", tuple(self.dimensions))
         if len(set(self.names)) != len(self.dimensions):
             raise InvalidArgumentError(
@@ -183,8 +181,7 @@ class SearchSpace:
 
     @cached_property
     def _strides(self) -> NDArray[np.float64]:
-        steps = np.cumprod([1, *reversed(self.grid_shape[1:])])[::-1]
-        return steps.astype(np.float64)
+        return np.cumprod([1, *reversed(self.grid_shape[1:])])[::-1].astype(np.float64)
 
     def decode_columns(self, actions: NDArray[np.floating]) -> dict[str, NDArray[Any]]:
         """Return the values of (N, n) legal actions by dimension, bit for bit those of `decode`.
@@ -263,8 +260,7 @@ class SearchSpace:
             own = np.asarray(features, dtype=np.float64)[:, start : start + width]
             start += width
             if width > 1 or dimension.kind == "category":
-                values = np.array(dimension.grid)[own.argmax(axis=1)]
-                parts.append(dimension.encode_many(values))
+                parts.append(dimension.encode_many(np.array(dimension.grid)[own.argmax(axis=1)]))
             else:
                 parts.append(2.0 * np.clip(own[:, 0], 0.0, 1.0) - 1.0)
         return self.canonical(np.stack(parts, axis=1).astype(np.float32))

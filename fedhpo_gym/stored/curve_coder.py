@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Singles
 from fedhpo_gym.core.checks import as_integer
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import require_bytes
@@ -74,9 +75,7 @@ class CurveLayout:
         sizes = [1 << 8 * dtype.itemsize for dtype in self.dtypes(metric).values()]
         return np.repeat(np.array(sizes, np.int64), self.samples.shape[1])
 
-    def following(
-        self, best_round: NDArray[np.integer]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def following(self, best_round: NDArray[np.integer]) -> tuple[Bools, Bools]:
         """Return for every cell whether its best model is that of the round before, or its own."""
         best = np.moveaxis(best_round, self.axis, 0)
         same = np.zeros(best.shape, np.bool_)
@@ -104,9 +103,7 @@ class Model:
         self._slopes = per_hit.astype(np.float32)
 
     def run(
-        self,
-        values: Mapping[tuple[str, str], Values],
-        following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None,
+        self, values: Mapping[tuple[str, str], Values], following: tuple[Bools, Bools] | None
     ) -> dict[tuple[str, str], Values]:
         """Code all (cells, columns) values, zeros in a decoder, and return them."""
         done: dict[tuple[str, str], Values] = {}
@@ -188,8 +185,8 @@ class _Group:
     limits: NDArray[np.int32]  # (columns,) how many codes there are
     values: Values  # (cells, columns) codes
     hits: Values | None  # the same of the accuracy, where macro-F1 is in lists
-    guess: NDArray[np.float32] | None  # those of the current model, for the best one
-    following: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None  # which best models are not coded
+    guess: Singles | None  # those of the current model, for the best one
+    following: tuple[Bools, Bools] | None  # which best models are not coded
 
 
 MOST_LISTS = 1 << 14
@@ -256,7 +253,7 @@ def list_values(
     return {COUNTS: counts, VALUES: np.nonzero(occurs)[1].astype(np.uint8)}
 
 
-def _nearest(occurs: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _nearest(occurs: Bools) -> NDArray[np.uint8]:
     """Return the place of the entry nearest to every code, the smaller one of two."""
     codes = np.arange(_CODES, dtype=np.int16)
     below = np.maximum.accumulate(np.where(occurs, codes, np.int16(-1 << 13)), axis=1)
@@ -343,8 +340,7 @@ def pack(
 ) -> tuple[dict[str, NDArray[Any]], Packing]:
     """Return what is stored instead of arrays, and how, with `seeds` (cells,)."""
     values = {(w, m): _columns(arrays, layout, w, m) for w in WHICH for m in layout.packed}
-    first = values[WHICH[0], layout.packed[0]]
-    paths = choose_paths(first, layout.shape, layout.axes)
+    paths = choose_paths(values[WHICH[0], layout.packed[0]], layout.shape, layout.axes)
     paths += [(layout.axis,)] * ((layout.axis,) not in paths)
     first_guess = layout.following(arrays["best_round"])
     following = first_guess if _follows(layout, values, first_guess) else None
@@ -435,9 +431,7 @@ def _columns(arrays: Arrays, layout: CurveLayout, which: str, metric: str) -> Va
 
 
 def _follows(
-    layout: CurveLayout,
-    values: Mapping[tuple[str, str], Values],
-    following: tuple[NDArray[np.bool_], NDArray[np.bool_]],
+    layout: CurveLayout, values: Mapping[tuple[str, str], Values], following: tuple[Bools, Bools]
 ) -> bool:
     """Return whether all best models that should follow from others do."""
     same, own = (np.flatnonzero(one) for one in following)

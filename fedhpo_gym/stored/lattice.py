@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations, Fidelity
@@ -45,11 +46,11 @@ class Landscape:
     configurations: tuple[dict[str, Value], ...]
     on_grid: int  # how many of them are the grid; 0 where it is too large to be asked
     # (rounds, configurations, rates, seeds); infinite where training diverged.
-    losses: NDArray[np.float64]
+    losses: Floats
     exact: bool  # whether nothing else is legal
 
     @cached_property
-    def means(self) -> NDArray[np.float64]:
+    def means(self) -> Floats:
         """(rounds, configurations, rates) means over seeds; infinite where one diverged."""
         return np.asarray(self.losses.mean(axis=-1))
 
@@ -63,8 +64,7 @@ class Landscape:
         if not np.isfinite(self.means).any():
             raise InvalidArgumentError("`losses` must be finite somewhere: all courses diverged")
         at, configuration, rate = np.unravel_index(np.argmin(self.means), self.means.shape)
-        fidelity = Fidelity(self.rounds[at], self.rates[rate])
-        return self.configurations[configuration], fidelity
+        return self.configurations[configuration], Fidelity(self.rounds[at], self.rates[rate])
 
 
 def landscape_of(stored: StoredNumbers) -> Landscape:
@@ -97,7 +97,7 @@ def landscape_of(stored: StoredNumbers) -> Landscape:
 
 def losses_at(
     stored: StoredNumbers, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the (configurations, seeds) validation losses of the federation."""
     each = stored.num_samples[:, :, 0].size * len(SPLITS) * len(METRICS)
     size = max(_NUMBERS_AT_ONCE // each, 1)
@@ -110,9 +110,7 @@ def losses_at(
     return np.concatenate(found)
 
 
-def validation_losses(
-    answers: Evaluations, num_samples: NDArray[np.integer]
-) -> NDArray[np.float64]:
+def validation_losses(answers: Evaluations, num_samples: NDArray[np.integer]) -> Floats:
     """Return the (configurations, seeds) validation losses; infinity where one diverged."""
     samples = num_samples[:, :, SPLITS.index("val")]  # of (seeds, clients, splits)
     weights = samples / samples.sum(axis=1, keepdims=True)

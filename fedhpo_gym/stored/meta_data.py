@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.archive import reading_card
+from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import as_reals, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
@@ -86,9 +87,7 @@ class MetaSurrogate:
             raise InvalidArgumentError("the layers of a surrogate have wrong axes")
         networks, tasks, _ = of_tasks.shape
         ends = [weight.shape[2] for weight in weights]
-        fits = [weight.shape[:2] for weight in weights[1:]] == [
-            (networks, end) for end in ends[:-1]
-        ]
+        fits = [one.shape[:2] for one in weights[1:]] == [(networks, end) for end in ends[:-1]]
         biases = [bias.shape for bias in self._biases] == [(networks, end) for end in ends]
         tables = self._quantiles.shape == (tasks, ends[-1], KNOTS)
         first = of_tasks.shape[2] == ends[0] and len(weights[0]) == networks
@@ -242,7 +241,7 @@ class MetaData:
         self._arrays.require_installed()
 
     @cached_property
-    def numbers(self) -> NDArray[np.float64]:
+    def numbers(self) -> Floats:
         """(T, P, d) configurations, the position of a category for it; NaN where inactive."""
         shared, own, order = (self.arrays[name] for name in ("shared", "own", "order"))
         everywhere = np.broadcast_to(shared, (len(own), *shared.shape))
@@ -250,19 +249,18 @@ class MetaData:
         return np.take_along_axis(pools, order[..., None].astype(int), axis=1)
 
     @cached_property
-    def actions(self) -> NDArray[np.float32]:
+    def actions(self) -> Singles:
         """(T, P, d) coordinates of all configurations."""
         flat = self.numbers.reshape(-1, len(self.space))
         return encoded(self.space, flat).reshape(self.numbers.shape)
 
     @cached_property
-    def features(self) -> NDArray[np.float32]:
+    def features(self) -> Singles:
         """(T, P, F) what models learn from (`SearchSpace.features`)."""
-        found = [self.space.features(own) for own in self.actions]
-        return np.stack(found).astype(np.float32)
+        return np.stack([self.space.features(own) for own in self.actions]).astype(np.float32)
 
     @cached_property
-    def values(self) -> NDArray[np.float64]:
+    def values(self) -> Floats:
         """(T, P, A, R, Q + 3) values of `objectives`, in the order of the pools."""
         arrays = self.arrays
         stored = np.concatenate([arrays["values"].astype(np.float64), arrays["costs"]], axis=-1)
@@ -270,7 +268,7 @@ class MetaData:
         return np.take_along_axis(stored, order, axis=1)
 
     @cached_property
-    def scores(self) -> NDArray[np.float64]:
+    def scores(self) -> Floats:
         """(T, P, A, R) scores: the share of the labels' entropy that a model explains, from 0 on.
 
         It is 1 - val_loss / entropy (McFadden's pseudo-R², 1974); 0 is what label frequencies
@@ -302,24 +300,20 @@ class MetaData:
 
     def model_range(self, task: int) -> tuple[float, float]:
         """Return 0, and the highest score predicted of any stored configuration."""
-        highest = self.card["model_highest"][task]
-        return 0.0, float(highest)
+        return 0.0, float(self.card["model_highest"][task])
 
-    def predicted_scores(self, task: int, actions: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predicted_scores(self, task: int, actions: Singles) -> Floats:
         """Return the (n,) scores that the surrogate predicts of (n, d) actions."""
         tasks = np.full(len(actions), task)
         found = self.surrogate.predict(tasks, self.space.rounded_features(actions))
         return score_of(found[:, self.objectives.index(LOSS)], self.label_entropy[tasks])
 
-    def answer(
-        self, tasks: NDArray[np.intp], actions: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def answer(self, tasks: NDArray[np.intp], actions: Singles) -> tuple[Floats, Floats]:
         """Return (n, Q + 3) values, the surrogate's and the clock's, and (n, F) features."""
         features = self.space.rounded_features(actions)
         found = np.empty((len(tasks), len(self.objectives)))
         found[:, :-3] = self.surrogate.predict(tasks, features)
-        space = self.card["name"].rpartition("-")[2]
-        known = {one.name: one.task for one in meta_tasks(space)}
+        known = {one.name: one.task for one in meta_tasks(self.card["name"].rpartition("-")[2])}
         for task in np.unique(tasks).tolist():
             (rows,) = np.nonzero(tasks == task)
             asked = self.space.configurations_of(self.space.decode_columns(actions[rows]))
@@ -342,12 +336,12 @@ class MetaData:
         )
 
 
-def score_of(losses: NDArray[np.float64], entropy: NDArray[np.float64]) -> NDArray[np.float64]:
+def score_of(losses: Floats, entropy: Floats) -> Floats:
     """Return max(0, 1 - loss / entropy) of losses, elementwise."""
     return np.maximum(1.0 - np.minimum(losses / entropy, 1.0), 0.0)
 
 
-def costs_of(task: Task, pool: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+def costs_of(task: Task, pool: Sequence[Mapping[str, Value]]) -> Floats:
     """Return (P, A, R, `COSTS`) of whole trials, by the clock of a task."""
     rates, rounds = task.fidelity_space["client_sample_rate"].grid, task.evaluated_rounds
     names = decisive_names(task)
@@ -364,7 +358,7 @@ def costs_of(task: Task, pool: Sequence[Mapping[str, Value]]) -> NDArray[np.floa
     return found.reshape(len(pool), len(rates), len(rounds), len(COSTS))
 
 
-def encoded(space: SearchSpace, rows: NDArray[np.float64]) -> NDArray[np.float32]:
+def encoded(space: SearchSpace, rows: Floats) -> Singles:
     """Return the (n, d) coordinates of configurations as numbers, NaN where inactive."""
     middle = space.decode_columns(np.zeros((1, len(space))))
     columns = {}

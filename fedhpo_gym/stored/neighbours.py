@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats, Singles
 from fedhpo_gym.stored.codec import CONTEXTS, Integers
 
 Path = tuple[int, ...]
@@ -85,7 +86,7 @@ class Prediction:
     """
 
     def __init__(
-        self, cells: Cells, known: NeighbourValues, at: Integers, guess: NDArray[np.float32] | None
+        self, cells: Cells, known: NeighbourValues, at: Integers, guess: Singles | None
     ) -> None:
         """Predict cells `at` (n,), where the guess is (n, columns)."""
         self._known, self._at = known, at
@@ -107,7 +108,7 @@ class Prediction:
 
     def _paths(
         self, cells: Cells, at: Integers, beside: Mapping[int, tuple[Integers, Integers]]
-    ) -> Iterator[tuple[NDArray[np.float32], NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[Singles, Bools]]:
         """Yield what every path predicts, and for which cells it exists."""
         values = self._known.values
         one = {axis: values.take(place, axis=0) for axis, (place, _) in beside.items()}
@@ -122,7 +123,7 @@ class Prediction:
             across = values.take(np.where(there, at - steps, cells.number), axis=0)
             yield np.subtract(one[first] + one[second], across, out=across), there
 
-    def _blend(self, mean: NDArray[np.float64]) -> NDArray[np.float32]:
+    def _blend(self, mean: Floats) -> Singles:
         """Return the mean of all paths, those with small errors weighing most."""
         weights = 1.0 / (mean + _FAIR) ** 2
         weights *= weights
@@ -154,9 +155,7 @@ class Prediction:
         known.errors[at] = errors
 
 
-def _sums(
-    candidate: NDArray[np.float32], real: NDArray[np.float32], dtype: type[np.floating]
-) -> NDArray[np.floating]:
+def _sums(candidate: Singles, real: Singles, dtype: type[np.floating]) -> NDArray[np.floating]:
     """Return the summed errors of every cell; the candidate is lost."""
     missed = np.subtract(candidate, real, out=candidate)
     total: NDArray[np.floating] = np.abs(missed, out=missed).sum(axis=1, dtype=dtype)

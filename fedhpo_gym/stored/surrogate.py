@@ -30,16 +30,7 @@ from fedhpo_gym.evaluation.records import (
     query_columns,
 )
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.stored.catalogue import (
-    KEEP,
-    TRAIN,
-    find,
-    is_imported,
-    list_names,
-    named,
-    open_card,
-    require_identity,
-)
+from fedhpo_gym.stored import catalogue
 from fedhpo_gym.stored.surrogate_curves import CurveModel
 from fedhpo_gym.stored.surrogate_rows import (
     COMPRESSED_CLIENTS,
@@ -303,7 +294,7 @@ def write_surrogate(folder: Path, card: Mapping[str, Any], model: CurveModel) ->
 
 def list_surrogates() -> tuple[str, ...]:
     """Return the names of all surrogates that can be opened."""
-    return list_names(f"{SUFFIX}.json")
+    return catalogue.list_names(f"{SUFFIX}.json")
 
 
 @checked_types
@@ -314,12 +305,12 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
         MissingDataError: nobody has fitted it.
         DamagedDataError: its card is damaged, or belongs to something else.
     """
-    name, arguments = named(wanted)
+    name, arguments = catalogue.named(wanted)
     command = f"fedhpo-gym surrogate {arguments}"
-    how = f"there is no surrogate {name!r}; fit it on its table or sample with `{command}`{KEEP}"
-    how += "" if is_imported(wanted) else f", or {TRAIN}"
-    surrogate = open_card(Surrogate, name, f"{SUFFIX}.json", how, arguments)
-    require_identity(surrogate.identity, wanted, command)
+    how = f"there is no surrogate {name!r}; fit it on its table or sample with `{command}`"
+    how += catalogue.KEEP + ("" if catalogue.is_imported(wanted) else f", or {catalogue.TRAIN}")
+    surrogate = catalogue.open_card(Surrogate, name, f"{SUFFIX}.json", how, arguments)
+    catalogue.require_identity(surrogate.identity, wanted, command)
     return surrogate
 
 
@@ -335,4 +326,4 @@ def open_preferred(identities: Sequence[Identity]) -> Surrogate:
 @checked_types
 def has_surrogate(name: str) -> bool:
     """Return whether there is a surrogate of this name."""
-    return find(name, f"{SUFFIX}.json") is not None
+    return catalogue.find(name, f"{SUFFIX}.json") is not None

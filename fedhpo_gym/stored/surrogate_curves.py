@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.evaluation.records import SPLITS
 from fedhpo_gym.stored.surrogate_models import Exact, ExactKernel, Forest, MultiHeadNetwork, on_grid
@@ -30,7 +31,7 @@ DIVERGED, BEST_ROUND = -1, -2
 """Where a row of outputs holds whether a course has diverged, and the log of the best round."""
 WATCHED = (VALIDATION, BEST_ROUND, DIVERGED)
 """Outputs that are looked at on the whole way."""
-Best: TypeAlias = "tuple[Exact, NDArray[np.int64], NDArray[np.bool_]]"
+Best: TypeAlias = "tuple[Exact, Integers, Bools]"
 
 
 CurveRegressor = Forest | ExactKernel | MultiHeadNetwork
@@ -96,7 +97,7 @@ class CurveModel:
             kept["components"] = self.clients.astype(np.float16)
         return kept
 
-    def coefficients(self, rows: NDArray[np.float32]) -> Exact:
+    def coefficients(self, rows: Singles) -> Exact:
         """Return (groups * rows, coefficients) of (groups, rows, features)."""
         predicted = self.regressor.predict(rows)
         flat = predicted.reshape(-1, predicted.shape[-1])
@@ -109,7 +110,7 @@ class CurveModel:
         targets += self._centre[:, column]
         return self._in_range(targets, output)
 
-    def at_knots(self, coefficients: Exact, knots: NDArray[np.int64]) -> Exact:
+    def at_knots(self, coefficients: Exact, knots: Integers) -> Exact:
         """Return the (n, outputs) at one knot per row, within the range of the data."""
         order = np.argsort(knots, kind="stable")
         ends = np.searchsorted(knots[order], np.arange(len(self.centre) + 1))
@@ -123,9 +124,7 @@ class CurveModel:
         back[order] = np.arange(len(order))
         return self._in_range(self._expand(targets.take(back, axis=0)), slice(None))
 
-    def best_so_far(
-        self, rows: NDArray[np.float32], rounds: NDArray[np.int64], knots: NDArray[np.int64]
-    ) -> Best:
+    def best_so_far(self, rows: Singles, rounds: Integers, knots: Integers) -> Best:
         """Return the (groups * S, outputs) best so far at (groups,) rounds; `knots` are (K,)."""
         asked = np.repeat(rounds, rows.shape[1])  # `rows` are (groups, S, features)
         before = np.searchsorted(knots, asked, side="right") - 1
@@ -158,12 +157,9 @@ class CurveModel:
             return targets
         start, stop = len(SPLITS), len(SPLITS) + len(self._clients)
         middle = on_grid(targets[:, start:stop], CLIENT_BITS, MAX_CLIENT) @ self._clients
-        parts = (targets[:, :start], middle, targets[:, stop:])
-        return np.concatenate(parts, axis=1)
+        return np.concatenate((targets[:, :start], middle, targets[:, stop:]), axis=1)
 
-    def _best_rounds(
-        self, targets: Exact, at: NDArray[np.int64], knots: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _best_rounds(self, targets: Exact, at: Integers, knots: Integers) -> Integers:
         """Return best rounds at (n,) of (K,) knots where the loss fell: after the knot before."""
         earliest = np.concatenate([[1], knots[:-1] + 1])
         found = np.rint(np.exp(self._in_range(targets, BEST_ROUND))).astype(np.int64)  # (n,)
@@ -177,8 +173,7 @@ class CurveModel:
         return np.minimum(np.maximum(standardised, low, out=standardised), high, out=standardised)
 
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
+Indices = Integers
 
 NOTICED = 2e-4
 """A log loss falls by more than this, or not at all: rounding of float32 must not look like it."""

@@ -45,8 +45,7 @@ class Forest:
 
     def predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (..., n, outputs) for (..., n, features); every row is on its own."""
-        outputs = self._predict(rows.reshape(-1, rows.shape[-1]))
-        return outputs.reshape(*rows.shape[:-1], -1)
+        return self._predict(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
 
     def _predict(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         flat, start = rows.ravel(), np.arange(len(rows)) * rows.shape[1]

@@ -28,6 +28,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS, SPLITS, Entries, sum_in_order
 from fedhpo_gym.space import Dimension, SearchSpace
 
@@ -67,35 +68,29 @@ class CurveInputs:
         seeds = (f"seed={seed}" for seed in self.seeds)
         return (*self.space.names, "log_clients", *products, *seeds)
 
-    def rows(self, columns: Columns, seed_rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def rows(self, columns: Columns, seed_rows: Integers) -> Singles:
         """Return the (B, S, columns) rows of B evaluations, one for each of `seed_rows` (S,)."""
         known = self._known(self.space.encode_columns(columns), columns[SAMPLE_RATE])
         width = known.shape[1]
-        shape = (len(known), len(seed_rows), width + len(self.seeds))
-        rows = np.zeros(shape, dtype=np.float32)
+        rows = np.zeros((len(known), len(seed_rows), width + len(self.seeds)), dtype=np.float32)
         rows[..., :width] = known[:, None]
         rows[:, np.arange(len(seed_rows)), width + seed_rows] = 1.0
         return rows
 
     def rows_of_one_seed(
-        self,
-        coordinates: NDArray[np.floating],
-        rates: NDArray[np.floating],
-        seed: NDArray[np.int64],
-    ) -> NDArray[np.float32]:
+        self, coordinates: NDArray[np.floating], rates: NDArray[np.floating], seed: Integers
+    ) -> Singles:
         """Return (n, 1, columns) rows of (n, d) coordinates, (n,) rates and the (n,) `seed`."""
         eye = np.eye(len(self.seeds), dtype=np.float32)[seed]
         known = self._known(coordinates.astype(np.float32), rates)
         return np.column_stack([known.astype(np.float32), eye])[:, None]
 
-    def _known(
-        self, coordinates: NDArray[np.float32], rates: NDArray[np.floating]
-    ) -> NDArray[np.float64]:
+    def _known(self, coordinates: Singles, rates: NDArray[np.floating]) -> Floats:
         exact = coordinates.astype(np.float64)
         products = (product.column(self.space, exact) for product in self.products)
         return np.column_stack([exact, self._log_clients(rates), *products])
 
-    def _log_clients(self, rates: NDArray[np.floating]) -> NDArray[np.float64]:
+    def _log_clients(self, rates: NDArray[np.floating]) -> Floats:
         ends = self.fidelity_space[SAMPLE_RATE]
         few, many = _sampled(np.array([ends.low, ends.high]), self.num_clients).tolist()
         if few == many:
@@ -105,7 +100,7 @@ class CurveInputs:
         return np.asarray(2.0 * logs / math.log(many / few) - 1.0)
 
 
-def _sampled(rates: NDArray[np.floating], clients: int) -> NDArray[np.float64]:
+def _sampled(rates: NDArray[np.floating], clients: int) -> Floats:
     """Return how many clients take part, by the rule of `Fidelity.sampled_clients`."""
     return np.maximum(np.floor(np.asarray(rates, dtype=np.float64) * clients + 1e-9), 1.0)
 
@@ -114,8 +109,6 @@ RATE, EPOCHS, BATCH = "learning_rate", "step_size", "batch_size"
 WORK = ((RATE, EPOCHS), (BATCH,)), ((EPOCHS,), (BATCH,)), ((EPOCHS,), ())
 """Factors and divisors of the products that new surrogates see."""
 _NAME = re.compile(r"log\((\w+(?:\*\w+)*)((?:/\w+)*)\)")
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -135,7 +128,7 @@ class Product:
         """All hyperparameters in it."""
         return (*self.factors, *self.divisors)
 
-    def column(self, space: SearchSpace, coordinates: Array) -> Array:
+    def column(self, space: SearchSpace, coordinates: Floats) -> Floats:
         """Return the (n,) values at (n, d) coordinates in [-1, 1]."""
         total, low, high = np.zeros(len(coordinates)), 0.0, 0.0
         for sign, names in ((1.0, self.factors), (-1.0, self.divisors)):
@@ -176,7 +169,7 @@ def named_products(names: Iterable[str], space: SearchSpace) -> tuple[Product, .
     return found
 
 
-def _log(dimension: Dimension, coordinates: Array) -> Array:
+def _log(dimension: Dimension, coordinates: Floats) -> Floats:
     """Return natural logarithms of the values at (n,) coordinates."""
     if dimension.log and dimension.kind == "float":
         start, stop = math.log(dimension.low), math.log(dimension.high)
@@ -208,7 +201,6 @@ _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", *RATES))
 VALIDATION = SPLITS.index("val")
 """Where a row holds the log loss of the federation on the validation split."""
 
-Floats = NDArray[np.float64]
 Numbers = NDArray[np.floating]
 
 
@@ -225,7 +217,7 @@ def weights_of(num_samples: NDArray[np.integer]) -> Floats:
 
 def to_outputs(
     metrics: NDArray[np.floating], best_round: NDArray[np.integer], weights: NDArray[np.floating]
-) -> NDArray[np.float32]:
+) -> Singles:
     """Return the (n, outputs) rows that a model learns to predict."""
     n, clients = metrics.shape[:2]
     # What a client without samples in a split reports there means nothing and may be NaN.
@@ -267,7 +259,7 @@ def _spread_of(metrics: NDArray[np.floating], weights: NDArray[np.floating]) -> 
 
 def to_metrics(
     outputs: NDArray[np.floating], weights: NDArray[np.floating], reads: Entries = ENTRIES
-) -> NDArray[np.float32]:
+) -> Singles:
     """Return (n, clients, splits, metrics) in their ranges, of (n, outputs)."""
     n, (seeds, clients, splits) = len(outputs), weights.shape
     end = splits * (1 + 3 * clients)
@@ -287,8 +279,7 @@ def to_metrics(
     share /= np.where(present, weights, 1.0)
     share *= np.exp(outputs[:, :splits, None]).reshape(n // seeds, seeds, splits, 1)
     metrics = np.full((n // seeds, seeds, clients, splits, len(METRICS)), np.nan, dtype=np.float32)
-    by_split = metrics.swapaxes(2, 3)
-    by_split[..., _LOSS] = share
+    metrics.swapaxes(2, 3)[..., _LOSS] = share
     which, where = _rates_of(reads)
     rates = np.minimum(np.maximum(middle[:, :, which, where], 0.0), 1.0)
     if spread.shape[-1]:
@@ -299,7 +290,7 @@ def to_metrics(
 
 
 @functools.cache
-def _rates_of(reads: Entries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _rates_of(reads: Entries) -> tuple[Integers, Integers]:
     """Return which of `RATES` are read, and of which split."""
     needed = [(i, j) for i, m in enumerate(RATES) for j, s in enumerate(SPLITS) if (s, m) in reads]
     which, where = np.array(needed, dtype=np.int64).reshape(-1, 2).T
@@ -333,7 +324,7 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     return found
 
 
-def _widened(rates: Floats, wanted: Numbers, present: NDArray[np.bool_]) -> Floats:
+def _widened(rates: Floats, wanted: Numbers, present: Bools) -> Floats:
     """Return rates whose standard deviation over the clients there is nearer to another."""
     there = present.astype(np.float64)
     count = np.maximum(sum_in_order(there, axis=-1), 1.0)

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import DIGEST, StoredArrays, reading_card, write_archive
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, as_typed
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.identity import Identity
@@ -106,7 +107,7 @@ class StoredCurves(ABC):
         return layout_of(self.card, self._shapes()["best_round"], self.axis)
 
     @abstractmethod
-    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> Integers:
         """Return the position of every cell's seed among the seeds."""
 
     def _packing(self) -> Packing:
@@ -143,13 +144,11 @@ class StoredCurves(ABC):
             raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self._codes)}")
         return self._codes[name]
 
-    def split_samples(self, split: str) -> NDArray[np.int64]:
+    def split_samples(self, split: str) -> Integers:
         """Return (seeds, clients) samples of a split."""
         return self.num_samples[:, :, position("split", split, self.splits)]
 
-    def decoded(
-        self, which: str, split: str, metric: str, samples: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def decoded(self, which: str, split: str, metric: str, samples: Integers) -> Singles:
         """Return one metric of all courses; `samples` must be broadcastable to its codes."""
         return codec.decode(metric, self.codes(f"{which}_{split}_{metric}"), samples)
 
@@ -180,18 +179,15 @@ def write_curves(
     card: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
     axis: int,
-    seeds: NDArray[np.int64],
+    seeds: Integers,
 ) -> Path:
     """Write packed arrays, always the same bytes, then their card."""
-    layout = layout_of(card, arrays["best_round"].shape, axis)
-    members, packing = pack(arrays, layout, seeds)
+    members, packing = pack(arrays, layout_of(card, arrays["best_round"].shape, axis), seeds)
     said = {**card, "format": FORMAT, ENTRY: packing.to_card()}
     return write_archive(folder, stem, said, members, {WORDS})
 
 
-def seeds_and_samples(
-    content: Mapping[str, Any], splits: int
-) -> tuple[tuple[int, ...], NDArray[np.int64]]:
+def seeds_and_samples(content: Mapping[str, Any], splits: int) -> tuple[tuple[int, ...], Integers]:
     """Return the seeds on a card, and the (seeds, clients, splits) samples."""
     seeds = tuple(content["seeds"])
     if not seeds or any(as_integer(seed) is None for seed in seeds) or len({*seeds}) < len(seeds):
@@ -207,7 +203,7 @@ def seeds_and_samples(
     return seeds, samples.astype(np.int64)
 
 
-def seed_rows(seeds: tuple[int, ...], known: Sequence[int], what: str) -> NDArray[np.int64]:
+def seed_rows(seeds: tuple[int, ...], known: Sequence[int], what: str) -> Integers:
     """Return where some seeds are among those that something knows."""
     unknown = [seed for seed in seeds if seed not in known]
     if unknown or not seeds:
@@ -224,8 +220,7 @@ class Table(StoredCurves):
     axis = 0
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID") -> None:
-        repair = f"run `{command}`"
-        with reading_card(card, "table", FORMAT, repair) as (content, arrays):
+        with reading_card(card, "table", FORMAT, f"run `{command}`") as (content, arrays):
             super().__init__(content, arrays)
             self._packing()
 
@@ -233,14 +228,14 @@ class Table(StoredCurves):
         grid = (*self.space.grid_shape, len(self.rates), len(self.seeds))
         return {**self._curve_shapes((len(self.rounds), *grid)), "diverged_at": grid}
 
-    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> Integers:
         return _cell_seeds(arrays["best_round"].shape)
 
-    def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
+    def values(self, which: str, split: str, metric: str) -> Singles:
         """Return one metric of all courses: (rounds, *grid, rates, seeds, clients) float32."""
         return self.decoded(which, split, metric, self.split_samples(split))
 
-    def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
+    def objective(self, split: str = "val", metric: str = "loss") -> Floats:
         """Return f for the whole grid: (rounds, *grid, rates, seeds), weighted over clients."""
         samples = self.split_samples(split)
         weights = samples / samples.sum(axis=1, keepdims=True)
@@ -271,7 +266,7 @@ class Table(StoredCurves):
             lambda: self._metrics("current", cells, rows),
         )
 
-    def _cells(self, columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.int64], ...]:
+    def _cells(self, columns: Mapping[str, NDArray[Any]]) -> tuple[Integers, ...]:
         """Return the places of (B,) values on every axis; exact grid points need no check."""
         cells = []
         for dimension, known in self._axes:
@@ -288,9 +283,7 @@ class Table(StoredCurves):
         axes = (fidelity["round"], *self.space.dimensions, fidelity["client_sample_rate"])
         return [(one, {value: index for index, value in enumerate(one.grid)}) for one in axes]
 
-    def _metrics(
-        self, which: str, cells: tuple[NDArray[np.int64], ...], rows: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def _metrics(self, which: str, cells: tuple[Integers, ...], rows: Integers) -> Singles:
         codes, samples = self._stacked[which][cells].take(rows, axis=-4), self.num_samples[rows]
         out = np.empty(codes.shape, dtype=np.float32)
         for m, metric in enumerate(self.metrics):
@@ -320,7 +313,7 @@ def write_table(folder: Path, card: Mapping[str, Any], arrays: Mapping[str, NDAr
     return write_curves(folder, f"{card['name']}.table", card, arrays, Table.axis, seeds)
 
 
-def _cell_seeds(shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _cell_seeds(shape: tuple[int, ...]) -> Integers:
     """Return the position of every cell's seed, whose axis is the last."""
     return np.tile(np.arange(shape[-1]), math.prod(shape[:-1]))
 
@@ -337,8 +330,7 @@ class Sample(StoredCurves):
     axis = 1
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID --sample N") -> None:
-        repair = f"run `{command}`"
-        with reading_card(card, "sample", FORMAT, repair) as (content, arrays):
+        with reading_card(card, "sample", FORMAT, f"run `{command}`") as (content, arrays):
             super().__init__(content, arrays)
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:
@@ -359,7 +351,7 @@ class Sample(StoredCurves):
             **({LAST_ROUND: one} if self._ragged else {}),
         }
 
-    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    def _cell_seeds(self, arrays: Mapping[str, NDArray[Any]]) -> Integers:
         positions = arrays["seed"]
         if positions.dtype.kind not in "iu" or not np.isin(positions, range(len(self.seeds))).all():
             raise ValueError(f"'seed' must hold positions among {len(self.seeds)} seeds")
@@ -372,7 +364,7 @@ class Sample(StoredCurves):
         return [self.space.from_numbers(dict(zip(names, row, strict=True))) for row in rows]
 
     @cached_property
-    def trained(self) -> NDArray[np.bool_]:
+    def trained(self) -> Bools:
         """(courses, rounds) whether a course was trained for a round."""
         rounds = np.array(self.rounds)
         if not self._ragged:
@@ -385,7 +377,7 @@ class Sample(StoredCurves):
             )
         return np.asarray(rounds <= last[:, None])
 
-    def values(self, which: str, split: str, metric: str) -> NDArray[np.float32]:
+    def values(self, which: str, split: str, metric: str) -> Singles:
         """Return one metric of all courses: (courses, rounds, clients) float32."""
         samples = self._course_samples(split)
         found = self.decoded(which, split, metric, samples[:, None])
@@ -393,11 +385,11 @@ class Sample(StoredCurves):
             return found
         return np.where(self.trained[..., None], found, np.float32(np.nan))
 
-    def _course_samples(self, split: str) -> NDArray[np.int64]:
+    def _course_samples(self, split: str) -> Integers:
         """Return (courses, clients) samples of a split, as the seed of each course deals them."""
         return np.asarray(self.split_samples(split)[self.codes("seed")])
 
-    def objective(self, split: str = "val", metric: str = "loss") -> NDArray[np.float64]:
+    def objective(self, split: str = "val", metric: str = "loss") -> Floats:
         """Return f of every course: (courses, rounds), weighted over clients; NaN as `values`."""
         samples = self._course_samples(split)
         weights = samples / samples.sum(axis=1, keepdims=True)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card
+from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, require_known
 from fedhpo_gym.core.seeding import stream, streams
@@ -70,7 +71,7 @@ class GeneratedTasks:
     entropy: Exact  # (n,) of the labels
     facts: Exact  # (n, facts) what is known of the federation
     best: Exact  # (n,) the highest score that a search found
-    best_action: NDArray[np.float32]  # (n, d) and where
+    best_action: Singles  # (n, d) and where
 
     def __len__(self) -> int:
         return len(self.network)
@@ -218,7 +219,7 @@ class TaskGenerator:
         )
         mixed = 1.0 - share * 2.0**-20 * MIXED
 
-        def mixture(of: NDArray[np.float64]) -> NDArray[np.float64]:
+        def mixture(of: Floats) -> Floats:
             part = mixed.reshape(-1, *[1] * (of.ndim - 1))
             return part * of[one] + (1.0 - part) * of[two]
 
@@ -275,7 +276,7 @@ class TaskGenerator:
         tasks: GeneratedTasks,
         features: NDArray[np.floating],
         cells: NDArray[np.intp],
-        noise: NDArray[np.float64] | None = None,
+        noise: Floats | None = None,
     ) -> tuple[Exact, Exact]:
         """Return what a row of (n, F) features brings in each of n tasks, at (n,) fidelities.
 
@@ -305,9 +306,7 @@ class TaskGenerator:
         values[:, -costs:] *= share[:, None]
         return values, _values(tasks.bounded[:, self._loss], true)
 
-    def true_scores(
-        self, tasks: GeneratedTasks, actions: NDArray[np.float32], cell: int = -1
-    ) -> Exact:
+    def true_scores(self, tasks: GeneratedTasks, actions: Singles, cell: int = -1) -> Exact:
         """Return the scores of (n, d) actions in n tasks without noise; by default, at the end."""
         inputs = self._first(self.space.rounded_features(actions))[:, None]
         losses = _values(tasks.bounded[:, self._loss], self._scores(tasks, inputs, cell)[:, 0])
@@ -369,7 +368,7 @@ def heavy(normal: Exact, uniform: Exact) -> Exact:
     return np.asarray(normal * (math.sqrt(7.0) * uniform * uniform * uniform)[..., None])
 
 
-def _steps(size: tuple[int, int, int]) -> NDArray[np.float64]:
+def _steps(size: tuple[int, int, int]) -> Floats:
     """Return (rounds, steps, d) steps of a search, which grow smaller."""
     rng = stream(0, "generated_steps")
     moves = rng.random(size) < np.maximum(0.25, 1.0 / size[-1])

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from tqdm import tqdm
 
@@ -17,7 +17,7 @@ from fedhpo_gym.agents import Agent, agent_name
 from fedhpo_gym.analysis.comparison import counted
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import Range, as_typed, checked_types
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -81,10 +81,8 @@ class Execution:
         check_executor(self.executor, self.address)
         for name in self.track:
             require_known("tracker", name, TRACKERS)
-        if self.workers < 1:
-            raise InvalidArgumentError(f"`--workers` must be at least 1, got {self.workers}")
-        if not self.timeout_s > 0:
-            raise InvalidArgumentError(f"`--timeout-s` must be positive, got {self.timeout_s}")
+        as_typed("--workers", self.workers, Annotated[int, Range(1)])
+        as_typed("--timeout-s", self.timeout_s, Annotated[float, Range(0, ends="(]")])
         if self.columnar and not parquet.is_installed():
             raise missing_dependency("columnar records", "pyarrow", "columnar")
 

@@ -39,9 +39,7 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     if not records:
         raise InvalidArgumentError("`records` must hold at least one run, got none")
     if file.exists():
-        raise InvalidArgumentError(
-            f"`file` must be a new file, got {file}; delete it or name another"
-        )
+        raise InvalidArgumentError(f"`file` must be new, got {file}; delete it or name another")
     runs: dict[str, list[RunRecord]] = {}
     for record in records:
         runs.setdefault(_name(record), []).append(record)

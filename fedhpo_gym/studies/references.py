@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.agents.training import Progress, play
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.references import HINDSIGHT, References
+from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.studies.suites import suite
 
-Floats = NDArray[np.float64]
-Actions = NDArray[np.float32]
-Indices = Sequence[int] | NDArray[np.int64]
+Actions = Singles
+Indices = Sequence[int] | Integers
 RANDOM: Final = 4
 """Random sequences on each instance, whose mean return counts."""
 
@@ -57,14 +57,12 @@ class Player:
         ]
         return np.concatenate(parts)
 
-    def _play(self, instances: NDArray[np.int64], sequences: Actions) -> Floats:
+    def _play(self, instances: Integers, sequences: Actions) -> Floats:
         number = len(instances)
         rows = np.minimum(np.arange(self._width), number - 1)
         where = {"instance": instances[rows]}
         returns = np.zeros(self._width)
-        for _, _, rewards, _ in play(
-            self._envs, lambda step, _: sequences[rows, step], options=where
-        ):
+        for _, _, rewards, _ in play(self._envs, lambda t, _: sequences[rows, t], options=where):
             returns += rewards
         self._progress(number)
         return returns[:number]
@@ -220,8 +218,7 @@ def find_references(
     kinds = [kind for kind, changed in KINDS.items() if set(changed) <= set(train.space.names)]
     found = {kind: searched(kind) for kind in kinds}
     sequences = {"default": _sequences(train.space, "static", steps, middle)[0]}
-    for kind, (best, _) in found.items():
-        sequences[kind] = _sequences(train.space, kind, steps, best[:1])[0]
+    sequences |= {k: _sequences(train.space, k, steps, own[:1])[0] for k, (own, _) in found.items()}
     others = _sequences(train.space, "static", steps, found["static"][0][1:])
     best_schedule = max(kinds[1:], key=lambda kind: found[kind][1], default=None)
     held_out = spread(test.instances, effort.test)
@@ -248,11 +245,8 @@ def round_ids(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for word in words or ("dac",):
         if word == "all":
-            newest: dict[str, int] = {}
-            for one in (one for one in gym.registry if one.startswith("FedHPO-DAC-")):
-                name, _, version = one.rpartition("-v")
-                newest[name] = max(newest.get(name, 0), int(version))
-            found += [f"{name}-v{version}" for name, version in newest.items()]
+            ids = (one for one in gym.registry if one.startswith("FedHPO-DAC-"))
+            found += map(resolve_id, dict.fromkeys(one.rpartition("-v")[0] for one in ids))
         else:
             found += [word] if word.startswith("FedHPO-") else suite(word)
     return list(dict.fromkeys(found))

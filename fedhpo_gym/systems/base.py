@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, as_integer, check_fields
+from fedhpo_gym.core.checks import Range, as_typed, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost, Fidelity
@@ -223,9 +223,7 @@ class Work:
     ) -> Self:
         """Return the work of `fidelity.round` rounds in a federation, with other fields by name."""
         for name, value in (("num_parameters", num_parameters), ("num_clients", num_clients)):
-            number = as_integer(value)
-            if number is None or number < 1:
-                raise InvalidArgumentError(f"`{name}` must be an integer >= 1, got {value!r}.")
+            as_typed(name, value, Annotated[int, Range(1)])
         for name in ("local_epochs", "minibatch_steps", "samples"):
             if (amount := others.get(name)) is not None and not amount >= 0:
                 raise InvalidArgumentError(f"`{name}` must be non-negative, got {amount!r}.")

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -25,8 +26,6 @@ class Draw:
         """Return the round's stream of a name."""
         return stream(self.seed, name, *self.keys)
 
-
-Floats = NDArray[np.float64]
 
 KILOBYTE: Final = 1024.0
 
@@ -222,7 +221,7 @@ class Invitations:
     upload: Floats  # bytes/s from each in this round
     download: Floats  # bytes/s to each in this round
     wait_s: Floats  # seconds until each is available
-    survives: NDArray[np.bool_]  # whether each does not drop out
+    survives: Bools  # whether each does not drop out
 
     @classmethod
     def joined(cls, rounds: "Sequence[Invitations]") -> "Invitations":
@@ -389,7 +388,7 @@ class Endings(NamedTuple):
 
 
 def endings(
-    report_s: Floats, survives: NDArray[np.bool_], wanted: int, deadline_s: float = math.inf
+    report_s: Floats, survives: Bools, wanted: int, deadline_s: float = math.inf
 ) -> Endings:
     """Return when rounds end, each on its own, of (rounds, invited) reports.
 

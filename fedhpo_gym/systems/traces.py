@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.core import files
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import as_number
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
 from fedhpo_gym.systems.devices import DAY_S, FLASH_KB_PER_S, Availability, Devices, of_flash
@@ -32,7 +32,6 @@ _READY: Final = {
 _OTHER_STATES: Final = frozenset({"screen_on", "screen_off"})
 
 T = TypeVar("T")
-Floats = NDArray[np.float64]
 
 
 def read_fedscale_devices(path: str) -> Devices:
@@ -169,9 +168,7 @@ def _bound(clients: dict[Any, Any], file: Path) -> None:
     for client in clients.values():
         if not isinstance(client, dict):
             raise TypeError("a client is no dictionary")
-        size += sum(
-            len(value) for value in client.values() if isinstance(value, list | tuple | str)
-        )
+        size += sum(len(one) for one in client.values() if isinstance(one, list | tuple | str))
     files.require_bytes(16 * size, f"{file}, decoded,")
 
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from fedhpo_gym.core.checks import as_integer, as_typed
+from fedhpo_gym.core.checks import Range, as_integer, as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import UNSAID, Identity
 from fedhpo_gym.evaluation.records import CLASSIFICATION, SPLITS, MetricSpec
@@ -62,11 +62,7 @@ class Problem(ABC):
     def __post_init__(self) -> None:
         """Refuse what no backend could honour; subclasses check their own fields, too."""
         as_typed("seeds", self.seeds, tuple[int, ...])
-        version = as_integer(self.version)
-        if version is None or version < 0:
-            raise InvalidArgumentError(
-                f"`version` must be a non-negative integer, got {self.version!r}."
-            )
+        version = as_typed("version", self.version, Annotated[int, Range(0)])
         numbers = as_integer(self.numbers_version)
         if numbers is None or not 0 <= numbers <= version:
             raise InvalidArgumentError(

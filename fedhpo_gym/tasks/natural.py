@@ -13,15 +13,8 @@ from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.serveropt import ADAPTS
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.space import Dimension, SearchSpace, Value
-from fedhpo_gym.tasks import logistic_regression
+from fedhpo_gym.tasks import logistic_regression, networks
 from fedhpo_gym.tasks.federated import Task, fidelities
-from fedhpo_gym.tasks.networks import (
-    MLP_ARCHITECTURE,
-    MLP_BUDGET_S,
-    MLP_SPACE_V1,
-    PerceptronTask,
-    perceptron_size,
-)
 
 ROUNDS = (1, 3, 6, 13, 25, 50, 75, 100)
 """Rounds after which models are evaluated."""
@@ -60,7 +53,7 @@ class NaturalTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NaturalPerceptron(NaturalTask, PerceptronTask):
+class NaturalPerceptron(NaturalTask, networks.PerceptronTask):
     """A task of perceptrons with such clients."""
 
 
@@ -84,14 +77,14 @@ def natural_tasks(table: NaturalTable) -> Iterator[Task]:
         tags=frozenset({"lr", "natural", "cross-silo"}),
         **shared,
     )
-    space = MLP_SPACE_V1
-    largest = (int(space[name].high) for name in MLP_ARCHITECTURE)
+    space = networks.MLP_SPACE_V1
+    largest = (int(space[name].high) for name in networks.MLP_ARCHITECTURE)
     perceptron = NaturalPerceptron(
         model="MLP",
-        num_parameters=perceptron_size(table.width, table.classes, *largest),
+        num_parameters=networks.perceptron_size(table.width, table.classes, *largest),
         client_space=space,
-        budget_s=MLP_BUDGET_S,
-        architecture=MLP_ARCHITECTURE,
+        budget_s=networks.MLP_BUDGET_S,
+        architecture=networks.MLP_ARCHITECTURE,
         tags=frozenset({"mlp", "natural", "cross-silo"}),
         **shared,
     )
@@ -160,8 +153,10 @@ class JointTask(Task):
         """Return the size of the model of a configuration; numbers may stand for words."""
         if configuration[MODEL] in ("lr", 0):
             return (self.num_features + 1) * self.num_classes
-        depth, width = (int(configuration[name]) for name in MLP_ARCHITECTURE)
-        return perceptron_size(self.num_features, self.num_classes, depth, width, vectors=1)
+        depth, width = (int(configuration[name]) for name in networks.MLP_ARCHITECTURE)
+        return networks.perceptron_size(
+            self.num_features, self.num_classes, depth, width, vectors=1
+        )
 
 
 def joint_names(table: NaturalTable) -> tuple[str, ...]:
@@ -172,16 +167,16 @@ def joint_names(table: NaturalTable) -> tuple[str, ...]:
 def joint_problems(shared: Mapping[str, Any]) -> Iterator[JointTask]:
     """Yield the joint problem of a federation in every regime; `shared` as of `shared_fields`."""
     features, classes = shared["num_features"], shared["num_classes"]
-    depth, width = (int(CLIENT_SPACE[name].high) for name in MLP_ARCHITECTURE)
+    depth, width = (int(CLIENT_SPACE[name].high) for name in networks.MLP_ARCHITECTURE)
     plain = JointTask(
         model=REGIMES[0],
-        num_parameters=perceptron_size(features, classes, depth, width, vectors=1),
+        num_parameters=networks.perceptron_size(features, classes, depth, width, vectors=1),
         client_space=CLIENT_SPACE,
         fidelity_space=fidelities(JOINT_ROUNDS, RATE),
         stored_rounds=JOINT_ROUNDS,
         budget_s=BUDGET_S,
         algorithm="serveropt",
-        architecture=(MODEL, *MLP_ARCHITECTURE),
+        architecture=(MODEL, *networks.MLP_ARCHITECTURE),
         tags=frozenset({"joint", "natural", "cross-silo"}),
         **shared,
     )

@@ -4,6 +4,7 @@ A task file describes data beside it; it names no other folder and no code. Its 
 natural federation.
 """
 
+import hashlib
 import math
 import os
 import tempfile
@@ -21,20 +22,12 @@ from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
 from fedhpo_gym.core.files import sole_writer, write_text
-from fedhpo_gym.data import cache
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.tasks import natural
 from fedhpo_gym.tasks.federated import Task, fidelities
-from fedhpo_gym.tasks.natural import (
-    ROUNDS,
-    joint_names,
-    joint_problems,
-    natural_names,
-    natural_tasks,
-    shared_fields,
-)
 from fedhpo_gym.tasks.results import results_problems
 
 ENV_VAR: Final = "FEDHPO_GYM_TASKS"
@@ -95,7 +88,7 @@ MOST_BYTES: Final = 1 << 20
 class TableFile:
     """What a task file says of a table, besides the table itself."""
 
-    rounds: Sequence[int] = ROUNDS
+    rounds: Sequence[int] = natural.ROUNDS
     client_sample_rates: Sequence[float] = (0.1, 1.0)
     space: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
@@ -172,7 +165,7 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
         OwnSource(name=name, licence=licence, citation=citation, table=table, path=path)
     )
     like = _like(name)
-    ids = (*natural_names(like), *joint_names(like))
+    ids = (*natural.natural_names(like), *natural.joint_names(like))
     splits = table.client is not None and table.unseen
     made = [one for one in ids if splits or not one.endswith("Unseen")]
     return {f"{one}-v{table.version}": partial(_made, path, one, table, extra) for one in made}
@@ -210,7 +203,7 @@ def _task_of(name: str, table: OwnTable, extra: TableFile) -> Task:
         )
     rows, width = found.features.shape
     like = _like(table.name, rows, clients, found.num_classes, width)
-    made = (*natural_tasks(like), *joint_problems(shared_fields(like)))
+    made = (*natural.natural_tasks(like), *natural.joint_problems(natural.shared_fields(like)))
     return extra.apply(next(task for task in made if task.name == name), table)
 
 
@@ -331,7 +324,7 @@ def write_task(
     table = OwnTable(
         name=name,
         data=f"{name}.csv",
-        sha256=cache.sha256_of(text.encode("utf-8")),
+        sha256=hashlib.sha256(text.encode("utf-8")).hexdigest(),
         target=target,
         columns=found.columns,
         client=client,
@@ -364,9 +357,7 @@ def write_task(
 
 
 def _words(stem: str) -> list[str]:
-    return "".join(
-        letter if letter.isalnum() and letter.isascii() else " " for letter in stem
-    ).split()
+    return "".join(one if one.isalnum() and one.isascii() else " " for one in stem).split()
 
 
 def _rates(clients: int) -> tuple[float, float]:
@@ -386,7 +377,7 @@ def _text(table: OwnTable, extra: TableFile) -> str:
     meanings = [f"#   {_toml(name)}: {words}" for name, words in ENCODINGS.items()]
     columns = [f"{_toml(name)} = {_toml(encoding)}" for name, encoding in table.columns.items()]
     like = _like(table.name)
-    spaces = {task.model: task.client_space for task in natural_tasks(like)}
+    spaces = {task.model: task.client_space for task in natural.natural_tasks(like)}
     ranges: list[str] = []
     for model, space in spaces.items():
         ranges += ["", f"[space.{model}]"]

@@ -133,11 +133,9 @@ class AgentConformance:
             shown = plain(observation)
             action = agent.ask(observation)
             assert plain(observation) == shown
-            observation, reward, terminated, _, info = env.step(action)
+            observation, reward, over, _, info = env.step(action)
             before = plain([action, observation, info])
-            agent.tell(
-                Step(action, reward, terminated=terminated, info=info, observation=observation)
-            )
+            agent.tell(Step(action, reward, terminated=over, info=info, observation=observation))
             assert plain([action, observation, info]) == before
 
     def test_a_restored_agent_goes_on_as_the_first_would(self) -> None:

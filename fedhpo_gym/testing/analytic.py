@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend
+from fedhpo_gym.core.arrays import Bools, Floats, Singles
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import (
@@ -90,7 +91,7 @@ def make_env(
     return env if vector_reward else ScalarizePenalty(env, constraints=constraints)
 
 
-Observation = dict[str, NDArray[np.float32]]
+Observation = dict[str, Singles]
 
 SPACE = SearchSpace(
     (
@@ -104,7 +105,7 @@ FLOOR = 0.1
 START = 3.0
 
 
-class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
+class AnalyticRounds(gym.Env[Observation, Singles]):
     """The public interface of `RoundEnv`, as far as agents look at it, on losses that are known.
 
     The loss of a client that trains falls towards 0.1: what is above that is multiplied by
@@ -153,9 +154,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
     def describe(self) -> dict[str, Any]:
         return {"objective_names": list(REWARDS)}
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Singles) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
         rows = np.broadcast_to(action, (len(self._optima), len(SPACE)))
         before, trained = self._losses, self._sampled
         distance = ((rows - self._optima[:, None]) ** 2).mean(axis=1)
@@ -169,7 +168,7 @@ class AnalyticRounds(gym.Env[Observation, NDArray[np.float32]]):
         reward = scores if self.vector_reward else float(scores[0] + 0.1 * scores[1])
         return self._observation(), reward, self._steps >= self._horizon, False, info
 
-    def _info(self, before: NDArray[np.float64], trained: NDArray[np.bool_]) -> dict[str, Any]:
+    def _info(self, before: Floats, trained: Bools) -> dict[str, Any]:
         loss, samples = float(self._losses.mean()), 10 + np.arange(len(trained))
         info = {
             "objectives": {"val_loss": loss},

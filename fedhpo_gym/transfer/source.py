@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import FAULTS, as_integer, as_reals, shown
 from fedhpo_gym.core.errors import (
     DamagedDataError,
@@ -175,12 +176,12 @@ def reading(path: Path) -> Iterator[None]:
 class Trees(NamedTuple):
     """The nodes of all trees of a model, one after another; N nodes, T trees."""
 
-    left: NDArray[np.int64]  # (N,) node to go to where the feature is below `value`; -1 at a leaf
-    right: NDArray[np.int64]  # (N,) and elsewhere
-    feature: NDArray[np.int64]  # (N,)
-    value: NDArray[np.float32]  # (N,) threshold of a split, response of a leaf
-    missing_left: NDArray[np.bool_]  # (N,) where to go without a feature
-    roots: NDArray[np.int64]  # (T,)
+    left: Integers  # (N,) node to go to where the feature is below `value`; -1 at a leaf
+    right: Integers  # (N,) and elsewhere
+    feature: Integers  # (N,)
+    value: Singles  # (N,) threshold of a split, response of a leaf
+    missing_left: Bools  # (N,) where to go without a feature
+    roots: Integers  # (T,)
     base: np.float32
     features: int
 
@@ -206,7 +207,7 @@ class BoostedTrees:
         with reading(self._path):
             return _trees(read_json(self._path)["learner"])
 
-    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
+    def __call__(self, x: ArrayLike) -> Singles:
         """Return the (n,) responses at (n, F) points; NaN is a value that is missing."""
         trees, points = self.trees, as_reals("x", x).astype(np.float32)
         if points.ndim != 2 or points.shape[1] != trees.features:
@@ -310,9 +311,7 @@ class HPOBFiles:
         """Return the ids of the data sets of a search space, none where a split lacks it."""
         return tuple(self._split(split).get(space, ()))
 
-    def table(
-        self, space: str, dataset: str, split: str
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def table(self, space: str, dataset: str, split: str) -> tuple[Floats, Floats]:
         """Return (n, F) configurations in [0, 1] and their (n,) responses; higher is better."""
         require_known("search space", space, self._split(split))
         require_known("data set", dataset, self._split(split)[space])

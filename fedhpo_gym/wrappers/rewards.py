@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import Range, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints
@@ -21,8 +21,8 @@ class Penalty:
     """What exceeding soft constraints costs: sum_j weight_j max(0, error_j - limit_j)."""
 
     def __init__(self, objectives: Sequence[Any], constraints: Constraints | None) -> None:
-        self._limits: NDArray[np.float64] = np.full(len(objectives), np.inf)
-        self._weights: NDArray[np.float64] = np.zeros(len(objectives))
+        self._limits: Floats = np.full(len(objectives), np.inf)
+        self._weights: Floats = np.zeros(len(objectives))
         for index, (limit, weight) in read_constraints(objectives, constraints).items():
             self._limits[index] = objectives[index].limit_error(limit)
             self._weights[index] = weight
@@ -35,7 +35,7 @@ class Penalty:
                 f"the worst trial, got {shown(constraints)}"
             )
 
-    def of(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of(self, scores: Floats) -> Floats:
         total = np.zeros(scores.shape[:-1])
         # One after the other: a matrix product may round differently for another number of rows.
         for column in self._weighted:
@@ -99,7 +99,6 @@ SHORTEST: Final = 1e-6
 """The shortest trial, in units of the budget, that a reward per cost is divided by."""
 
 BUDGET = Annotated[float, Range(0, math.inf, "()")]
-Floats = NDArray[np.float64]
 
 
 class IncumbentValue:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Bools, Floats
 from fedhpo_gym.core.checks import Range, as_number, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.multi_objective import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
 
-Floats = NDArray[np.float64]
 Points = str | Mapping[str, Sequence[float]]
 Objectives = Sequence[Any]
 Weights = Sequence[float] | None
@@ -243,7 +242,7 @@ class VectorScalarization(_VectorWrapper):
             {**infos, "score": values.copy(), "_score": stepped},
         )
 
-    def _restart(self, mask: NDArray[np.bool_]) -> None:
+    def _restart(self, mask: Bools) -> None:
         env: Any = self.env.unwrapped
         for index in np.flatnonzero(mask).tolist():
             self._episodes.restart(index, partial(env.truth, index))

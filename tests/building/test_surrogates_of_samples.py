@@ -132,7 +132,7 @@ def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     rows = FittingSample(write_made_up_sample(tmp_path)).rows(5, np.random.default_rng(0))
     numbers = np.array([[0.1, 1.0], [0.2, 1.0], [0.3, 1.0], [0.4, 1.0], [0.9, 6.0]])
     numbers = np.repeat(numbers, len(SAMPLE_ROUNDS), axis=0)
-    monkeypatch.setattr("fedhpo_gym.building.surrogate_verdicts.objectives", lambda *_: numbers)
+    monkeypatch.setattr("fedhpo_gym.stored.surrogate_rows.objectives", lambda *_: numbers)
     expected = {"val_accuracy": 0.2, "log_val_loss": 1.0}
     assert outcome_spread(rows) == pytest.approx(expected)
 

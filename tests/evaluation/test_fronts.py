@@ -103,15 +103,15 @@ def test_what_are_no_points_is_refused(points: Any) -> None:
     [
         ([], [0.5], "`runs` must be at least one array"),
         ([np.zeros((0, 2))], [0.5], "`runs` must be at least one array"),
-        ([np.zeros((1, 2))], [2.0], "`shares` must be numbers above 0 and at most 1, got 2.0"),
+        ([np.zeros((1, 2))], [2.0], r"`shares` must be in \(0, 1\], got \[2.0\]"),
         (
             [np.zeros((1, 2))],
             ["half"],
-            "`shares` must be numbers above 0 and at most 1, got 'half'",
+            r"`shares` must be a list, each a number, in \(0, 1\], got \['half'\]",
         ),
         ([[["a", "b"]]], [0.5], "`runs` must be an array of real numbers"),
         ([[[1.0, 2.0], [1.0]]], [0.5], "`runs` must be an array of real numbers"),
-        ([np.zeros((1, 2))], [0.0], "`shares` must be numbers above 0 and at most 1, got 0.0"),
+        ([np.zeros((1, 2))], [0.0], r"`shares` must be in \(0, 1\], got \[0.0\]"),
     ],
 )
 def test_what_runs_cannot_attain(runs: Any, shares: Any, words: str) -> None:

@@ -169,7 +169,7 @@ def test_model_refuses_bad_fields(field: str, value: Any, message: str) -> None:
 
 @pytest.mark.parametrize(("parameters", "clients"), [(0, 5), (5, 0), (1.5, 5), (5, "5")])
 def test_cost_refuses_bad_arguments(parameters: Any, clients: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="must be an integer >= 1, got"):
+    with pytest.raises(InvalidArgumentError, match=r"must be .*at least 1, got"):
         CROSS_SILO.cost(Work.of_course(parameters, clients, Fidelity(1, 1.0)))
 
 

@@ -428,7 +428,7 @@ def test_a_task_has_a_name(name: Any) -> None:
         ({"seeds": ()}, InvalidArgumentError, r"`seeds`.*\(\)"),
         ({"seeds": (1, -2)}, InvalidArgumentError, "`seeds`.*non-negative.*-2"),
         *(
-            ({"version": version}, InvalidArgumentError, "`version`.*non-negative integer")
+            ({"version": version}, InvalidArgumentError, "`version` must be .*at least 0, got")
             for version in (-1, True, 1.0, "1", None)
         ),
         *(

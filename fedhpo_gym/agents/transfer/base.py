@@ -81,8 +81,7 @@ class TransferSearch(TrialSearch):
         if pool is not None:
             return pool
         width = self.action_space.shape[0]
-        drawn = rng.random((DRAWN, width))
-        parts = [drawn]
+        parts = [rng.random((DRAWN, width))]
         if len(actions):
             best = self.to_unit(actions[np.argsort(-scores[:, 0], kind="stable")[:NEAR]])
             centres = best[rng.integers(len(best), size=DRAWN)]

@@ -298,7 +298,7 @@ class FederatedScope(Backend):
             self._samples = np.stack([one.num_samples for one in federations])
         self._lease = Lease(installation)
         self._kept: OrderedDict[Key, _CachedCourse] = OrderedDict()
-        require_layout(task, self._peer.versions.get("layout", ""))
+        require_layout(task, self._lease.peer().versions.get("layout", ""))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind, arguments = super().__reduce__()
@@ -306,7 +306,7 @@ class FederatedScope(Backend):
 
     @property
     def fingerprint(self) -> str:
-        known = self._peer.versions
+        known = self._lease.peer().versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         own = json.dumps(self._own_data, sort_keys=True)
         data = training.data_fingerprint(self.task) if self._own_data is None else own
@@ -316,20 +316,16 @@ class FederatedScope(Backend):
     @property
     def versions(self) -> dict[str, str]:
         """Versions of FederatedScope, its layout of keys, Python, torch and numpy."""
-        return dict(self._peer.versions)
+        return dict(self._lease.peer().versions)
 
     def describe(self) -> dict[str, object]:
-        return described(self._peer)
+        return described(self._lease.peer())
 
     def close(self) -> None:
         """Give the process back; it ends with the last environment that uses it."""
         for kept in self._kept.values():
             kept.end()
         self._lease.close()
-
-    @property
-    def _peer(self) -> Peer:
-        return self._lease.peer()
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         return Evaluations.stack([self._answer(*query) for query in self.queries(columns)])
@@ -392,7 +388,7 @@ class FederatedScope(Backend):
             evaluated=self.task.evaluated_rounds,
             own_data=self._own_data,
         )
-        course = RemoteCourse(self._peer, request, self._limit_s)
+        course = RemoteCourse(self._lease.peer(), request, self._limit_s)
         if self._samples is None:
             counts = sample_counts(course.evaluate(), self.task.num_clients)
             self._samples = np.stack([counts] * len(self.seeds))
@@ -403,7 +399,7 @@ class FederatedScope(Backend):
         kept.end()
         if kept.curve.rounds:
             return
-        fresh = RemoteCourse(self._peer, kept.request, self._limit_s)
+        fresh = RemoteCourse(self._lease.peer(), kept.request, self._limit_s)
         found = first_metrics(fresh.evaluate(), kept.curve.num_samples)
         fresh.drop()
         kept.curve.rounds.append(0)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.backends import training
 from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
@@ -36,7 +35,8 @@ from fedhpo_gym.backends.federatedscope.configuration import (
     whole,
 )
 from fedhpo_gym.backends.federatedscope.installation import find
-from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer
+from fedhpo_gym.backends.federatedscope.process import Lease, Message
+from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Value
@@ -119,7 +119,7 @@ class FederatedScopeCourses(Courses):
         self._start = start
         self._courses = [_Course(0, start) for _ in range(number)]
         self._lease = Lease(self._where)
-        layout = self._peer.versions.get("layout", "")
+        layout = self._lease.peer().versions.get("layout", "")
         require_layout(task, layout)
         if layout != CURRENT:
             raise InvalidArgumentError(
@@ -139,23 +139,23 @@ class FederatedScopeCourses(Courses):
 
     @property
     def fingerprint(self) -> str:
-        known = self._peer.versions
+        known = self._lease.peer().versions
         words = [known.get(name, "") for name in ("federatedscope", "torch", "numpy")]
         text = f"{training.data_fingerprint(self._task)} {self._task.table_name} {words} {REVISION}"
         return f"federatedscope-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     @property
-    def num_samples(self) -> NDArray[np.int64]:
+    def num_samples(self) -> Integers:
         return np.stack([self._samples(one.instance) for one in self._courses])
 
     @property
-    def most_samples(self) -> NDArray[np.int64]:
+    def most_samples(self) -> Integers:
         each = [self._samples(index) for index in range(len(self._instances))]
-        most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
+        most: Integers = np.max(each, axis=0)[:, 0]
         return most
 
     def describe(self) -> dict[str, object]:
-        return described(self._peer)
+        return described(self._lease.peer())
 
     def close(self) -> None:
         for one in self._courses:
@@ -175,8 +175,7 @@ class FederatedScopeCourses(Courses):
                 fresh = _Course(one.instance, self._start)
                 said = self._remote(fresh).evaluate()
                 fresh.end()
-                samples = self._samples(one.instance)
-                self._first[one.instance] = first_metrics(said, samples)
+                self._first[one.instance] = first_metrics(said, self._samples(one.instance))
             found.append(self._first[one.instance])
         return np.stack(found)
 
@@ -187,7 +186,7 @@ class FederatedScopeCourses(Courses):
         for one, values, rate in given:
             one.next = _Step(dict(values), rate, 0)
 
-    def sampled(self, rounds: int) -> NDArray[np.bool_]:
+    def sampled(self, rounds: int) -> Bools:
         found = np.zeros((len(self._courses), self._task.num_clients), dtype=np.bool_)
         for row, one in zip(found, self._courses, strict=True):
             left = min(rounds, self._horizon - one.state.rounds)
@@ -228,10 +227,6 @@ class FederatedScopeCourses(Courses):
         last = state.steps[-1] if state.steps else self._start
         self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
 
-    @property
-    def _peer(self) -> Peer:
-        return self._lease.peer()
-
     def _advanced(self, one: _Course, rounds: int) -> "CourseListener":
         """Train a course; one that has diverged stays where it is."""
         samples = self._samples(one.instance)
@@ -245,8 +240,7 @@ class FederatedScopeCourses(Courses):
         steps = (*one.state.steps, step)
         one.done = len(steps)
         diverged = listener.metrics is None or not is_finite(listener.metrics)
-        metrics = one.state.metrics if diverged else listener.metrics
-        one.state = _State(steps, metrics, diverged)
+        one.state = _State(steps, one.state.metrics if diverged else listener.metrics, diverged)
         if diverged:
             one.end()
         return listener
@@ -267,7 +261,7 @@ class FederatedScopeCourses(Courses):
                 watched=True,
                 measured=self._measured,
             )
-            one.remote = RemoteCourse(self._peer, request, self._limit_s)
+            one.remote = RemoteCourse(self._lease.peer(), request, self._limit_s)
         for step in one.state.steps[one.done :]:
             self._take(one.remote, step, one.remote.rounds, hear_nothing)
             one.done += 1
@@ -298,7 +292,7 @@ class FederatedScopeCourses(Courses):
             entries["regularizer.mu"] = float(values["mu"])
         return entries
 
-    def _samples(self, index: int) -> NDArray[np.int64]:
+    def _samples(self, index: int) -> Integers:
         instance = self._instances[index]
         task = self._task.variant(alpha=instance.alpha)
         return training.task_federation(task, instance.seed).num_samples
@@ -314,9 +308,7 @@ class CourseListener:
 
     ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
 
-    def __init__(
-        self, rounds: int, clients: int, num_samples: NDArray[np.int64], *, measured: bool
-    ) -> None:
+    def __init__(self, rounds: int, clients: int, num_samples: Integers, *, measured: bool) -> None:
         splits = (len(SPLITS), len(METRICS))
         self.before_first = 0  # rounds that the course had finished before
         self.metrics: Metrics | None = None  # after the last round, once they are said

@@ -203,8 +203,7 @@ def examine(source: str | None, interpreter: str | None) -> Iterator[tuple[str, 
     begun = time.monotonic()
     middle = {d.name: d.decode(0.5) for d in task.space.dimensions}
     try:
-        answer = backend.evaluate(middle, Fidelity(ROUNDS, 1.0))
-        loss = answer.mean("val", "loss", "current")
+        loss = backend.evaluate(middle, Fidelity(ROUNDS, 1.0)).mean("val", "loss", "current")
         took = f"{time.monotonic() - begun:.1f} s"
         yield "a course", True, f"{ROUNDS} rounds, loss {loss:.3f}, {took}"
     except (FedHPOError, OSError) as error:

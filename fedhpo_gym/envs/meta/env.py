@@ -148,8 +148,7 @@ class MetaEnv(SetupEnv):
         reward: Any = float(gain[0])
         if self.vector_reward:
             reward = self.setup.vector_of(process.values)[0].astype(np.float32)
-        seen = self._observation()
-        return seen, reward, bool(process.over[0]), False, self._info(taken)
+        return self._observation(), reward, bool(process.over[0]), False, self._info(taken)
 
     def _checked(self, action: Any) -> NDArray[Any]:
         if self.setup.by_index:
@@ -198,8 +197,7 @@ class MetaEnv(SetupEnv):
         }
 
     def _plot(self, figure: Any) -> None:
-        title = self.describe()["task"] if self._ready else ""
-        plot_scores(figure, self._scores, title)
+        plot_scores(figure, self._scores, self.describe()["task"] if self._ready else "")
 
 
 class MetaVectorEnv(vector.BatchedVectorEnv):

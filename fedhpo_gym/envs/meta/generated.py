@@ -8,17 +8,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import streams
-from fedhpo_gym.envs.meta.setup import (
-    DEFAULT_OBJECTIVES,
-    TRIALS,
-    Keys,
-    MetaProcess,
-    MetaSetup,
-    Numbers,
-)
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, Keys, MetaProcess, MetaSetup
 from fedhpo_gym.envs.vector import Indices, Layout, named_stream
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
@@ -107,7 +101,7 @@ class GeneratedSetup(MetaSetup):
         known, free = super().entries(), len(self.fidelity_space)
         return known | ({"fidelities": (0.0, 1.0, self.trials * free)} if free else {})
 
-    def process(self, layout: Layout, frame: NDArray[np.float32]) -> "GeneratedProcess":
+    def process(self, layout: Layout, frame: Singles) -> "GeneratedProcess":
         return GeneratedProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:
@@ -127,15 +121,15 @@ class GeneratedSetup(MetaSetup):
         """The first task."""
         return self.draw([0])
 
-    def _answers(self, actions: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
+    def _answers(self, actions: Singles) -> tuple[Floats, Floats]:
         tasks = self.first.at(np.zeros(len(actions), np.intp))
         features = self.data.space.rounded_features(actions)
         return self.data.evaluate(tasks, features, np.full(len(actions), self.cell))
 
-    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+    def predicted(self, actions: Singles) -> Floats:
         return self._answers(actions)[0][:, self.columns]
 
-    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+    def lattice(self) -> tuple[Singles, Floats]:
         size, own = (CANDIDATES, len(self.data.space)), self.first
         drawn = named_stream("generated_truth", 0).uniform(-1, 1, size).astype(np.float32)
         elites = self.data.arrays["elites"][own.network[0]]
@@ -168,8 +162,7 @@ def _source_tasks(data: TaskGenerator) -> dict[int, SourceTask]:
     found = {}
     for i, number in enumerate(numbers):
         scores = data.true_scores(tasks.at(np.full(SOURCE_TRIALS, i)), drawn)
-        name = f"{data.name} {number}"
-        found[number] = SourceTask(name, drawn, scores, tasks.facts[i])
+        found[number] = SourceTask(f"{data.name} {number}", drawn, scores, tasks.facts[i])
     return found
 
 
@@ -178,7 +171,7 @@ class GeneratedProcess(MetaProcess):
 
     setup: GeneratedSetup
 
-    def __init__(self, setup: GeneratedSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+    def __init__(self, setup: GeneratedSetup, layout: Layout, frame: Singles) -> None:
         super().__init__(setup, layout, frame)
         number = len(frame)
         self._tasks = setup.first.at(np.zeros(number, np.intp))
@@ -187,7 +180,7 @@ class GeneratedProcess(MetaProcess):
         factors = setup.data.arrays["noise"].shape[1] if self.noisy else 0
         self._noise = np.zeros((number, setup.trials, factors))
 
-    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+    def _begin(self, where: Indices, tasks: Integers, keys: Keys) -> Floats:
         fresh = self.setup.draw(tasks.tolist())
         self._tasks.replace(where, fresh)
         self.entropy[where], self.high[where] = fresh.entropy, fresh.best
@@ -198,7 +191,7 @@ class GeneratedProcess(MetaProcess):
             self._noise[where] = [heavy(*one) for one in drawn]
         return fresh.facts
 
-    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+    def _answer(self, actions: NDArray[Any]) -> tuple[Floats, Singles]:
         setup, data, size = self.setup, self.setup.data, len(self.setup.data.space)
         features = data.space.rounded_features(np.asarray(actions[:, :size], np.float32))
         if len(setup.fidelity_space):
@@ -212,14 +205,14 @@ class GeneratedProcess(MetaProcess):
         self.values, losses = data.evaluate(self._tasks, features, self._cells, noise)
         return score_of(losses, self.entropy), features.astype(np.float32)
 
-    def truth(self, index: int) -> Numbers | None:
+    def truth(self, index: int) -> Floats | None:
         if self.setup.arguments.noise == "none":
             return None
         own = np.array([index])
         tasks, features, cells = self._tasks.at(own), self._asked[own], self._cells[own]
         return np.asarray(self.setup.data.evaluate(tasks, features, cells)[0][0])
 
-    def _chosen(self, coordinates: NDArray[np.float32]) -> NDArray[np.intp]:
+    def _chosen(self, coordinates: Singles) -> NDArray[np.intp]:
         """Return the (N,) fidelities that actions choose, and show them."""
         setup, known = self.setup, self.setup.known
         asked = setup.fidelity_space.decode_columns(coordinates)

@@ -9,16 +9,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.envs.meta.setup import (
-    DEFAULT_OBJECTIVES,
-    TRIALS,
-    Keys,
-    MetaProcess,
-    MetaSetup,
-    Numbers,
-)
+from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, Keys, MetaProcess, MetaSetup
 from fedhpo_gym.envs.vector import Indices, Layout
 from fedhpo_gym.evaluation.records import FIDELITIES, SourceTask
 from fedhpo_gym.space import Value
@@ -98,7 +92,7 @@ class PoolSetup(MetaSetup):
                 f"continuous=True, only those whose surrogate has a tau of {MODEL_SUFFICES} or more"
             )
         self.instances = tuple(data.names[task] for task in self.tasks)
-        self.values: Numbers = data.values[list(self.tasks), :, rate, round_]
+        self.values: Floats = data.values[list(self.tasks), :, rate, round_]
         self.entropy = data.label_entropy[list(self.tasks)]
         scores = data.scores[list(self.tasks), :, rate, round_]
         self.lowest, self.highest = scores.min(axis=1), scores.max(axis=1)
@@ -130,28 +124,28 @@ class PoolSetup(MetaSetup):
             known["mask"] = (0.0, 1.0, pool)
         return known
 
-    def process(self, layout: Layout, frame: NDArray[np.float32]) -> "PoolProcess":
+    def process(self, layout: Layout, frame: Singles) -> "PoolProcess":
         return PoolProcess(self, layout, frame)
 
     def describe(self, task: int) -> dict[str, Any]:
         split = self.data.splits[self.tasks[task]]
         return {"task": self.instances[task], "split": split, **super().describe(task)}
 
-    def candidates(self, task: int) -> NDArray[np.float32] | None:
+    def candidates(self, task: int) -> Singles | None:
         return None if self.arguments.continuous else self.actions[task]
 
-    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+    def lattice(self) -> tuple[Singles, Floats]:
         if self.exact:
             return self.actions[0], self.values[0][:, self.columns]
         actions = self.data.actions.reshape(-1, self.data.actions.shape[2])
         return actions, self.predicted(actions)
 
-    def configuration(self, actions: NDArray[np.float32], row: int) -> dict[str, Value]:
+    def configuration(self, actions: Singles, row: int) -> dict[str, Value]:
         if self.exact:
             return self.data.configuration(self.tasks[0], row)
         return super().configuration(actions, row)
 
-    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+    def predicted(self, actions: Singles) -> Floats:
         tasks = np.full(len(actions), self.tasks[0], np.intp)
         return self.data.answer(tasks, actions)[0][:, self.columns]
 
@@ -166,7 +160,7 @@ class PoolProcess(MetaProcess):
 
     setup: PoolSetup
 
-    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+    def _begin(self, where: Indices, tasks: Integers, keys: Keys) -> Floats:
         setup = self.setup
         self.entropy[where] = setup.entropy[tasks]
         self.low[where], self.high[where] = setup.lowest[tasks], setup.highest[tasks]
@@ -176,7 +170,7 @@ class PoolProcess(MetaProcess):
             self._frame[where, self._slices["mask"]] = 1.0
         return np.asarray(setup.facts[tasks])
 
-    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+    def _answer(self, actions: NDArray[Any]) -> tuple[Floats, Singles]:
         setup = self.setup
         if setup.arguments.continuous:
             tasks = np.asarray(setup.tasks)[self.task]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, require_known
 from fedhpo_gym.envs.trial.truth import Truth
@@ -23,8 +24,6 @@ from fedhpo_gym.stored.task_generator import FACTS, TaskGenerator
 
 DEFAULT_OBJECTIVES: Final = ("val_loss", "fairness_p10", "time_s")
 TRIALS: Final = 50
-
-Numbers = NDArray[np.float64]
 
 
 class MetaSetup(ABC):
@@ -117,7 +116,7 @@ class MetaSetup(ABC):
         """Where among the Q values those of the M objectives are."""
         return [self.data.objectives.index(one.name) for one in self.objectives]
 
-    def vector_of(self, values: Numbers) -> Numbers:
+    def vector_of(self, values: Floats) -> Floats:
         """Return the (N, M) scores of the objectives, higher is better, of (N, Q) values."""
         pairs = zip(self.objectives, self.columns, strict=True)
         return np.stack([-one.errors(values[:, column]) for one, column in pairs], axis=1)
@@ -127,10 +126,10 @@ class MetaSetup(ABC):
         return type(self.arguments).open, (self.arguments,)
 
     @abstractmethod
-    def process(self, layout: Layout, frame: NDArray[np.float32]) -> "MetaProcess":
+    def process(self, layout: Layout, frame: Singles) -> "MetaProcess":
         """Return the process of as many episodes as there are rows in a frame."""
 
-    def candidates(self, task: int) -> NDArray[np.float32] | None:
+    def candidates(self, task: int) -> Singles | None:
         """Return the (P, d) coordinates that may be chosen in a task; None for any."""
         return None
 
@@ -141,20 +140,20 @@ class MetaSetup(ABC):
     exact = False
     """Whether nothing but the lattice may be taken."""
 
-    def violations(self, values: Numbers) -> Numbers:
+    def violations(self, values: Floats) -> Floats:
         """Return the (n,) violations of constraints, of which there are none."""
         return np.zeros(len(values))
 
     @abstractmethod
-    def lattice(self) -> tuple[NDArray[np.float32], Numbers]:
+    def lattice(self) -> tuple[Singles, Floats]:
         """Return (n, d) actions of which values are known in the one task, and (n, M) values."""
 
-    def configuration(self, actions: NDArray[np.float32], row: int) -> dict[str, Value]:
+    def configuration(self, actions: Singles, row: int) -> dict[str, Value]:
         """Return the configuration of a row of the lattice."""
         return self.data.space.decode(actions[row])
 
     @abstractmethod
-    def predicted(self, actions: NDArray[np.float32]) -> Numbers:
+    def predicted(self, actions: Singles) -> Floats:
         """Return the (n, M) values of actions in the one task, where any may be taken."""
 
     def describe(self, task: int) -> dict[str, Any]:
@@ -175,13 +174,13 @@ class MetaTruth(Truth):
     """
 
     _setup: MetaSetup  # type: ignore[assignment]
-    _asked: NDArray[np.float32]  # type: ignore[assignment]
+    _asked: Singles  # type: ignore[assignment]
 
     @property
     def search_space(self) -> SearchSpace:
         return self._setup.data.space
 
-    def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+    def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> Floats:
         encoded = [self.search_space.encode(one) for one in configurations]
         actions = np.reshape(np.array(encoded, np.float32), (-1, len(self.search_space)))
         if self.exact:
@@ -193,7 +192,7 @@ class MetaTruth(Truth):
                 )
         return self._values_of(actions)
 
-    def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+    def regret_of(self, actions: NDArray[np.floating]) -> Floats:
         return self._regret(self._values_of(np.asarray(actions, np.float32)))
 
     def _query_of(self, row: int) -> CheckedQuery:
@@ -203,13 +202,13 @@ class MetaTruth(Truth):
     def under(self, constraints: Any) -> NoReturn:
         raise InvalidArgumentError("`constraints` must be left out: these tasks have none")
 
-    def _values_of(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _values_of(self, actions: Singles) -> Floats:
         """Return the (n, M) values of actions: the surrogate's, or of the nearest in the pool."""
         if not self.exact:
             return self._setup.predicted(actions)
         return np.asarray(self.values[self._distances(actions).argmin(axis=1)])
 
-    def _distances(self, actions: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _distances(self, actions: Singles) -> Floats:
         """Return the squares of (n, P) distances of actions from the pool."""
         asked, known = map(self.search_space.features, (actions, self._asked))
         return np.asarray(((asked[:, None] - known) ** 2).sum(axis=2))
@@ -232,7 +231,7 @@ def truth_of(setup: MetaSetup) -> MetaTruth:
 
 NOWHERE = -1
 """Place of what is not in the pool."""
-Keys = NDArray[np.int64] | None
+Keys = Integers | None
 
 
 class MetaProcess(ABC):
@@ -251,7 +250,7 @@ class MetaProcess(ABC):
     setup: MetaSetup
     noisy = False
 
-    def __init__(self, setup: MetaSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+    def __init__(self, setup: MetaSetup, layout: Layout, frame: Singles) -> None:
         self.setup, self._frame = setup, frame
         number = len(frame)
         self._most = setup.trials
@@ -260,7 +259,7 @@ class MetaProcess(ABC):
         self.trials = np.zeros(number, np.int64)
         self.elapsed_s = np.zeros(number)
         self.places = np.full(number, NOWHERE, np.intp)
-        self.values: Numbers = np.zeros((number, len(setup.data.objectives)))
+        self.values: Floats = np.zeros((number, len(setup.data.objectives)))
         self.entropy, self.low, self.high = np.ones(number), np.zeros(number), np.ones(number)
         self.scores, self.best, self.share = np.zeros(number), np.zeros(number), np.zeros(number)
         self.best_trial = np.zeros(number, np.int64)
@@ -275,11 +274,11 @@ class MetaProcess(ABC):
         return EpisodeDraws(len(self._frame), count, start, noisy=self.noisy)
 
     @abstractmethod
-    def _begin(self, where: Indices, tasks: NDArray[np.int64], keys: Keys) -> Numbers:
+    def _begin(self, where: Indices, tasks: Integers, keys: Keys) -> Floats:
         """Take up the tasks of some episodes; return the (n, facts) that are known of them."""
 
     @abstractmethod
-    def _answer(self, actions: NDArray[Any]) -> tuple[Numbers, NDArray[np.float32]]:
+    def _answer(self, actions: NDArray[Any]) -> tuple[Floats, Singles]:
         """Write what is told into `values`; return (N,) true scores and (N, F) features."""
 
     @abstractmethod
@@ -290,7 +289,7 @@ class MetaProcess(ABC):
     def fidelity(self, index: int) -> dict[str, Value]:
         """Return the fidelity that the last step of an episode tried it at."""
 
-    def truth(self, index: int) -> Numbers | None:
+    def truth(self, index: int) -> Floats | None:
         """Return the (Q,) values of an episode's last trial without noise; None if it had none."""
         return None
 
@@ -308,7 +307,7 @@ class MetaProcess(ABC):
         """Return what `reset` says of an episode: its task, and where its numbers come from."""
         return self.setup.describe(int(self.task[index]))
 
-    def step(self, actions: NDArray[Any]) -> Numbers:
+    def step(self, actions: NDArray[Any]) -> Floats:
         """Take one action per episode; return the (N,) gains of the normalised incumbents."""
         rows, frame, most = self._rows, self._frame, self._most
         true, last = self._answer(actions)
@@ -320,8 +319,7 @@ class MetaProcess(ABC):
         frame[rows, self._columns["scores"] + slot] = self.scores
         self.trials += 1
         frame[:, self._columns["trials"]] = np.minimum(self.trials, most)
-        left = np.maximum(1.0 - self.trials / most, 0.0)
-        frame[:, self._columns["remaining_budget"]] = left
+        frame[:, self._columns["remaining_budget"]] = np.maximum(1.0 - self.trials / most, 0.0)
         self.elapsed_s += self.values[:, self._time]
         before = self.share
         better = (self.scores > self.best) | (self.best_trial == 0)
@@ -331,16 +329,16 @@ class MetaProcess(ABC):
         self.share = np.where(better, np.clip(reached, 0.0, 1.0), before)
         return self.share - before
 
-    def scores_of(self, values: Numbers) -> Numbers:
+    def scores_of(self, values: Floats) -> Floats:
         """Return the (N,) scores of (N, Q) values."""
         return score_of(values[:, self._loss], self.entropy)
 
     @property
-    def over(self) -> NDArray[np.bool_]:
+    def over(self) -> Bools:
         """(N,) whether the budget is spent."""
         return np.asarray(self.trials >= self._most)
 
-    def untried(self, index: int) -> NDArray[np.bool_]:
+    def untried(self, index: int) -> Bools:
         """Return the (P,) places of the pool of an episode that were not tried."""
         if "mask" not in self._slices:
             raise InvalidArgumentError(

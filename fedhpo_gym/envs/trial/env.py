@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
+from fedhpo_gym.core.arrays import Floats, Singles
 from fedhpo_gym.core.checks import Range, as_typed
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import SetupEnv, plot_trials
@@ -31,7 +32,7 @@ from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty
 if TYPE_CHECKING:
     from fedhpo_gym.envs.trial.truth import Truth
 
-Observation = dict[str, NDArray[np.float32]]
+Observation = dict[str, Singles]
 Info = dict[str, Any]
 
 
@@ -124,7 +125,7 @@ class TrialEnv(SetupEnv):
         """Error of a guess in the first objective (`TrialSetup.error_scale`)."""
         return self.setup.error_scale
 
-    def all_trials(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def all_trials(self) -> tuple[Floats, Floats]:
         """Return (B,) values of the first objective and (B,) violations of all stored trials."""
         return self._process.all_trials(0)
 
@@ -199,9 +200,7 @@ class TrialEnv(SetupEnv):
     def _begin(self) -> None:
         self._steps, self._trials, self._ends_s, self._ready = History(), [], None, True
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[Observation, NDArray[np.float32], bool, bool, Info]:
+    def step(self, action: Singles) -> tuple[Observation, Singles, bool, bool, Info]:
         """Evaluate one configuration at one fidelity.
 
         Raises:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
@@ -35,8 +36,8 @@ objectives, under noise what these truly are, and what only `info` says."""
 class ScoredRows:
     """What B evaluations say: (B, size) observations, and (B, columns) numbers of `Scorer`."""
 
-    seen: NDArray[np.float32]
-    numbers: NDArray[np.float64]
+    seen: Singles
+    numbers: Floats
 
 
 class Scorer:
@@ -74,9 +75,9 @@ class Scorer:
         self,
         evaluations: Evaluations,
         spent: Spent,
-        times_s: NDArray[np.float64],
+        times_s: Floats,
         rngs: Sequence[np.random.Generator] | None = None,
-        truth: NDArray[np.float64] | None = None,
+        truth: Floats | None = None,
     ) -> ScoredRows:
         """Return the rows of B evaluations, bit for bit those of each alone."""
         objectives = self._setup.objectives
@@ -165,10 +166,7 @@ class Evaluator:
         return self._score(self.columns(queries), rngs, numbers)
 
     def _score(
-        self,
-        columns: Columns,
-        rngs: Generators | None = None,
-        numbers: NDArray[np.float64] | None = None,
+        self, columns: Columns, rngs: Generators | None = None, numbers: Floats | None = None
     ) -> ScoredRows:
         task = self._setup.task
         known = times_s(task, columns) if numbers is None else numbers[:, TIME_S]
@@ -234,8 +232,8 @@ class TrialSource:
         return np.dtype((np.void, 8 * len(self._setup.search_space)))
 
     def answer(
-        self, actions: NDArray[np.floating], active: Mask, seen: NDArray[np.float32]
-    ) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        self, actions: NDArray[np.floating], active: Mask, seen: Singles
+    ) -> tuple[NDArray[Any], Floats]:
         """Return (N,) handles of queries and (N, columns) numbers; write into (N, size) `seen`."""
         if self._has_cells:
             handles = queries = self._setup.search_space.flat_grid_indices(actions)
@@ -338,12 +336,12 @@ class TrialStreams:
     A query that was paid for has its first stream: an agent could else draw until it is lucky.
     """
 
-    def __init__(self, trials: NDArray[np.int64], *, freeze_thaw: bool) -> None:
+    def __init__(self, trials: Integers, *, freeze_thaw: bool) -> None:
         self._trials, self._freeze_thaw = trials, freeze_thaw
         self._keys = np.zeros(len(trials), dtype=np.int64)
         self._asked: list[dict[Hashable, int]] = [{} for _ in trials]
 
-    def restart(self, where: Indices | slice, keys: NDArray[np.int64]) -> None:
+    def restart(self, where: Indices | slice, keys: Integers) -> None:
         self._keys[where] = keys
         for index in np.arange(len(self._asked))[where].tolist():
             self._asked[index] = {}
@@ -359,16 +357,13 @@ class TrialStreams:
         return list(streams(STREAM, list(zip(self._keys[where].tolist(), numbers, strict=True))))
 
 
-Numbers = NDArray[np.float64]
-
-
 def noisy_values(
     setup: TrialSetup,
     evaluations: Evaluations,
-    truth: Numbers,
+    truth: Floats,
     spent: Spent,
     rngs: Sequence[np.random.Generator],
-) -> tuple[Numbers, dict[str, Numbers]]:
+) -> tuple[Floats, dict[str, Floats]]:
     """Return noisy (B, objectives) values, and the entries of observations that go with them.
 
     Objectives that read no client, such as costs, stay exact.
@@ -391,7 +386,7 @@ def noisy_values(
     return values, entries
 
 
-def _told(setup: TrialSetup, values: Numbers) -> dict[str, Numbers]:
+def _told(setup: TrialSetup, values: Floats) -> dict[str, Floats]:
     """Return entries of observations: told of objectives, all others as before a trial."""
     task, names = setup.task, setup.objective_names
     entries = {

@@ -258,8 +258,7 @@ class TrialProcess:
         }
 
     def _violation(self, numbers: Numbers) -> dict[str, float]:
-        found = {"violation": float(numbers[evaluator.VIOLATION])}
-        return found if self.setup.constraints else {}
+        return {"violation": float(numbers[evaluator.VIOLATION])} if self.setup.constraints else {}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries."""
@@ -281,8 +280,7 @@ class TrialProcess:
         if self.setup.constraints:
             info["violation"] = state.numbers[:, evaluator.VIOLATION]
         if self._tuning is not None:
-            columns = self._tuning.vectors.T
-            info[TUNING] = dict(zip(PRIVACY_NAMES, columns, strict=True))
+            info[TUNING] = dict(zip(PRIVACY_NAMES, self._tuning.vectors.T, strict=True))
         if self.setup.instances:
             known = [TrialInstance.of(one) for one in self.setup.instances]
             info["instance"] = {

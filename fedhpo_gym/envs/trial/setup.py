@@ -185,8 +185,7 @@ class TrialSetup:
     @cached_property
     def search_space(self) -> SearchSpace:
         """What an action is decoded to: configuration, then free fidelity dimensions."""
-        free = self._fidelities.fix(self.fixed)
-        return SearchSpace((*self._space.dimensions, *free.dimensions))
+        return SearchSpace((*self._space.dimensions, *self._fidelities.fix(self.fixed).dimensions))
 
     @property
     def at_full_fidelity(self) -> "TrialSetup":

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.core.arrays import Bools, Floats, Integers
 from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
@@ -56,7 +57,7 @@ class Truth:
 
     objectives: tuple[Objective, ...]
     exact: bool
-    values: NDArray[np.float64]
+    values: Floats
     on_lattice: int
     _setup: TrialSetup
     _asked: "Queries"
@@ -70,7 +71,7 @@ class Truth:
     def fidelity(self) -> dict[str, Value]:
         return dict(self._setup.fixed)
 
-    def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+    def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> Floats:
         """Return the (n, objectives) values of configurations, at the truth's one fidelity."""
         if not set(self._setup.fixed) >= {"round", "client_sample_rate"}:
             raise InvalidArgumentError(
@@ -84,13 +85,12 @@ class Truth:
         """What an action of `regret_of` is decoded to."""
         return self._setup.search_space
 
-    def regret_of(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
+    def regret_of(self, actions: NDArray[np.floating]) -> Floats:
         """Return the regret of (n, dimensions) actions; infinite where constraints are not kept."""
         return self._regret(values_of_queries(self._setup, self._setup.columns(actions)))
 
-    def _regret(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        is_feasible = self._setup.violations(values) == 0
-        return np.where(is_feasible, self.regret(values[:, 0]), np.inf)
+    def _regret(self, values: Floats) -> Floats:
+        return np.where(self._setup.violations(values) == 0, self.regret(values[:, 0]), np.inf)
 
     @property
     def scale(self) -> float:
@@ -98,7 +98,7 @@ class Truth:
         return float(self._medians[0] - self.errors[self.optimum, 0]) or 1.0
 
     @cached_property
-    def _medians(self) -> NDArray[np.float64]:
+    def _medians(self) -> Floats:
         """(objectives,) median errors of the feasible rows: of the lattice's, if it has any."""
         of_lattice = np.flatnonzero(self.feasible[: self.on_lattice])
         rows = of_lattice if len(of_lattice) else self.feasible
@@ -118,25 +118,25 @@ class Truth:
         return self._setup.query({name: column.tolist()[0] for name, column in columns.items()})
 
     @cached_property
-    def errors(self) -> NDArray[np.float64]:
+    def errors(self) -> Floats:
         """(B, objectives) values signed so that lower is better."""
         columns = zip(self.objectives, self.values.T, strict=True)
         return np.column_stack([o.unclipped_errors(column) for o, column in columns])
 
     @property
-    def scores(self) -> NDArray[np.float64]:
+    def scores(self) -> Floats:
         """(B, objectives) scores as an environment returns them: float32 numbers."""
         columns = zip(self.objectives, self.values.T, strict=True)
         errors = np.column_stack([o.errors(column) for o, column in columns])
         return -errors.astype(np.float32).astype(np.float64)
 
     @cached_property
-    def violations(self) -> NDArray[np.float64]:
+    def violations(self) -> Floats:
         """(B,) total violations of the constraints; 0 where a query keeps them."""
         return self._setup.violations(self.values)
 
     @cached_property
-    def feasible(self) -> NDArray[np.bool_]:
+    def feasible(self) -> Bools:
         """(B,) whether a query keeps the constraints; where none does, whether it is nearest."""
         return np.asarray(self.violations == self.violations.min())
 
@@ -149,21 +149,18 @@ class Truth:
         """Return the truth of the same queries under other constraints."""
         return replace(self, _setup=replace(self._setup, constraints=constraints))
 
-    def regret_at(
-        self, configurations: Sequence[Mapping[str, Value]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def regret_at(self, configurations: Sequence[Mapping[str, Value]]) -> tuple[Floats, Floats]:
         """Return regret and relative regret of configurations, (n,); inf and 1 where infeasible."""
         values = self.values_at(configurations)
         relative = self.relative_regret(values[:, 0])
-        is_feasible = self._setup.violations(values) == 0
-        return self._regret(values), np.where(is_feasible, relative, 1.0)
+        return self._regret(values), np.where(self._setup.violations(values) == 0, relative, 1.0)
 
-    def regret(self, values: ArrayLike) -> NDArray[np.float64]:
+    def regret(self, values: ArrayLike) -> Floats:
         """Return how far values of the first objective are from the best one; 0 is the optimum."""
         errors = self.objectives[0].unclipped_errors(_numbers("values", values))
         return np.asarray(errors - self.errors[self.optimum, 0])
 
-    def relative_regret(self, values: ArrayLike) -> NDArray[np.float64]:
+    def relative_regret(self, values: ArrayLike) -> Floats:
         """Return regret in units of what one random trial is expected to have, at most 1.
 
         That is the regret of the median feasible row of the lattice; where all are equal, it is 0.
@@ -178,7 +175,7 @@ class Truth:
         """The reference of relative regret, a value of the first objective (`scale`)."""
         return float(self._medians[0]) * (1.0 if self.objectives[0].minimize else -1.0)
 
-    def front(self, names: Sequence[str] | None = None) -> NDArray[np.int64]:
+    def front(self, names: Sequence[str] | None = None) -> Integers:
         """Return the feasible rows that no other dominates, in their order.
 
         Args:
@@ -192,19 +189,19 @@ class Truth:
 
     def ideal(
         self, names: Sequence[str] | None = None, constraints: Constraints | None = None
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return the best value of each of `names`, under other constraints if given."""
         if constraints is not None:
             return self.under(constraints).ideal(names)
         errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
         return self._as_values(errors, names)
 
-    def nadir(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+    def nadir(self, names: Sequence[str] | None = None) -> Floats:
         """Return the worst value of each of `names` on their front."""
         errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
         return self._as_values(errors, names)
 
-    def reference(self, names: Sequence[str] | None = None) -> NDArray[np.float64]:
+    def reference(self, names: Sequence[str] | None = None) -> Floats:
         """Return the point, values of `names`, at which volumes end that are compared.
 
         In each objective the worse of the median of the lattice's feasible rows and the nadir point
@@ -212,8 +209,7 @@ class Truth:
         objective has no worst value, as a loss, the median.
         """
         columns = self._columns(names)
-        errors = self.errors[:, columns]
-        front = errors[self.front(names)]
+        front = self.errors[:, columns][self.front(names)]
         low, high = front.min(axis=0), front.max(axis=0)
         middle = self._medians[columns]
         endless = np.array([one.open_ended for one in self.objectives])[columns]
@@ -241,7 +237,7 @@ class Truth:
         values: ArrayLike,
         names: Sequence[str] | None = None,
         observed: ArrayLike | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return the (T,) shares of the true hypervolume missing after each of some trials.
 
         Args:
@@ -256,8 +252,7 @@ class Truth:
             raise InvalidArgumentError(
                 f"`observed` must have the shape of `values`, {found.shape}, got {seen.shape}"
             )
-        errors = self.errors[:, self._columns(names)]
-        front = errors[self.front(names)]
+        front = self.errors[:, self._columns(names)][self.front(names)]
         ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
         alive = corner > ideal
         if not alive.any():
@@ -275,16 +270,12 @@ class Truth:
             require_known("objective", name, known)
         return [known.index(name) for name in (known if names is None else names)]
 
-    def _ranked(
-        self, name: str, values: ArrayLike, names: Sequence[str] | None
-    ) -> NDArray[np.float64]:
+    def _ranked(self, name: str, values: ArrayLike, names: Sequence[str] | None) -> Floats:
         """Return errors for values, NaN as infinity."""
         errors = self._as_values(_numbers(name, values), names)
         return np.where(np.isnan(errors), np.inf, errors)
 
-    def _as_values(
-        self, errors: NDArray[np.float64], names: Sequence[str] | None
-    ) -> NDArray[np.float64]:
+    def _as_values(self, errors: Floats, names: Sequence[str] | None) -> Floats:
         """Return values for errors, or errors for values: the sign is the same."""
         chosen = [self.objectives[column] for column in self._columns(names)]
         signs = np.array([1.0 if objective.minimize else -1.0 for objective in chosen])
@@ -296,7 +287,7 @@ class Truth:
         return np.asarray(errors * signs)
 
 
-def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def _numbers(name: str, values: ArrayLike) -> Floats:
     return as_reals(name, values).astype(np.float64)
 
 
@@ -318,7 +309,7 @@ def truth_of(setup: TrialSetup) -> Truth:
         asked = queries_of(lattice, setup)
         size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
 
-        def ask(rows: Queries) -> NDArray[np.float64]:
+        def ask(rows: Queries) -> Floats:
             parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
             return np.concatenate([values_of_queries(setup, rows.columns(part)) for part in parts])
 
@@ -331,7 +322,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     return _known[known]
 
 
-def values_of_queries(setup: TrialSetup, columns: Columns) -> NDArray[np.float64]:
+def values_of_queries(setup: TrialSetup, columns: Columns) -> Floats:
     """Return the (n, objectives) values of queries."""
     reads = (one.reads for one in setup.objectives if one.reads_clients)
     needed = ENTRIES if setup.own else frozenset().union(*reads)  # nobody has tried their laws
@@ -348,13 +339,13 @@ class Queries:
     """Queries: `cells` of the flattened grid of `lattice`, then `drawn` columns between, if any."""
 
     lattice: TrialSetup
-    cells: NDArray[np.int64]
+    cells: Integers
     drawn: Columns
 
     def __len__(self) -> int:
         return len(self.cells) + len(next(iter(self.drawn.values()), ()))
 
-    def columns(self, rows: NDArray[np.int64]) -> Columns:
+    def columns(self, rows: Integers) -> Columns:
         """Return some of the queries, in ascending order."""
         number = len(self.cells)
         inside, between = rows[rows < number], rows[rows >= number] - number
@@ -409,12 +400,10 @@ or a truth takes minutes."""
 WIDEST, NARROWEST = 0.5, 1e-3
 """Standard deviation of moves in the first and in the last round."""
 
-Numbers = NDArray[np.float64]
-
 
 def local_search(
-    setup: TrialSetup, asked: Queries, values: Numbers, ask: Callable[[Queries], Numbers]
-) -> tuple[Queries, Numbers]:
+    setup: TrialSetup, asked: Queries, values: Floats, ask: Callable[[Queries], Floats]
+) -> tuple[Queries, Floats]:
     """Search for the best value of the first objective from the best of B known queries.
 
     Each place asks `MOVES` queries around itself: half move one coordinate, the others all, by
@@ -440,13 +429,13 @@ def local_search(
     return replace(asked, drawn=drawn), np.concatenate([values, found])
 
 
-def _best(setup: TrialSetup, values: Numbers) -> NDArray[np.int64]:
+def _best(setup: TrialSetup, values: Floats) -> Integers:
     """Return the rows of (B, objectives) values, the best one first; of equals the first."""
     errors = setup.objectives[0].unclipped_errors(values[:, 0])
     return np.lexsort((errors, setup.violations(values)))
 
 
-def _moved(places: Numbers, scale: float, rng: np.random.Generator) -> Numbers:
+def _moved(places: Floats, scale: float, rng: np.random.Generator) -> Floats:
     """Return (P, MOVES, n) points around (P, n) places."""
     number, size = places.shape
     steps = rng.normal(0.0, scale, (number, MOVES, size))

@@ -148,7 +148,7 @@ def test_after_a_killed_process_the_next_question_starts_another(tmp_path: Path)
     arguments = pretend(tmp_path, "replay", RECORDED / "current.json")
     backend = FederatedScope(LR, seed=1, **arguments)
     before = backend.evaluate(SMALL, Fidelity(2, 1.0))
-    process_ = backend._peer._process
+    process_ = backend._lease.peer()._process
     assert process_ is not None
     os.killpg(process_.pid, signal.SIGKILL)
     process_.wait()
@@ -227,7 +227,7 @@ def test_the_folder_of_a_killed_process_goes_with_the_next_start_and_others_stay
 def test_a_fork_leaves_its_parents_process_alone(tmp_path: Path) -> None:
     arguments = pretend(tmp_path, "replay", RECORDED / "current.json")
     backend = FederatedScope(LR, seed=1, **arguments)
-    process_ = backend._peer._process
+    process_ = backend._lease.peer()._process
     assert process_ is not None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which are none of ours

@@ -228,7 +228,7 @@ def test_the_system_decides_the_time() -> None:
         ({"constraints": {"epsilon": None}}, ["limit", "epsilon", "None"]),
         (
             {"constraints": {"epsilon": {"limit": 1.0, "weight": -2}}},
-            ["weight", "epsilon", "not negative", "-2"],
+            ["weight", "epsilon", "at least 0", "-2"],
         ),
         ({"constraints": {"epsilon": {"limits": 1.0}}}, ["'epsilon'", "limit", "limits"]),
         ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, ["finite as float32"]),
