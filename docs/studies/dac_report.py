@@ -74,9 +74,8 @@ class Found:
         found = self.returns(title, who)
         if found is None:
             return None
-        stated = self.stated(title)["held_out"]
-        default, static = np.array(stated["default"]), np.array(stated["static"])
-        return np.asarray((found - default) / (static - default).mean())
+        known = self.references(title)
+        return known.score(found - known.returns["default"] + np.mean(known.returns["default"]))
 
     def interval(self, title: str, who: str) -> tuple[float, float, float] | None:
         """Return the score of the mean over seeds and instances, and its 95 % interval."""
@@ -100,15 +99,17 @@ def summary_table(found: Found) -> str:
     """Return interquartile means over all problems, and probabilities of improvement."""
     rows = []
     for who, label in CONTESTANTS.items():
-        titles = [one for one in found.titles if found.scores(one, who) is not None]
-        if not titles:
+        returns = {title: found.returns(title, who) for title in found.titles}
+        titles = [title for title, own in returns.items() if own is not None]
+        scores = [_known(found.scores(title, who)).ravel() for title in titles]
+        clear = [one for one in scores if not np.isnan(one).any()]  # static is above the default
+        if not clear:
             continue
-        samples = [_known(found.scores(title, who)) for title in titles]
-        row = [label, str(len(titles)), _with_interval(_iqm, [one.ravel() for one in samples])]
+        row = [label, str(len(clear)), _with_interval(_iqm, clear)]
         for other in ("static", SCHEDULE):
             wins = []
-            for title, own in zip(titles, samples, strict=True):
-                apart = own - _known(found.scores(title, other))
+            for title in titles:
+                apart = _known(returns[title]) - _known(found.returns(title, other))
                 wins.append(((apart > 0) + 0.5 * (apart == 0)).mean(axis=0))
             row.append(_with_interval(_mean, wins))
         rows.append(row)

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(named, error)
         return ERROR
     except KeyboardInterrupt:
-        again = "resumes from here" if named in KEEPING else "starts over"
+        again = "goes on after what is done" if named in KEEPING else "starts over"
         sys.stderr.write(f"\nInterrupted; the same command {again}.\n")
         return INTERRUPTED
     return status

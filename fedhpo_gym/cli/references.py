@@ -9,21 +9,26 @@ import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.cli.console import Arg, complain, say_table
-from fedhpo_gym.core.errors import FedHPOError, MissingDataError, require_known
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    require_known,
+)
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.stored.references import PATH, References, dumped, read
-from fedhpo_gym.studies.references import EFFORTS, Player, find_references, round_ids
+from fedhpo_gym.studies.references import EFFORTS, Effort, Player, find_references, round_ids
 
 HEADS = ("id", "default", "static", "schedule", "hindsight", "headroom", "95 %")
 
 
 def main(
-    ids: Annotated[Sequence[str], Arg("round ids, a suite, or `all`", "ID")] = (),
+    ids: Annotated[Sequence[str], Arg("round ids, suites, or `all`; by default `dac`", "ID")] = (),
     *,
     seconds: Annotated[float, Arg("of each id, about: what is slow is searched less")] = 120.0,
     effort: Annotated[str | None, Arg(f"the same of all: {', '.join(EFFORTS)}", "NAME")] = None,
-    again: Annotated[bool, Arg("also what is known already")] = False,
-    out: Annotated[Path, Arg("file that is read and written", "FILE")] = PATH,
+    again: Annotated[bool, Arg("also what is known already, with no less effort")] = False,
+    out: Annotated[Path, Arg("read and written; by default what the package knows", "FILE")] = PATH,
 ) -> int:
     """Find the references of round environments that are not known yet, and print all asked for."""
     if effort is not None:
@@ -31,10 +36,17 @@ def main(
     known, failed = dict(read(out)), 0
     asked = round_ids(ids)
     for env_id in asked:
-        if env_id in known and not again:
+        asked_for = EFFORTS[effort].episodes if effort else 0
+        held = Effort(**known[env_id].effort).episodes if env_id in known else 0
+        if held and not again and asked_for <= held:
             continue
         try:
             chosen = EFFORTS[effort or _affordable(env_id, seconds)]
+            if chosen.episodes < held:
+                raise InvalidArgumentError(
+                    f"`--effort` must not be less than what is known of {env_id} in {out}, whose "
+                    f"search took {held:,} courses, got {chosen.episodes:,}; name another --out"
+                )
             with tqdm(total=chosen.episodes, desc=env_id, unit="course", disable=None) as bar:
                 known[env_id] = find_references(env_id, chosen, progress=bar.update)
         except FedHPOError as error:
@@ -62,4 +74,6 @@ def _row(one: References) -> list[str]:
     mean, low, high = one.headroom
     named = ["default", "static", one.best_schedule or "static", "hindsight"]
     returns = [f"{np.mean(one.returns[name]):.3f}" for name in named]
+    if np.isnan(mean):  # the best static action is the default
+        return [one.id, *returns, "–", "–"]
     return [one.id, *returns, f"{mean:.2f}", f"{low:.2f} to {high:.2f}"]

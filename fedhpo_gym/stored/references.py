@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import explained_types
-from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
 PATH: Final = Path(__file__).with_suffix(".json")
@@ -28,6 +28,10 @@ HINDSIGHT: Final = "hindsight"
 @dataclass(frozen=True)
 class References:
     """Returns of references on test instances of an id.
+
+    To score what is yours, play it where references were played: make the environment with
+    `instances="test"` (by default, instances are those to train on), and reset it with
+    `options={"instance": index}` for each index of `instances`.
 
     Attributes:
         id: of the environment, with its default arguments.
@@ -69,8 +73,14 @@ class References:
         It is a percentile bootstrap over instances, of the default and the best static action, too;
         scores without bound stand where a sample does not tell these two apart.
         """
-        given = np.array([self.returns["default"], self.returns["static"], returns])
-        number = given.shape[1]
+        own_returns = np.asarray(returns, dtype=np.float64)
+        number = len(self.instances)
+        if own_returns.shape != (number,):
+            raise InvalidArgumentError(
+                f"`returns` must be ({number},), one for each of `instances`, got shape "
+                f"{own_returns.shape}"
+            )
+        given = np.array([self.returns["default"], self.returns["static"], own_returns])
         drawn = stream(0, "references interval").integers(number, size=(RESAMPLES, number))
         default, static, own = given[:, drawn].mean(axis=2)
         scores = np.where(

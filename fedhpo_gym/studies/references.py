@@ -18,6 +18,7 @@ import numpy as np
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.agents.training import Progress, play
 from fedhpo_gym.core.arrays import Floats, Integers, Singles
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.references import HINDSIGHT, References
@@ -249,4 +250,10 @@ def round_ids(words: Sequence[str]) -> list[str]:
             found += map(resolve_id, dict.fromkeys(one.rpartition("-v")[0] for one in ids))
         else:
             found += [word] if word.startswith("FedHPO-") else suite(word)
+    for one in found:
+        if not one.startswith("FedHPO-DAC-"):
+            raise InvalidArgumentError(
+                f"`ids` must be of round environments, `FedHPO-DAC-*`, got {one!r}; see "
+                "`fedhpo-gym list dac`"
+            )
     return list(dict.fromkeys(found))

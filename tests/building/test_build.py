@@ -187,7 +187,7 @@ def test_a_build_that_is_interrupted_ends_at_once_and_says_so(tmp_path: Path) ->
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert said.splitlines()[-1] == "Interrupted; the same command resumes from here."
+    assert said.splitlines()[-1] == "Interrupted; the same command goes on after what is done."
     assert not list(tmp_path.rglob("*.part"))
 
 
@@ -349,7 +349,7 @@ def test_a_unit_that_may_not_be_read_is_no_damaged_one(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda patch: patch.setattr(design_module(), "engine_version", lambda _: 99),
+        lambda patch: patch.setattr(design_module().training, "engine_version", lambda _: 99),
         lambda patch: patch.setattr(
             design_module(), "load_dataset", lambda _: type("T", (), {"fingerprint": "other"})
         ),

@@ -107,7 +107,7 @@ def test_an_interrupted_call_leaves_whole_records_and_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(FakeEnv, "step", interrupted)
         assert run(tmp_path) == INTERRUPTED
-    assert "the same command resumes from here" in capsys.readouterr().err
+    assert "the same command goes on after what is done" in capsys.readouterr().err
     assert len(records(tmp_path)) == 1
     files = {path for path in tmp_path.rglob("*") if path.is_file()}
     (growing,) = files - {*records(tmp_path)}  # what was being written, trial by trial
