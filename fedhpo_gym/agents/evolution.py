@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy, forward
 from fedhpo_gym.agents.training import Judge, Progress, Training, make_vector, play
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import needing, require_known
 from fedhpo_gym.core.seeding import stream
 
 with needing("evolving a policy", "cmaes", "agents", "cmaes"):
@@ -43,6 +43,7 @@ def evolve_policy(
         entries: of observations that the policy reads, as they are; by default all.
         episodes: of each candidate in each environment; its fitness is the mean return.
         sigma: standard deviation of weights in the first generation.
+        judge: called with the steps so far and the policy of then, to follow its learning.
         judge_every: steps between two calls of `judge`, at least.
     """
     ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
@@ -50,6 +51,8 @@ def evolve_policy(
     parts = [make_vector(one, total, env_arguments or {}) for one in ids]
     spaces: Any = parts[0].single_observation_space
     box: Any = parts[0].single_action_space
+    for name in entries or ():
+        require_known("entry", name, spaces.spaces)
     shapes = {name: spaces[name].shape for name in entries or spaces}
     sizes = [sum(map(math.prod, shapes.values())), *layers, box.low.size]
     number = sum((one + 1) * other for one, other in pairwise(sizes))

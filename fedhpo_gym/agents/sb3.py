@@ -69,6 +69,7 @@ def train(
         widths: by which "DDQN" moves a dimension up or down.
         made_by: command that repeats the training, for messages about damaged files.
         progress: called with the number of steps done since the last call.
+        judge: called with the steps so far and the policy of then, to follow its learning.
         judge_every: steps between two calls of `judge`, at least.
 
     Raises:

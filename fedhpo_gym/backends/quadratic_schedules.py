@@ -50,10 +50,13 @@ def expected_loss(
     """
     if not schedule:
         raise InvalidArgumentError("`schedule` must hold at least one round, got none")
+    space = task.client_space
+    own = ({name: one[name] for name in space.names if name in one} for one in schedule)
+    rounds = [space.validate(one, "schedule") for one in own]
     clients, seconds = Quadratics.of(task, instance), _seconds(task)
     loss, elapsed_s, taken = task.chance_loss, 0.0, 0
     while elapsed_s < task.budget_s:
-        chosen = schedule[min(taken, len(schedule) - 1)]
+        chosen = rounds[min(taken, len(rounds) - 1)]
         rate, steps = float(chosen["learning_rate"]), int(chosen["step_size"])
         kept, added = moments(task, clients, np.array(rate), np.array(steps))
         loss, elapsed_s, taken = float(kept * loss + added), elapsed_s + seconds[steps], taken + 1
