@@ -17,6 +17,8 @@ ID = sys.argv[1] if len(sys.argv) > 1 else "FedHPO-DAC-FewClients-v1"
 
 with gym.make(ID) as env:
     known, names = env.unwrapped.references, env.unwrapped.search_space.names
+if known is None:
+    sys.exit(f"{ID} has no references; run `fedhpo-gym references {ID}` first")
 instances = list(known.instances)
 envs = gym.make_vec(
     ID, len(instances), instances="test", autoreset_mode=AutoresetMode.SAME_STEP.value

@@ -113,12 +113,15 @@ for _ in range(STEPS // (ENVS * LENGTH)):
             nn.utils.clip_grad_norm_(parameters, 0.5)
             optimizer.step()
 
-first, last = returns[: len(returns) // 4], returns[-len(returns) // 4 :]
-print(f"{ID}: {len(returns)} episodes in {STEPS} steps")
-print(f"mean return {sum(first) / len(first):.4f} at first, {sum(last) / len(last):.4f} at last")
 envs.close()
 if len(sys.argv) > 3:
     linear = [one for one in actor if isinstance(one, nn.Linear)]
     arrays = {f"weight_{i}": one.weight.detach().numpy().T for i, one in enumerate(linear)}
     arrays |= {f"bias_{i}": one.bias.detach().numpy() for i, one in enumerate(linear)}
     np.savez(sys.argv[3], mean=scale.mean, variance=scale.var, **arrays)
+
+print(f"{ID}: {len(returns)} episodes in {STEPS} steps")
+if returns:
+    quarter = -(-len(returns) // 4)
+    first, last = np.mean(returns[:quarter]), np.mean(returns[-quarter:])
+    print(f"mean return {first:.4f} at first, {last:.4f} at last")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.stats import bootstrap_interval, interquartile_mean
+from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.references import References
 from studies import cell, table
 
@@ -27,6 +28,9 @@ SCHEDULE = "best stated schedule"
 NOTHING = "–"
 
 
+QUANTILES = 48
+"""By which a problem counts in the mean over all."""
+RESAMPLES = 1000
 CONTESTANTS = {SCHEDULE: SCHEDULE, **{one: one for one in LEARNERS}, **IN_COURSE}
 
 
@@ -69,14 +73,6 @@ class Found:
         number = range(len(stated["default"]))
         return References(title, tuple(number), stated, {}, None, {})
 
-    def scores(self, title: str, who: str) -> Floats | None:
-        """Return (seeds, instances) scores, each against the default on its own instance."""
-        found = self.returns(title, who)
-        if found is None:
-            return None
-        known = self.references(title)
-        return known.score(found - known.returns["default"] + np.mean(known.returns["default"]))
-
     def interval(self, title: str, who: str) -> tuple[float, float, float] | None:
         """Return the score of the mean over seeds and instances, and its 95 % interval."""
         found = self.returns(title, who)
@@ -101,11 +97,15 @@ def summary_table(found: Found) -> str:
     for who, label in CONTESTANTS.items():
         returns = {title: found.returns(title, who) for title in found.titles}
         titles = [title for title, own in returns.items() if own is not None]
-        scores = [_known(found.scores(title, who)).ravel() for title in titles]
-        clear = [one for one in scores if not np.isnan(one).any()]  # static is above the default
-        if not clear:
+        played = []
+        for title in titles:
+            known = found.references(title)
+            if not np.isnan(known.score(0.0)):  # static is above the default
+                own = _known(returns[title]).mean(axis=0)
+                played.append(np.array([known.returns["default"], known.returns["static"], own]))
+        if not played:
             continue
-        row = [label, str(len(clear)), _with_interval(_iqm, clear)]
+        row = [label, str(len(played)), _iqm_with_interval(played)]
         for other in ("static", SCHEDULE):
             wins = []
             for title in titles:
@@ -121,8 +121,28 @@ def _known(values: Floats | None) -> Floats:
     return np.empty(0) if values is None else values
 
 
-def _iqm(samples: Sequence[Floats]) -> float:
-    return interquartile_mean(np.concatenate(list(samples)))
+def _iqm(played: Sequence[Floats]) -> float:
+    """Return the IQM of scores of (3, instances) returns: of default, static and contestant.
+
+    Every problem counts the same, by as many quantiles of its scores.
+    """
+    at = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    scores = []
+    for default, static, own in played:
+        gap = max((static - default).mean(), 1e-12)
+        scores.append(np.quantile((own - default) / gap, at))
+    return interquartile_mean(np.concatenate(scores))
+
+
+def _iqm_with_interval(played: Sequence[Floats]) -> str:
+    """Return it with the middle 95 % of bootstraps that draw the instances of problems again."""
+    rng, found = stream(0, "dac_report"), []
+    for _ in range(RESAMPLES):
+        numbers = [one.shape[1] for one in played]
+        drawn = [one[:, rng.integers(n, size=n)] for one, n in zip(played, numbers, strict=True)]
+        found.append(_iqm(drawn))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return f"{_iqm(played):.2f} ({low:.2f} to {high:.2f})"
 
 
 def _mean(samples: Sequence[Floats]) -> float:

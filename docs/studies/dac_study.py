@@ -195,7 +195,7 @@ def _ppo(problem: Problem, **options: Any) -> Policy:
         "n_steps": 2 * problem.length,
         "batch_size": problem.num_envs * problem.length // 2,
         "n_epochs": 8,
-        "learning_rate": lambda left: 1e-3 * left,
+        "learning_rate": lambda left: 1e-3 * max(left, 0.0),  # steps are rounded up
         "gamma": 1.0,
         "policy_kwargs": {"log_std_init": -1.5},
     }

@@ -33,7 +33,8 @@ def main(
     """Find the references of round environments that are not known yet, and print all asked for."""
     if effort is not None:
         require_known("effort", effort, EFFORTS)
-    known, failed = dict(read(out)), 0
+    read.cache_clear()
+    known, failed = read(out), 0
     asked = round_ids(ids)
     for env_id in asked:
         asked_for = EFFORTS[effort].episodes if effort else 0
@@ -48,11 +49,13 @@ def main(
                     f"search took {held:,} courses, got {chosen.episodes:,}; name another --out"
                 )
             with tqdm(total=chosen.episodes, desc=env_id, unit="course", disable=None) as bar:
-                known[env_id] = find_references(env_id, chosen, progress=bar.update)
+                found = find_references(env_id, chosen, progress=bar.update)
         except FedHPOError as error:
             failed += not isinstance(error, MissingDataError)
             complain("references", error)
             continue
+        read.cache_clear()  # others may have written meanwhile
+        known = {**read(out), env_id: found}
         write_text(out, dumped(list(known.values())))
     say_table(HEADS, [_row(known[env_id]) for env_id in asked if env_id in known])
     return int(failed > 0)

@@ -174,7 +174,7 @@ class CourseBatch:
     def configure(
         self, courses: Sequence[Course], federations: Mapping[int, Federation] | None = None
     ) -> None:
-        """Change configurations; a course of another seed or shape begins again at round 0."""
+        """Change configurations; with another seed, shape or data a course begins at round 0."""
         if len(courses) != len(self.courses):
             raise InvalidArgumentError(
                 f"`courses` must hold {len(self.courses)} courses, got {len(courses)}"
@@ -183,7 +183,11 @@ class CourseBatch:
             known = {**self._federations, **federations}  # those not in use are forgotten
             self._federations = {course.seed: known[course.seed] for course in courses}
         needed = [self._needs_of(course) for course in courses]
-        same = [new[:2] == old[:2] for new, old in zip(needed, self._needs, strict=True)]
+        same = [
+            new[:2] == old[:2]
+            and self._known[old.seed, old.architecture].federation is self._federations[new.seed]
+            for new, old in zip(needed, self._needs, strict=True)
+        ]
         if not all(same):
             kept = zip(self.snapshot(), same, strict=True)
             self._arrange(courses, [state if stays else None for state, stays in kept])

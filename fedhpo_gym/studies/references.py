@@ -138,7 +138,7 @@ def evolve(
     pool = begin[best]  # (I, parents, steps, n)
     fitness = np.take_along_axis(known.T, best, axis=1)
     for _ in range(effort.generations):
-        picked = rng.integers(parents, size=(len(instances), effort.children))
+        picked = rng.integers(pool.shape[1], size=(len(instances), effort.children))
         chosen: Any = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
         moved = chosen + _smooth_noise(rng, chosen.shape)
         children = np.clip(moved, -1.0, 1.0).astype(np.float32)
@@ -249,7 +249,7 @@ def round_ids(words: Sequence[str]) -> list[str]:
             ids = (one for one in gym.registry if one.startswith("FedHPO-DAC-"))
             found += map(resolve_id, dict.fromkeys(one.rpartition("-v")[0] for one in ids))
         else:
-            found += [word] if word.startswith("FedHPO-") else suite(word)
+            found += [resolve_id(word)] if word.startswith("FedHPO-") else suite(word)
     for one in found:
         if not one.startswith("FedHPO-DAC-"):
             raise InvalidArgumentError(

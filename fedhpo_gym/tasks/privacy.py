@@ -82,25 +82,29 @@ def renyi_spent(
     rounds: int,
     client_sample_rate: float,
     *,
+    horizon: int | None = None,
     steps: int | None = None,
 ) -> NDArray[np.float64]:
     """Return the (orders,) Renyi divergences, at `SEARCH_ORDERS`, that some rounds spend.
 
-    With `steps` they are a bound: the noise is rounded down to one of so many in an octave, so that
-    few are ever computed.
+    Noise that is planned for a whole course is planned for `horizon` rounds, by default the task's
+    most. With `steps` divergences are a bound: the noise is rounded down to one of so many in an
+    octave, so that few are ever computed.
     """
     values = {**task.all_settings, **configuration}
     clients = Fidelity(rounds, client_sample_rate).sampled_clients(task.num_clients)
     share = clients / task.num_clients
-    noise = _noise_multiplier(task, values, share)
+    noise = _noise_multiplier(task, values, share, horizon)
     if steps is not None and 0.0 < noise < math.inf:
         noise = 2.0 ** (math.floor(steps * math.log2(noise)) / steps)
     return rounds * _curve(MECHANISMS[task.algorithm].poisson, noise, share)
 
 
-def _noise_multiplier(task: Task, given: Mapping[str, Value], share: float) -> float:
+def _noise_multiplier(
+    task: Task, given: Mapping[str, Value], share: float, horizon: int | None = None
+) -> float:
     return MECHANISMS[task.algorithm].noise_multiplier(
-        given, task.max_round, share, lambda: task.parameters_of(given)
+        given, horizon or task.max_round, share, lambda: task.parameters_of(given)
     )
 
 

@@ -78,8 +78,9 @@ class RoundArguments:
             is expected to cost at most where single devices decide.
         epsilon: what an episode of a private algorithm may spend, at a delta of 1e-5. It ends with
             the step that would spend more, whose rounds are not released: they change, cost and
-            spend nothing. Noise counts as the next smaller one of 64 in an octave; what is observed
-            of evaluations is not counted.
+            spend nothing. Noise counts as the next smaller one of 64 in an octave. What is observed
+            of evaluations and of updates, before they are clipped, is not counted: a policy that
+            reads it is not private.
         noise: what evaluations lack: any of `clients`, `bias`, `iid` and `epsilon`; see
             `fedhpo_gym.evaluation.noise.Noise`. By default nothing. All evaluations of an episode
             share an `epsilon`.
@@ -133,6 +134,11 @@ class RoundArguments:
             raise InvalidArgumentError(
                 f"`epsilon` must be None for {self.variant.algorithm!r}, which protects nothing, "
                 f"got {self.epsilon!r}; choose one of {sorted(MECHANISMS)} as `algorithm`"
+            )
+        if self.epsilon is not None and self.per_client:
+            raise InvalidArgumentError(
+                f"`epsilon` must be None with per_client=True, got {self.epsilon!r}: observations "
+                "say who takes part, and clients may differ in noise, which no bound here covers"
             )
         derived = (self.variant, self.chosen_instances, self.controls)
         del derived  # they stay cached

@@ -251,8 +251,9 @@ class RoundProcess:
         state, limit = self.episodes, self.settings.epsilon
         if limit is None:
             return {}
+        planned = {"horizon": self.settings.horizon, "steps": 64}
         spent = state.divergences + [
-            renyi_spent(self.task, one, asked.round, asked.client_sample_rate, steps=64)
+            renyi_spent(self.task, one, asked.round, asked.client_sample_rate, **planned)
             for one, asked in zip(configurations, fidelities, strict=True)
         ]
         epsilon = _epsilons(spent)

@@ -12,6 +12,8 @@ pytest.importorskip("numba")
 pytest.importorskip("sklearn")
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.agents.training import make_vector
+from fedhpo_gym.agents.training import play as episodes
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
@@ -108,6 +110,53 @@ def test_what_rounds_spend_is_composed_and_rounded_up() -> None:
         assert exact <= info["epsilon"] < 1.03 * exact
 
 
+@pytest.mark.parametrize("horizon", [5, 20])
+def test_what_is_planned_for_an_episode_is_spent_by_it(horizon: int) -> None:
+    arguments: dict[str, Any] = {
+        "algorithm": "dpfedavg",
+        "settings": {"epsilon": 5.0},
+        "epsilon": 6.0,
+        "client_sample_rate": 0.2,
+        "horizon": horizon,
+        "rounds_per_step": 1,
+        "dynamic": ("learning_rate",),
+    }
+    with gym.make("FedHPO-DAC-LR-BreastCancer-v1", **arguments) as env:
+        env.reset(seed=0)
+        rounds, over = 0, False
+        while not over:
+            _, _, over, _, info = env.step(np.zeros(1, np.float32))
+            rounds += 1
+    assert rounds == horizon
+    assert 4.99 <= info["epsilon"] < 1.03 * 5.0
+
+
+def test_each_episode_in_company_has_a_budget_of_its_own_and_the_next_a_new_one() -> None:
+    """One has little noise, and is refused before the other is."""
+    env_id, actions = "FedHPO-DAC-LR-BreastCancer-v1", np.zeros((2, 2), np.float32)
+    with gym.make(env_id, **PRIVATE) as env:
+        names = env.unwrapped.search_space.names
+        actions[:, names.index("noise_multiplier")] = (-0.2, 0.3)
+        alone = []
+        for action in actions:
+            for _ in range(2):
+                env.reset(options={"instance": 0})
+                rewards, over = [], False
+                while not over:
+                    _, reward, over, _, info = env.step(action)
+                    rewards.append(reward)
+            alone.append((len(rewards), sum(rewards)))
+            assert 0.8 * PRIVATE["epsilon"] < info["epsilon"] <= PRIVATE["epsilon"]
+    assert alone[0][0] < alone[1][0]
+    envs = make_vector(env_id, 2, PRIVATE)
+    for _ in range(2):
+        played = list(episodes(envs, lambda *_: actions, options={"instance": [0, 0]}))
+        found = np.array([[alive, reward] for _, _, reward, alive in played]).sum(axis=0).T
+        np.testing.assert_allclose(found, alone, rtol=1e-5)
+
+
 def test_what_protects_nothing_has_no_epsilon() -> None:
     with pytest.raises(InvalidArgumentError, match="`epsilon` must be None for 'fedavg'"):
         gym.make("FedHPO-DAC-LR-BreastCancer-v1", epsilon=1.0)
+    with pytest.raises(InvalidArgumentError, match="`epsilon` must be None with per_client=True"):
+        gym.make("FedHPO-DAC-LR-BreastCancer-v1", **PRIVATE, per_client=True)
