@@ -57,6 +57,7 @@ def main(
         read.cache_clear()  # others may have written meanwhile
         known = {**read(out), env_id: found}
         write_text(out, dumped(list(known.values())))
+        read.cache_clear()
     say_table(HEADS, [_row(known[env_id]) for env_id in asked if env_id in known])
     return int(failed > 0)
 

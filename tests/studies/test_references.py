@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.agents.schedule import KINDS
+from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.backends.quadratic_schedules import best_schedule
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, MissingDependencyError
 from fedhpo_gym.stored import references as stored
 from fedhpo_gym.stored.references import References, dumped, read, references_of
+from fedhpo_gym.studies import references
 from fedhpo_gym.studies.references import Effort, Player, find_references, spread
 from fedhpo_gym.studies.suites import suite
 
@@ -104,16 +107,64 @@ def test_an_environment_tells_those_of_its_id_unless_arguments_differ(
     assert references_of("FedHPO-DAC-LR-CreditG-v1") is None
 
 
+def test_what_is_searched_is_best_on_train_instances(found: References) -> None:
+    player = Player(ID, "train", 16)
+    many = spread(player.instances, LITTLE.train)
+
+    def mean(kind: str, configuration: Mapping[str, Any]) -> float:
+        schedule = Schedule(player.space, configuration, kind)
+        sequence = np.stack([schedule.at(step / player.steps) for step in range(player.steps)])
+        return float(player.everywhere(sequence[None], many).mean())
+
+    means = {kind: mean(kind, one) for kind, one in found.configurations.items()}
+    middle = player.space.decode(np.zeros(len(player.space)))
+    assert all(means[kind] >= mean(kind, middle) for kind in means)
+    best = max((kind for kind in means if kind != "static"), key=lambda kind: means[kind])
+    assert found.best_schedule == best
+
+
+def test_test_instances_decide_nothing(found: References, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(Player):
+        def __init__(self, env_id: str, instances: str, *more: Any) -> None:
+            super().__init__(env_id, {"test": "val"}.get(instances, instances), *more)
+
+    monkeypatch.setattr(references, "Player", Other)
+    other = find_references(ID, LITTLE, width=16)
+    assert other.configurations == found.configurations
+    assert other.best_schedule == found.best_schedule
+    assert other.returns != found.returns
+
+
 def test_the_command_computes_what_is_missing_and_keeps_the_rest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: References,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out = tmp_path / "references.json"
-    words = ["references", ID, "--effort", "least", "--out", str(out)]
-    assert main(words) == 0
-    assert ID in capsys.readouterr().out
+    out, other, computed = tmp_path / "references.json", "FedHPO-DAC-FewClients-v1", []
+
+    def compute(env_id: str, effort: Effort, **_: Any) -> References:
+        computed.append(env_id)
+        return replace(found, id=env_id, effort=vars(effort))
+
+    monkeypatch.setattr("fedhpo_gym.cli.references.find_references", compute)
+
+    def asked(*words: str) -> int:
+        return main(["references", *words, "--out", str(out)])
+
+    assert asked(ID, "--effort", "least") == asked(other, "--effort", "least") == 0
+    assert {*read(out)} == {ID, other}
     before = out.read_bytes()
-    assert main(words) == 0
+    assert asked(ID, other, "--effort", "least") == 0
+    assert computed == [ID, other]
     assert out.read_bytes() == before
+    assert asked(ID, "--effort", "half") == 0
+    assert computed == [ID, other, ID]
+    assert asked(ID, "--effort", "least", "--again") == 1
+    assert "name another --out" in capsys.readouterr().err
+    assert computed == [ID, other, ID]
+    assert asked("FedHPO-LR-CreditG-v1") == 1
+    assert "`ids` must be of round environments" in capsys.readouterr().err
 
 
 def test_instances_are_spread() -> None:
