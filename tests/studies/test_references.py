@@ -163,7 +163,7 @@ def test_the_command_computes_what_is_missing_and_keeps_the_rest(
     assert asked(ID, "--effort", "least", "--again") == 1
     assert "name another --out" in capsys.readouterr().err
     assert computed == [ID, other, ID]
-    assert asked("FedHPO-LR-CreditG-v1") == 1
+    assert asked("FedHPO-LR-CreditG-v1") == 2
     assert "`ids` must be of round environments" in capsys.readouterr().err
 
 
