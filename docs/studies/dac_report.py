@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -229,8 +230,17 @@ def write_report(study: Any, results: Results, out: Path) -> None:
     lines += ["**Processor seconds of a policy**\n", *costs(found), ""]
     if why := reasons(found):
         lines += ["**Who could not take part**\n", *why, ""]
-    (out / "report.md").write_text("\n".join(lines), encoding="utf-8")
+    (out / "report.md").write_text("\n".join(map(_filled, lines)), encoding="utf-8")
     draw(found, out)
+
+
+def _filled(line: str) -> str:
+    """Return a line in lines of a page; tables stay."""
+    if line.startswith("|"):
+        return line
+    indent = "  " if line.startswith("- ") else ""
+    text = textwrap.fill(line.rstrip(), 100, subsequent_indent=indent, break_long_words=False)
+    return text + "\n" * line.endswith("\n")
 
 
 def draw(found: Found, out: Path) -> None:
@@ -279,7 +289,9 @@ def draw_curves(axis: Any, found: Found, title: str) -> None:
             axis.plot(at, scores.mean(axis=0), label=who, **style)
             ends = scores.min(axis=0), scores.max(axis=0)
             axis.fill_between(at, *ends, color=f"C{colour}", alpha=0.15, lw=0)
-    axis.set_ylim(bottom=max(-1.0, axis.get_ylim()[0]))
+    low, high = axis.get_ylim()
+    axis.set_ylim(max(-1.0, low), min(4.0, high))
+    axis.set_ylabel("score, validation instances", fontsize=8)
     axis.xaxis.set_major_formatter(lambda at, _: f"{at / 1000:g}k")
 
 
