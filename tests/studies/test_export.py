@@ -131,7 +131,7 @@ def test_nothing_is_replaced_or_half_written(tmp_path: Path) -> None:
     assert [*studies(file)] == names
     assert [*tmp_path.iterdir()] == [file]
     before = file.read_bytes()
-    with pytest.raises(InvalidArgumentError, match=r"a new file, got .*; delete it or name"):
+    with pytest.raises(InvalidArgumentError, match=r"must be new, got .*; delete it or name"):
         to_optuna([record], file)
     assert file.read_bytes() == before
     assert main(["export", str(tmp_path / "none"), "--optuna", str(tmp_path / "x.db")]) == ERROR
