@@ -2,7 +2,7 @@
 
     python docs/studies/dac_study.py --out DIR
 
-Policies are learned in vector environments on train instances, as long as the table below says;
+Policies are learned in vector environments on train instances, as long as `PROBLEMS` says;
 their curves are of validation instances. They are set beside stated settings and schedules, which
 were searched on train instances (`fedhpo-gym references`), and beside methods that learn within the
 course that they are judged by. All are judged on the same held-out instances, whose seeds no other
@@ -47,7 +47,6 @@ from fedhpo_gym.studies.population import evolve as evolve_population
 from fedhpo_gym.studies.references import EFFORTS, Player, evolve, spread
 from studies import positive, rewrite, study_parser
 
-Floats = NDArray[np.float64]
 Pairs = list[list[float]]
 Act = Callable[[int, Mapping[str, NDArray[Any]]], NDArray[Any]]
 HELD_OUT = 5000
@@ -62,12 +61,11 @@ class Problem:
     steps: int = 40_000
     judged: int = 48
     validated: int = 16
-    potential: str = "log_loss"
     episodes: int = 8
     """Of each candidate of the evolution of policies."""
     num_envs: int = 32
     """Side by side, in which the others learn."""
-    seeds: int = 2
+    seeds: int = 10
     """Policies of each kind, at most."""
 
     @property
@@ -178,7 +176,7 @@ def learn(problem: Problem, learner: str, out: Path, seed: int, points: int) -> 
         policy = LEARNERS[learner](
             problem,
             seed=seed,
-            env_arguments={"instances": "train", "potential": problem.potential},
+            env_arguments={"instances": "train", "potential": "log_loss"},
             made_by=f"python docs/studies/{Path(__file__).name} --out {out}",
             progress=bar.update,
             judge=judge,
@@ -243,12 +241,8 @@ def _cloning(
     player = Player(problem.id, "train", 32, lambda courses: progress(courses * player.steps))
     length = player.steps
     known = _references(problem).configurations
-    begin = np.stack(
-        [
-            [Schedule(player.space, one, kind).at(step / length) for step in range(length)]
-            for kind, one in known.items()
-        ]
-    ).astype(np.float32)
+    schedules = [Schedule(player.space, one, kind) for kind, one in known.items()]
+    begin = np.stack([one.sequence(length) for one in schedules])
     courses = effort.generations * effort.children + len(known)
     number = min(player.instances, max(2, problem.steps // length // courses))
     effort = replace(effort, generations=(problem.steps // length // number) // effort.children)

@@ -78,6 +78,10 @@ class Schedule:
             values[name] = round(value) if dimension.kind == "int" else value
         return self.space.encode(values).astype(np.float32)
 
+    def sequence(self, steps: int) -> NDArray[np.float32]:
+        """Return the (steps, n) actions of an episode of so many steps."""
+        return np.stack([self.at(step / steps) for step in range(steps)])
+
     @property
     def action_space(self) -> gym.spaces.Box:
         return gym.spaces.Box(-1.0, 1.0, (len(self.space),), np.float32)

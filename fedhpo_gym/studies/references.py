@@ -88,7 +88,7 @@ def _sequences(space: SearchSpace, kind: str, steps: int, actions: Actions) -> A
     if kind == "static":
         return np.repeat(actions[:, None], steps, axis=1)
     found = [Schedule(space, space.decode(action), kind) for action in actions]
-    return np.stack([[one.at(step / steps) for step in range(steps)] for one in found])
+    return np.stack([one.sequence(steps) for one in found])
 
 
 @dataclass(frozen=True)

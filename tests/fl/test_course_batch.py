@@ -313,6 +313,9 @@ def test_trainers_are_kept_for_data_that_come_back(monkeypatch: pytest.MonkeyPat
     assert back(data[1])
     other = replace(data[1])
     assert not back(other)
+    batch.configure([course(seed=1)], {1: replace(other)})  # at once, with no other seed between
+    assert batch._groups[0]._trainer.federation is not other
+    assert not back(other)
     first = batch._groups[0]._trainer
     monkeypatch.setattr("fedhpo_gym.fl.engine.KEPT_BYTES", first.data_bytes - 1)
     assert not back(other)

@@ -113,8 +113,7 @@ def test_what_is_searched_is_best_on_train_instances(found: References) -> None:
 
     def mean(kind: str, configuration: Mapping[str, Any]) -> float:
         schedule = Schedule(player.space, configuration, kind)
-        sequence = np.stack([schedule.at(step / player.steps) for step in range(player.steps)])
-        return float(player.everywhere(sequence[None], many).mean())
+        return float(player.everywhere(schedule.sequence(player.steps)[None], many).mean())
 
     means = {kind: mean(kind, one) for kind, one in found.configurations.items()}
     middle = player.space.decode(np.zeros(len(player.space)))
