@@ -242,12 +242,11 @@ def _cloning(
     length = player.steps
     known = _references(problem).configurations
     schedules = [Schedule(player.space, one, kind) for kind, one in known.items()]
-    begin = np.stack([one.sequence(length) for one in schedules])
     courses = effort.generations * effort.children + len(known)
     number = min(player.instances, max(2, problem.steps // length // courses))
     effort = replace(effort, generations=(problem.steps // length // number) // effort.children)
     rows = spread(player.instances, number)
-    found = player.everywhere(begin, rows)
+    found, begin = player.follow(schedules, rows)
     rng = stream(seed, "cloning")
     sequences = evolve(player, rows, begin, found, effort, rng)[1]
     player.close()

@@ -32,7 +32,7 @@ KINDS: Final[Mapping[str, Mapping[str, Factor]]] = {
     "decaying epochs": {"step_size": lambda done: 1.0 - done},
     "growing participation": {"client_sample_rate": lambda done: 0.2 + 0.8 * done},
 }
-"""Factors of initial values where a fraction of the rounds is done, by kind and dimension: fixed;
+"""Factors of initial values where a fraction of a course is done, by kind and dimension: fixed;
 cosine (Loshchilov and Hutter, 2017, without restarts); a tenth after 1/2 and again after 3/4 (He et
 al., 2016); a hundredth at the end; cosine after a tenth of the rounds that warm up (Goyal et al.,
 2017); ever fewer local epochs; ever more clients."""
@@ -40,11 +40,11 @@ al., 2016); a hundredth at the end; cosine after a tenth of the rounds that warm
 
 @dataclass(frozen=True)
 class Schedule:
-    """What to do in a round environment when only the round counts; used as a `Policy` is.
+    """What to do in a round environment when only what is left counts; used as a `Policy` is.
 
     Attributes:
         space: the environment's `search_space`.
-        configuration: values of all its dimensions, at the first round.
+        configuration: values of all its dimensions, at first.
         kind: key of `KINDS`.
         name: what is multiplied in the place of the learning rate.
 
@@ -65,12 +65,12 @@ class Schedule:
 
     @property
     def factors(self) -> Mapping[str, Factor]:
-        """Factors of values by dimension, of the fraction of the rounds that is done."""
+        """Factors of values by dimension, of the fraction of a course that is done."""
         factors = KINDS[self.kind].items()
         return {self.name if name == "learning_rate" else name: own for name, own in factors}
 
     def at(self, done: float) -> NDArray[np.float32]:
-        """Return the (n,) action where a fraction of the rounds is done."""
+        """Return the (n,) action where a fraction of a course is done."""
         values = dict(self.configuration)
         for name, factor in self.factors.items():
             dimension = self.space[name]
@@ -78,22 +78,22 @@ class Schedule:
             values[name] = round(value) if dimension.kind == "int" else value
         return self.space.encode(values).astype(np.float32)
 
-    def sequence(self, steps: int) -> NDArray[np.float32]:
-        """Return the (steps, n) actions of an episode of so many steps."""
-        return np.stack([self.at(step / steps) for step in range(steps)])
-
     @property
     def action_space(self) -> gym.spaces.Box:
         return gym.spaces.Box(-1.0, 1.0, (len(self.space),), np.float32)
 
     def act(self, observation: Observation) -> NDArray[np.float32]:
-        """Return the action for an observation, or for many: (..., n)."""
+        """Return the action for an observation, or for many: (..., n).
+
+        Done is the larger part of the rounds and of the budget, as an episode ends with either.
+        """
         if "remaining_rounds" not in observation:
             raise InvalidArgumentError(
                 f"`observation` must have 'remaining_rounds', got {sorted(observation)}; schedules "
                 "are for round environments, `FedHPO-DAC-*`."
             )
-        done = 1.0 - np.asarray(observation["remaining_rounds"], dtype=np.float64)[..., 0]
+        left = np.minimum(observation["remaining_rounds"], observation["remaining_budget"])
+        done = 1.0 - left[..., 0].astype(np.float64)
         actions = np.array([self.at(one) for one in done.ravel().tolist()], dtype=np.float32)
         return actions.reshape(*done.shape, len(self.space))
 
@@ -102,7 +102,7 @@ class ScheduleAgent(Agent):
     """Follows a `Schedule`, and learns nothing.
 
     Args:
-        configuration: at the first round; by default the middle of the space.
+        configuration: at first; by default the middle of the space.
         kind: key of `KINDS`.
         name: the dimension that is multiplied.
     """

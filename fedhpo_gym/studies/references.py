@@ -7,7 +7,7 @@ instance the best sequence that an evolution finds on it, which is an estimate f
 can be reached. Scores say where a return stands: 0 is the default's, 1 the best static action's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -52,43 +52,72 @@ class Player:
 
     def play(self, instances: Indices, sequences: Actions) -> Floats:
         """Return the (B,) returns of (B, steps, n) sequences on B instances."""
-        parts = [
-            self._play(np.asarray(instances[k : k + self._width]), sequences[k : k + self._width])
-            for k in range(0, len(sequences), self._width)
-        ]
-        return np.concatenate(parts)
+        return self._play(np.asarray(instances), lambda rows, t, _: sequences[rows, t])[0]
 
-    def _play(self, instances: Integers, sequences: Actions) -> Floats:
+    def _play(
+        self, instances: Integers, act: Callable[[Integers, int, Floats], Actions]
+    ) -> tuple[Floats, Actions]:
+        """Return the (B,) returns and (B, steps, n) actions of episodes on B instances.
+
+        `act` is given who acts, the step, and which parts of their budgets are spent.
+        """
         number = len(instances)
-        rows = np.minimum(np.arange(self._width), number - 1)
-        where = {"instance": instances[rows]}
-        returns = np.zeros(self._width)
-        for _, _, rewards, _ in play(self._envs, lambda t, _: sequences[rows, t], options=where):
-            returns += rewards
-        self._progress(number)
-        return returns[:number]
+        returns = np.zeros(number)
+        actions = np.zeros((number, self.steps, len(self.space)), np.float32)
+        for first in range(0, number, self._width):
+            rows = np.minimum(first + np.arange(self._width), number - 1)
+            total, spent = np.zeros(self._width), np.zeros(self._width)
+            ended = np.zeros(self._width, dtype=np.intp)
+            chosen = partial(self._chosen, act, rows)
+            where = {"instance": instances[rows]}
+            for t, (seen, taken, rewards, alive) in enumerate(
+                play(self._envs, chosen, options=where)
+            ):
+                actions[rows, t] = taken
+                total, ended = total + rewards, ended + alive
+                spent = np.where(alive, _spent(seen), spent)
+            for t in range(int(ended.min()), self.steps):  # as if it had gone on
+                late = t >= ended
+                actions[rows[late], t] = act(rows[late], t, spent[late])
+            returns[rows] = total
+            self._progress(len({*rows.tolist()}))
+        return returns, actions
+
+    @staticmethod
+    def _chosen(act: Any, rows: Integers, t: int, seen: Any) -> Actions:
+        actions: Actions = act(rows, t, _spent(seen))
+        return actions
+
+    def follow(self, schedules: Sequence[Schedule], instances: Indices) -> tuple[Floats, Actions]:
+        """Return (S, I) returns of S schedules on I instances, and (S, I, steps, n) actions."""
+        number = len(instances)
+
+        def act(rows: Integers, t: int, spent: Floats) -> Actions:
+            done = np.maximum(t / self.steps, spent).tolist()
+            pairs = zip((rows // number).tolist(), done, strict=True)
+            return np.stack([schedules[own].at(share) for own, share in pairs])
+
+        returns, actions = self._play(np.tile(instances, len(schedules)), act)
+        shape = len(schedules), number
+        return returns.reshape(shape), actions.reshape(*shape, *actions.shape[1:])
 
     def warm_up(self) -> None:
         """Play the default once in all environments."""
         size = len(self.space)
         self.play([0] * self._width, np.zeros((self._width, self.steps, size), np.float32))
 
-    def everywhere(self, sequences: Actions, instances: Indices) -> Floats:
-        """Return (S, I) returns of S sequences on each of I instances."""
-        many = np.repeat(sequences, len(instances), axis=0)
-        found = self.play(np.tile(instances, len(sequences)), many)
-        return found.reshape(len(sequences), len(instances))
-
     def close(self) -> None:
         self._envs.close()
 
 
-def _sequences(space: SearchSpace, kind: str, steps: int, actions: Actions) -> Actions:
-    """Return the (S, steps, n) sequences of a schedule that begins with each of (S, n) actions."""
-    if kind == "static":
-        return np.repeat(actions[:, None], steps, axis=1)
-    found = [Schedule(space, space.decode(action), kind) for action in actions]
-    return np.stack([one.sequence(steps) for one in found])
+def _spent(seen: Mapping[str, Any]) -> Floats:
+    spent: Floats = 1.0 - seen["remaining_budget"][:, 0].astype(np.float64)
+    return spent
+
+
+def _schedules(space: SearchSpace, kind: str, actions: Actions) -> list[Schedule]:
+    """Return the schedules of a kind that begin with each of (S, n) actions."""
+    return [Schedule(space, space.decode(action), kind) for action in actions]
 
 
 @dataclass(frozen=True)
@@ -129,13 +158,13 @@ def evolve(
     """Return for each of I instances the best return found, (I,), and its sequence.
 
     Args:
-        begin: (S, steps, n) sequences to begin with.
+        begin: (S, I, steps, n) sequences to begin with.
         known: (S, I) their returns.
     """
     parents = 4
-    steps, size = begin.shape[1:]
+    steps, size = begin.shape[2:]
     best = np.argsort(-known, axis=0)[:parents].T
-    pool = begin[best]  # (I, parents, steps, n)
+    pool = begin[best, np.arange(len(best))[:, None]]  # (I, parents, steps, n)
     fitness = np.take_along_axis(known.T, best, axis=1)
     for _ in range(effort.generations):
         picked = rng.integers(pool.shape[1], size=(len(instances), effort.children))
@@ -202,32 +231,36 @@ def find_references(
 
         Random ones, and then neighbours of the best three.
         """
-        played = partial(_sequences, train.space, kind, steps)
-        first = np.argsort(-train.everywhere(played(actions), few).mean(axis=1), kind="stable")
-        pool = actions[first[: effort.kept]]
-        means = train.everywhere(played(pool), many).mean(axis=1)
+
+        def means_of(tried: Actions, instances: Indices) -> Floats:
+            schedules = _schedules(train.space, kind, tried)
+            means: Floats = train.follow(schedules, instances)[0].mean(axis=1)
+            return means
+
+        pool = actions[np.argsort(-means_of(actions, few), kind="stable")[: effort.kept]]
+        means = means_of(pool, many)
         for scale in (0.3, 0.1):
             best = pool[np.argsort(-means, kind="stable")[:3]]
             noise = scale * rng.standard_normal((effort.kept, size))
             moved = best[rng.integers(len(best), size=effort.kept)] + noise
             near = np.clip(moved, -1.0, 1.0).astype(np.float32)
             pool = np.concatenate([pool, near])
-            means = np.concatenate([means, train.everywhere(played(near), many).mean(axis=1)])
+            means = np.concatenate([means, means_of(near, many)])
         order = np.argsort(-means, kind="stable")
         return pool[order[: effort.kept]], float(means[order[0]])
 
     kinds = [kind for kind, changed in KINDS.items() if set(changed) <= set(train.space.names)]
     found = {kind: searched(kind) for kind in kinds}
-    sequences = {"default": _sequences(train.space, "static", steps, middle)[0]}
-    sequences |= {k: _sequences(train.space, k, steps, own[:1])[0] for k, (own, _) in found.items()}
-    others = _sequences(train.space, "static", steps, found["static"][0][1:])
+    stated = {"default": _schedules(train.space, "static", middle)[0]}
+    stated |= {k: _schedules(train.space, k, own[:1])[0] for k, (own, _) in found.items()}
+    others = _schedules(train.space, "static", found["static"][0][1:])
     best_schedule = max(kinds[1:], key=lambda kind: found[kind][1], default=None)
     held_out = spread(test.instances, effort.test)
-    begin = np.stack([*sequences.values(), *others])
-    known = test.everywhere(begin, held_out)
+    known, begin = test.follow([*stated.values(), *others], held_out)
     anything = rng.uniform(-1.0, 1.0, (RANDOM, steps, size)).astype(np.float32)
-    returns = {"random": test.everywhere(anything, held_out).mean(axis=0)}
-    returns |= dict(zip(sequences, known, strict=False))
+    played = test.play(np.tile(held_out, RANDOM), anything.repeat(len(held_out), axis=0))
+    returns = {"random": played.reshape(RANDOM, -1).mean(axis=0)}
+    returns |= dict(zip(stated, known, strict=False))
     returns[HINDSIGHT] = evolve(test, held_out, begin, known, effort, rng)[0]
     train.close()
     test.close()

@@ -67,6 +67,25 @@ def test_a_sequence_returns_what_a_single_environment_returns() -> None:
     assert player.play([5], sequence[None]).tolist() == [total]
 
 
+def test_a_schedule_falls_with_the_budget_where_that_ends_first() -> None:
+    env = gym.make("FedHPO-DAC-Deadline-v1", instances="test")
+    player = Player("FedHPO-DAC-Deadline-v1", "test", 3)
+    space = player.space
+    schedule = Schedule(space, space.decode(np.zeros(len(space))), "exponential")
+    shown, _ = env.reset(options={"instance": 2})
+    total, over, taken = 0.0, False, []
+    while not over:
+        taken.append(schedule.act(shown))
+        shown, reward, over, _, _ = env.step(taken[-1])
+        total += reward
+    returns, actions = player.follow([schedule], [2])
+    assert shown["remaining_budget"] == 0.0 < shown["remaining_rounds"]
+    assert returns.item() == pytest.approx(total, abs=1e-6)
+    np.testing.assert_allclose(actions[0, 0, : len(taken)], taken, atol=1e-6)
+    first, last = (space.decode(one)["learning_rate"] for one in (taken[0], taken[-1]))
+    assert 0.01 <= last / first < 0.05, "a hundredth where the budget ends"
+
+
 def test_scores_are_0_for_the_default_and_1_for_the_best_static_action() -> None:
     one = made(default=(0.0, 2.0), static=(2.0, 4.0), hindsight=(5.0, 5.0))
     assert one.score([1.0, 3.0, 5.0]).tolist() == [0.0, 1.0, 2.0]
@@ -113,7 +132,7 @@ def test_what_is_searched_is_best_on_train_instances(found: References) -> None:
 
     def mean(kind: str, configuration: Mapping[str, Any]) -> float:
         schedule = Schedule(player.space, configuration, kind)
-        return float(player.everywhere(schedule.sequence(player.steps)[None], many).mean())
+        return float(player.follow([schedule], many)[0].mean())
 
     means = {kind: mean(kind, one) for kind, one in found.configurations.items()}
     middle = player.space.decode(np.zeros(len(player.space)))
