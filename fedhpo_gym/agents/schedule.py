@@ -92,8 +92,8 @@ class Schedule:
                 f"`observation` must have 'remaining_rounds', got {sorted(observation)}; schedules "
                 "are for round environments, `FedHPO-DAC-*`."
             )
-        left = np.minimum(observation["remaining_rounds"], observation["remaining_budget"])
-        done = 1.0 - left[..., 0].astype(np.float64)
+        rounds = np.asarray(observation["remaining_rounds"], dtype=np.float64)
+        done = 1.0 - np.minimum(rounds, observation.get("remaining_budget", 1.0))[..., 0]
         actions = np.array([self.at(one) for one in done.ravel().tolist()], dtype=np.float32)
         return actions.reshape(*done.shape, len(self.space))
 
