@@ -2,8 +2,8 @@
 
     python docs/studies/dac_study.py --out DIR
 
-Policies are learned in vector environments on train instances, as long as `PROBLEMS` says;
-their curves are of validation instances. They are set beside stated settings and schedules, which
+Policies are learned in vector environments on train instances, as long as `PROBLEMS` says; of those
+on the way, the one that is best on validation instances is kept. They are set beside stated settings and schedules, which
 were searched on train instances (`fedhpo-gym references`), and beside methods that learn within the
 course that they are judged by. All are judged on the same held-out instances, whose seeds no other
 set has. Finished pieces are kept: start it again after an interruption. The report is
@@ -81,7 +81,7 @@ class Problem:
 
 
 PROBLEMS = (
-    Problem("Quadratic", 500_000, judged=240, episodes=24),
+    Problem("Quadratic", 1_000_000, judged=240, validated=48, episodes=24),
     Problem("FewClients"),
     Problem("LabelSkew"),
     Problem("Private"),
@@ -100,7 +100,7 @@ class Study:
 
     problems: Sequence[Problem] = PROBLEMS
     seeds: int = 2
-    judgements: int = 10
+    judgements: int = 20
     members: int = 10
 
 
@@ -164,24 +164,29 @@ def _references(problem: Problem) -> Any:
 
 
 def learn(problem: Problem, learner: str, out: Path, seed: int, points: int) -> dict[str, Any]:
-    """Learn one policy and save it; return its curve and what it reaches."""
+    """Learn a policy and save the best on validation instances; return its curve and returns."""
     curve: list[tuple[int, float]] = []
+    policies: list[Policy] = []
 
     def judge(done: int, policy: Policy) -> None:
         returns = judged(problem, followed(policy), "val", problem.validated)
         curve.append((done, float(np.mean(returns))))
+        policies.append(policy)
 
     begun = time.process_time()
     with tqdm(total=problem.steps, desc=f"{problem.title} {learner} {seed}", disable=None) as bar:
-        policy = LEARNERS[learner](
+        last = LEARNERS[learner](
             problem,
             seed=seed,
-            env_arguments={"instances": "train", "potential": "log_loss"},
+            env_arguments={"instances": "train"},
             made_by=f"python docs/studies/{Path(__file__).name} --out {out}",
             progress=bar.update,
             judge=judge,
             judge_every=problem.steps // points,
         )
+    if not curve or curve[-1][0] < problem.steps:
+        judge(problem.steps, last)
+    policy = policies[int(np.argmax([value for _, value in curve]))]
     spent = time.process_time() - begun
     save_policy(policy, out / f"policy-{problem.title}-{learner}-{seed}")
     returns = judged(problem, followed(policy), held_out(problem), problem.judged)
@@ -233,7 +238,6 @@ def _cloning(
     seed: int,
     made_by: str,
     progress: Callable[[int], object],
-    judge: Callable[[int, Policy], object],
     **_: Any,
 ) -> Policy:
     """Clone hindsight: sequences that evolve on train instances, from the stated ones."""
@@ -259,9 +263,7 @@ def _cloning(
         seed=seed,
         env_arguments={"instances": "train"},
     )
-    policy = clone(shown, said, seed=seed, layers=(16,), entries=READ, made_by=made_by)
-    judge(problem.steps, policy)
-    return policy
+    return clone(shown, said, seed=seed, layers=(16,), entries=READ, made_by=made_by)
 
 
 LEARNERS: Mapping[str, Callable[..., Policy]] = {

@@ -99,7 +99,10 @@ def train(
         "env_arguments": dict(env_arguments or {}),
         "share_starts": share_starts,
         "layers": list(layers),
-        "settings": {name: repr(value) for name, value in (settings or {}).items()},
+        "settings": {
+            name: getattr(value, "__qualname__", repr(value))
+            for name, value in (settings or {}).items()
+        },
         "stable_baselines3": sb3.__version__,
     }
     with _own_random_numbers():
