@@ -3,11 +3,12 @@
     python docs/studies/dac_study.py --out DIR
 
 Policies are learned in vector environments on train instances, as long as `PROBLEMS` says; of those
-on the way, the one that is best on validation instances is kept. They are set beside stated settings and schedules, which
-were searched on train instances (`fedhpo-gym references`), and beside methods that learn within the
-course that they are judged by. All are judged on the same held-out instances, whose seeds no other
-set has. Finished pieces are kept: start it again after an interruption. The report is
-DIR/report.md, with pictures; it is renewed whenever a seed of a problem is done.
+on the way, the one that is best on validation instances is kept. They are set beside stated
+settings and schedules, which were searched on train instances (`fedhpo-gym references`), and beside
+methods that learn within the course that they are judged by. All are judged on the same held-out
+instances, whose seeds no other set has. Finished pieces are kept: start it again after an
+interruption. The report is DIR/report.md, with pictures; it is renewed whenever a seed of a problem
+is done.
 """
 
 from __future__ import annotations
