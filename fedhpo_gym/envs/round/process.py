@@ -368,7 +368,19 @@ class RoundProcess:
             "cost": dict(state.cost[index]),
             "incumbent": {"step": best["step"], "configuration": configuration, **best},
             "instance": self._instance(index),
+            "ended_by": self._ended_by(index),
         }
+
+    def _ended_by(self, index: int) -> str | None:
+        """Return what ended an episode, None while it goes on."""
+        state = self.episodes
+        ends = {
+            "divergence": state.diverged[index],
+            "horizon": state.rounds[index] >= self.settings.horizon,
+            "budget": state.elapsed_s[index] >= self.settings.budget_s,
+            "privacy": state.over[index],  # nothing else ends an episode
+        }
+        return next((name for name, so in ends.items() if so), None)
 
     def close(self) -> None:
         self.courses.close()

@@ -56,6 +56,7 @@ def test_improvements_add_up_to_what_the_episode_gained() -> None:
         _, reward, over, _, info = env.step(env.action_space.sample())
         total += float(reward[0])  # type: ignore[index]
     assert total == pytest.approx(start - info["val_loss"], abs=1e-5)
+    assert info["ended_by"] == "horizon"
 
 
 def test_a_step_costs_its_local_epochs() -> None:
@@ -92,8 +93,9 @@ def test_the_default_budget_is_what_the_horizon_can_cost() -> None:
 def test_a_smaller_budget_ends_the_episode_earlier() -> None:
     env = gym.make(ID, **SHORT, budget_s=12.0)
     env.reset(seed=0)
-    ends = [env.step(_coordinate(env, {"step_size": 4}))[2] for _ in range(2)]
-    assert ends == [False, True]
+    steps = [env.step(_coordinate(env, {"step_size": 4})) for _ in range(2)]
+    assert [step[2] for step in steps] == [False, True]
+    assert [step[4]["ended_by"] for step in steps] == [None, "budget"]
 
 
 def test_divergence_ends_the_episode_with_a_penalty() -> None:
@@ -105,6 +107,7 @@ def test_divergence_ends_the_episode_with_a_penalty() -> None:
     _freeze(state)
     observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
     assert info["diverged"]
+    assert info["ended_by"] == "divergence"
     assert terminated
     assert not truncated
     assert reward == pytest.approx(-3.0 - before - 0.7 - 0.2)
