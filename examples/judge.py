@@ -1,17 +1,19 @@
 """What a policy reaches on instances that it has not seen: `judge.py [ID [FILE]]`.
 
-FILE.npz is what `ppo.py` left. Without it, a policy made by hand is judged, whose learning rate
-falls from round to round. Scores say where it stands: the default has 0, and the best static
-configuration, which was searched on train instances, has 1.
+FILE.npz is what `ppo.py` left; a folder is one of `save_policy`. Without it, a policy made by hand
+is judged, whose learning rate falls from round to round. Scores say where it stands: the default
+has 0, and the best static configuration, which was searched on train instances, has 1.
 """
 
 import sys
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.agents.policy import load_policy
 
 ID = sys.argv[1] if len(sys.argv) > 1 else "FedHPO-DAC-FewClients-v1"
 
@@ -43,8 +45,11 @@ def learned(seen: dict[str, np.ndarray]) -> np.ndarray:
     return rows.clip(-1.0, 1.0).astype(np.float32)
 
 
-stored = dict(np.load(f"{sys.argv[2].removesuffix('.npz')}.npz")) if len(sys.argv) > 2 else {}
-act = learned if stored else falling
+act = falling
+if len(sys.argv) > 2 and Path(sys.argv[2]).is_dir():
+    act = load_policy(sys.argv[2]).act
+elif len(sys.argv) > 2:
+    stored, act = dict(np.load(f"{sys.argv[2].removesuffix('.npz')}.npz")), learned
 returns, going_on = np.zeros(len(instances)), np.ones(len(instances), dtype=bool)
 seen, _ = envs.reset(options={"instance": instances})
 while going_on.any():

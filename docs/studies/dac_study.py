@@ -234,12 +234,7 @@ def _evolution(problem: Problem, **options: Any) -> Policy:
 
 
 def _cloning(
-    problem: Problem,
-    *,
-    seed: int,
-    made_by: str,
-    progress: Callable[[int], object],
-    **_: Any,
+    problem: Problem, *, seed: int, made_by: str, progress: Callable[[int], object], **_: Any
 ) -> Policy:
     """Clone hindsight: sequences that evolve on train instances, from the stated ones."""
     effort = EFFORTS["half"]

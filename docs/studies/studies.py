@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from tqdm import tqdm
+from numpy.typing import ArrayLike
 
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import write_text
@@ -38,41 +35,6 @@ def _load(name: str) -> None:
     if isinstance(source, TableSource) and not source.here:
         raise MissingDataError(f"{name} is left out: it is not here; run `{source.repair}`")
     load_dataset(name)
-
-
-def trained_policy(
-    script: str,
-    out: Path,
-    seed: int,
-    ids: Sequence[str],
-    algorithm: str,
-    *,
-    steps: int,
-    **arguments: Any,
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
-    """Train a policy behind a progress bar and save it as `policy-<seed>`.
-
-    Returns:
-        The returns of its episodes, and how many steps and seconds of processor time it took.
-    """
-    from fedhpo_gym.agents.policy import save_policy
-    from fedhpo_gym.agents.sb3 import train
-
-    line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
-    began = time.process_time()
-    with tqdm(total=steps, disable=None, **line) as bar:
-        training = train(
-            list(ids),
-            algorithm,
-            steps=steps,
-            seed=seed,
-            made_by=f"python docs/studies/{script} --out {out}",
-            progress=bar.update,
-            **arguments,
-        )
-    save_policy(training.policy, out / f"policy-{seed}")
-    record = {"steps": steps, "cpu_s": time.process_time() - began}
-    return training.episode_returns, record
 
 
 def study_parser(doc: str) -> argparse.ArgumentParser:

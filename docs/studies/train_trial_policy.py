@@ -13,6 +13,7 @@ study, and says in study.json which. The report is DIR/report.md, with a picture
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,12 +24,15 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from pieces import claim, pieces, read
+from tqdm import tqdm
 from trial_report import write_report
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents import Step, make_agent, run_episode
+from fedhpo_gym.agents.policy import save_policy
+from fedhpo_gym.agents.sb3 import train
 from fedhpo_gym.studies.environments import resolve_id
-from studies import positive, study_parser, trained_policy
+from studies import positive, study_parser
 
 TRAINED = ("BreastCancer", "Digits", "CreditG", "Vehicle", "KC1", "Australian")
 UNSEEN = ("BloodTransfusion", "Car", "Segment")
@@ -142,17 +146,23 @@ def find_sequence(study: Study) -> dict[str, Any]:
 
 def train_policy(study: Study, out: Path, seed: int) -> dict[str, Any]:
     """Train and save one policy; return how it went."""
-    returns, record = trained_policy(
-        Path(__file__).name,
-        out,
-        seed,
-        study.trained,
-        study.algorithm,
-        steps=study.steps,
-        num_envs=study.slots,
-        env_arguments={**study.arguments, "instances": "train", "reward": study.reward},
-        settings=study.settings,
-    )
+    line = {"desc": f"policy {seed}", "position": seed + 1, "leave": False}
+    began = time.process_time()
+    with tqdm(total=study.steps, disable=None, **line) as bar:
+        training = train(
+            list(study.trained),
+            study.algorithm,
+            steps=study.steps,
+            seed=seed,
+            num_envs=study.slots,
+            env_arguments={**study.arguments, "instances": "train", "reward": study.reward},
+            settings=study.settings,
+            made_by=f"python docs/studies/{Path(__file__).name} --out {out}",
+            progress=bar.update,
+        )
+    save_policy(training.policy, out / f"policy-{seed}")
+    record = {"steps": study.steps, "cpu_s": time.process_time() - began}
+    returns = training.episode_returns
     tenth = max(1, len(returns) // 10)
     curve = [returns[:tenth].mean(), returns[-tenth:].mean()]
     return {"returns": [float(one) for one in curve], **record}

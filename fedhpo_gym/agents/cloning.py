@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy
 from fedhpo_gym.agents.training import Progress, make_vector, play
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
 
 with needing("cloning a policy", "scikit-learn", "agents", "sklearn"):
@@ -45,7 +45,15 @@ def demonstrate(
     seen: list[Observations] = []
     said: list[NDArray[np.float32]] = []
     where = {"instance": [*instances]}
-    for shown, _, _, alive in play(env, lambda step, _: moved[:, step], progress, options=where):
+
+    def act(step: int, _: object) -> NDArray[np.float32]:
+        if step == moved.shape[1]:
+            raise InvalidArgumentError(
+                f"`sequences` must go on until episodes end, got {step} actions in each"
+            )
+        return moved[:, step]
+
+    for shown, _, _, alive in play(env, act, progress, options=where):
         said.append(sequences[alive, len(said)])
         seen.append({name: values[alive] for name, values in shown.items()})
     env.close()

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy, forward
 from fedhpo_gym.agents.training import Judge, Progress, Training, make_vector, play
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import needing, require_known
 from fedhpo_gym.core.seeding import stream
 
@@ -17,10 +18,11 @@ with needing("evolving a policy", "cmaes", "agents", "cmaes"):
     import cmaes
 
 
+@checked_types
 def evolve_policy(
     env_ids: str | Sequence[str],
     *,
-    steps: int,
+    steps: Annotated[int, Range(1)],
     seed: int,
     layers: Sequence[int] = (8,),
     entries: Sequence[str] | None = None,

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise, product
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy, moved
 from fedhpo_gym.agents.training import Judge, Progress, Training, Vectors, make_vector
+from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.core.seeding import stream
 
@@ -33,11 +34,12 @@ MOST_MOVES: Final = 64
 """Most joint moves that "DDQN" chooses among; where there were more, it moves one dimension."""
 
 
+@checked_types
 def train(
     env: str | Vectors | Sequence[str | Vectors],
     algorithm: str = "PPO",
     *,
-    steps: int,
+    steps: Annotated[int, Range(1)],
     seed: int,
     num_envs: int = 1,
     env_arguments: Mapping[str, Any] | None = None,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -133,6 +134,29 @@ NUMBERS_OF = {
     "privacy_study": "seeds",
     "heterogeneity_study": "rounds",
 }
+
+
+def test_a_report_says_what_is_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = imported("dac_report", monkeypatch)
+    held_out = {"default": [0.0, 0.0], "static": [1.0, 1.0], "falling": [2.0, 0.0]}
+    results = {
+        "stated-A": {"held_out": held_out, "best_schedule": "falling", "optimum": [3.0, 5.0]},
+        "learned-A-CMA-ES-0": {"returns": [2.0, 2.0]},
+        "learned-A-CMA-ES-1": {"returns": [1.0, 3.0]},
+        "transfer-A-A": [[2.0, 2.0], [1.0, 4.0]],
+    }
+    study = SimpleNamespace(problems=[SimpleNamespace(title="A")], seeds=2)
+    found = report.Found(study, results)
+    assert found.interval("A", "CMA-ES")[0] == pytest.approx(2.0)
+    row = next(one for one in report.summary_table(found).splitlines() if "CMA-ES" in one)
+    # A tie is half a win: (.5 + 1 + 1 + 1) / 4 against static, (.5 + 0 + 1 + 1) / 4 otherwise.
+    scores = [float(one.split("(")[0]) for one in row.split("|")[2:-1]]
+    assert scores == [1.0, 2.0, 0.88, 0.62]
+    assert "| A | 2.25 |" in report.transfer_table(found)
+    assert (
+        "static 0.250; best stated schedule 0.250; CMA-ES 0.500, 0.500."
+        in (report.optimum_lines(found)[0])
+    )
 
 
 @pytest.mark.slow

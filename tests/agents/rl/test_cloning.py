@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.policy import load_policy, save_policy
+from fedhpo_gym.core.errors import InvalidArgumentError
 
 pytest.importorskip("sklearn")
 from fedhpo_gym.agents.cloning import clone, demonstrate
@@ -60,3 +61,5 @@ def test_demonstrations_are_the_episodes_themselves() -> None:
     np.testing.assert_array_equal(said[:3], sequences[:, 0])
     apart = seen["last_action"][3:6] - said[:3]
     assert 0.01 < np.abs(apart).min() < np.abs(apart).max() < 0.4
+    with pytest.raises(InvalidArgumentError, match="until episodes end, got 2 actions"):
+        demonstrate(ID, instances, sequences[:, :2])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.testing.analytic import AnalyticRounds
 
 pytest.importorskip("cmaes")
@@ -79,3 +80,8 @@ def test_candidates_play_the_same_episodes_and_a_return_is_that_of_one_episode()
             total += float(reward)
         possible.append(total)
     assert all(np.abs(np.array(possible) - one).min() < 1e-6 for one in rows[0])
+
+
+def test_steps_are_a_number_of_steps() -> None:
+    with pytest.raises(InvalidArgumentError, match="`steps` must be at least 1, got 0"):
+        evolve_policy(ID, steps=0, seed=0)
