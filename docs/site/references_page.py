@@ -27,7 +27,8 @@ instances:
   estimate from below of what can be reached. It may use what no policy can know: which clients will
   be drawn, and how a small validation set errs;
 - **headroom**: (hindsight - static) / (static - default), with a 95 % bootstrap interval over
-  instances. Where the default is as good as the best static action, there is no such scale (–).
+  instances. Where the default is as good as the best static action, there is no such scale (–);
+  where it is so in samples of the instances, the interval has no upper end (∞).
 - **courses**: how many were played at most. What is slow is searched less.
 """
 HEADS = (
@@ -55,14 +56,15 @@ def _row(one: References) -> tuple[str, ...]:
     mean, low, high = one.headroom
     returns = {name: f"{np.mean(values):.3f}" for name, values in one.returns.items()}
     best = one.best_schedule or ""
-    interval = f"{low:.2f} to {high:.2f}" if np.isfinite(low) else "–"
+    scaled = np.isfinite([mean, low]).all()
+    interval = f"{low:.2f} to {high:.2f}".replace("inf", "∞") if scaled else "–"
     return (
         one.id.removeprefix("FedHPO-DAC-"),
         *(returns[name] for name in ("random", "default", "static")),
         best,
         returns.get(best, "–"),
         returns["hindsight"],
-        f"{mean:.2f}" if np.isfinite(low) else "–",
+        f"{mean:.2f}" if scaled else "–",
         interval,
         f"{Effort(**one.effort).episodes:,}",
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.policy import Policy, forward
 from fedhpo_gym.agents.training import Judge, Progress, Training, make_vector, play
 from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import needing, require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
 from fedhpo_gym.core.seeding import stream
 
 with needing("evolving a policy", "cmaes", "agents", "cmaes"):
@@ -47,8 +47,13 @@ def evolve_policy(
         sigma: standard deviation of weights in the first generation.
         judge: called with the steps so far and the policy of then, to follow its learning.
         judge_every: steps between two calls of `judge`, at least.
+
+    Raises:
+        InvalidArgumentError: no environment is named, or `steps` are none.
     """
     ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
+    if not ids:
+        raise InvalidArgumentError("`env_ids` must name at least one environment, got none")
     total = population * episodes
     parts = [make_vector(one, total, env_arguments or {}) for one in ids]
     spaces: Any = parts[0].single_observation_space

@@ -76,10 +76,12 @@ def train(
 
     Raises:
         UnknownNameError: no such algorithm.
-        InvalidArgumentError: an environment cannot be used, or their spaces differ.
+        InvalidArgumentError: none is named, one cannot be used, or their spaces differ.
     """
     require_known("algorithm", algorithm, ALGORITHMS)
     wanted = [env] if isinstance(env, str | gym.vector.VectorEnv) else list(env)
+    if not wanted:
+        raise InvalidArgumentError("`env` must name at least one environment, got none")
     parts = [
         make_vector(one, num_envs, env_arguments or {}) if isinstance(one, str) else one
         for one in wanted
@@ -266,9 +268,7 @@ class JoinedVecEnv(VecEnv):
     def step_async(self, actions: NDArray[Any]) -> None:
         self._actions = actions
 
-    def step_wait(
-        self,
-    ) -> tuple[dict[str, NDArray[Any]], NDArray[Any], NDArray[Any], list[dict[str, Any]]]:
+    def step_wait(self) -> Any:
         pieces = np.split(self._actions, self._cuts)
         outcomes = [part.step(piece) for part, piece in zip(self.parts, pieces, strict=True)]
         rewards, terminated, truncated = (
@@ -305,16 +305,12 @@ class JoinedVecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         raise InvalidArgumentError(f"{attr_name!r} cannot be set: courses share their environment.")
 
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
-    ) -> list[Any]:
+    def env_method(self, method_name: str, *_: Any, **__: Any) -> list[Any]:
         raise InvalidArgumentError(
             f"{method_name!r} cannot be called: courses share their environment."
         )
 
-    def env_is_wrapped(
-        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: Any = None
-    ) -> list[bool]:
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False] * len(list(self._get_indices(indices)))
 
 

@@ -44,13 +44,17 @@ class SparseRows:
 
     def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the dense rows (len(rows), columns), float32, of an array of row numbers."""
-        starts, counts = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
-        target = np.repeat(np.arange(len(rows)), counts)
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        stored = np.repeat(starts, counts) + np.arange(len(target)) - first
-        dense = np.zeros((len(rows), self.num_columns), np.float32)
-        dense[target, self.indices[stored]] = self.values[stored]
+        own = self.take(rows)
+        dense = np.zeros(own.shape, np.float32)
+        dense[np.repeat(np.arange(len(rows)), np.diff(own.indptr)), own.indices] = own.values
         return dense
+
+    def take(self, rows: NDArray[np.integer[Any]], axis: int = 0) -> "SparseRows":
+        """Return the rows of an array of row numbers, as an array's `take` does."""
+        counts = self.indptr[rows + 1] - self.indptr[rows]
+        indptr = np.concatenate([[0], counts.cumsum()])
+        stored = np.repeat(self.indptr[rows] - indptr[:-1], counts) + np.arange(indptr[-1])
+        return SparseRows(indptr, self.indices[stored], self.values[stored], self.num_columns)
 
 
 Features: TypeAlias = NDArray[Any] | SparseRows

@@ -48,6 +48,8 @@ def instances_are_held_out_and_policies_do_what_they_are_said_to(out: Path) -> N
     for learner in dac_study.LEARNERS:
         [learned] = read(out, f"learned-Deadline-{learner}-0")
         policy = load_policy(out / f"policy-Deadline-{learner}-0")
+        where = policy.origin.get("env_arguments", {"instances": "train"})  # a clone has none
+        assert where == {"instances": "train"}
         alone = []
         for instance in held_out:
             with gym.make(problem.id, instances=[instance]) as env:

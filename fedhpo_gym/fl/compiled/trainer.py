@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,10 +42,15 @@ class CompiledTrainer(Trainer):
         self._layout = layout = model.layout
         super().__init__(federation, model, algorithm, [part.name for part in layout.parts])
         self.min_rows, self._memory = model.min_rows, cache(model.memory)
-        self._data = model.data(federation)
+        # Rows that are read one after the other lie so in memory.
+        order, first = flat_rows([rows for own in federation.clients for rows in own])
+        self._labels = federation.labels[order].astype(np.int64)
+        features = federation.features.take(order, axis=0)
+        self._data = model.data(replace(federation, features=features, labels=self._labels))
         self.data_bytes = sum(np.asarray(part).nbytes for part in self._data)
-        self._train_rows = Rows(*flat_rows([own[0] for own in federation.clients]))
-        self._labels = np.ascontiguousarray(federation.labels, dtype=np.int64)
+        groups = np.split(np.arange(len(order)), first[1:-1])
+        self._rows = Rows(*flat_rows(groups))
+        self._train_rows = Rows(*flat_rows(groups[:: len(SPLITS)]))
         self._words = rng.entropy(federation.seed, "minibatches", 2)
         self._kept_columns = self._columns(self.kept)
         self._personal_columns = self._columns(self.personal)
@@ -63,11 +68,6 @@ class CompiledTrainer(Trainer):
         """Return where some parameters stand among the numbers of a row."""
         spans = [np.r_[part.span] for part in self._layout.parts if part.name in names]
         return np.concatenate([*spans, np.empty(0, dtype=np.int64)]).astype(np.int64)
-
-    @cached_property
-    def _rows(self) -> Rows:
-        """Rows of every client and split, which only measuring needs."""
-        return Rows(*flat_rows([rows for own in self.federation.clients for rows in own]))
 
     def array(self, values: NDArray[Any]) -> Numbers:
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges

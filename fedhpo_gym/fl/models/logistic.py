@@ -61,7 +61,7 @@ class LogisticRegression(CompiledModel):
                 self.num_inputs,
             )
         x = np.zeros((len(features), width), dtype=np.float32)
-        x[:, : self.num_inputs] = features[np.arange(len(features))]
+        x[:, : self.num_inputs] = features
         x[:, self.num_inputs] = 1.0
         return logistic.Dense(x.ravel(), *known, self.squashed)
 
