@@ -84,9 +84,8 @@ class Player:
         return returns, actions
 
     @staticmethod
-    def _chosen(act: Any, rows: Integers, t: int, seen: Any) -> Actions:
-        actions: Actions = act(rows, t, _spent(seen))
-        return actions
+    def _chosen(act: Any, rows: Integers, t: int, seen: Any) -> Any:
+        return act(rows, t, _spent(seen))
 
     def follow(self, schedules: Sequence[Schedule], instances: Indices) -> tuple[Floats, Actions]:
         """Return (S, I) returns of S schedules on I instances, and (S, I, steps, n) actions."""
@@ -215,10 +214,11 @@ def find_references(
 
     Args:
         env_id: with its version.
-        width: environments that are played side by side; it changes no number.
+        width: environments side by side, fewer for little effort; it changes no number.
         progress: called with the number of episodes played since the last call.
     """
     rng = stream(0, f"references {env_id}")
+    width = min(width, effort.configurations)
     train, test = (Player(env_id, one, width, progress) for one in ("train", "test"))
     size, steps = len(train.space), train.steps
     drawn = rng.uniform(-1.0, 1.0, (effort.configurations - 1, size))
