@@ -48,8 +48,8 @@ def instances_are_held_out_and_policies_do_what_they_are_said_to(out: Path) -> N
     for learner in dac_study.LEARNERS:
         [learned] = read(out, f"learned-Deadline-{learner}-0")
         policy = load_policy(out / f"policy-Deadline-{learner}-0")
-        where = policy.origin.get("env_arguments", {"instances": "train"})  # a clone has none
-        assert where == {"instances": "train"}
+        if learner != "cloning":  # what a clone imitates stands in no origin
+            assert policy.origin["env_arguments"] == {"instances": "train"}
         alone = []
         for instance in held_out:
             with gym.make(problem.id, instances=[instance]) as env:
@@ -155,10 +155,8 @@ def test_a_report_says_what_is_computed_by_hand(monkeypatch: pytest.MonkeyPatch)
     scores = [float(one.split("(")[0]) for one in row.split("|")[2:-1]]
     assert scores == [1.0, 2.0, 0.88, 0.62]
     assert "| A | 2.25 |" in report.transfer_table(found)
-    assert (
-        "static 0.250; best stated schedule 0.250; CMA-ES 0.500, 0.500."
-        in (report.optimum_lines(found)[0])
-    )
+    [shares] = report.optimum_lines(found)
+    assert "static 0.250; best stated schedule 0.250; CMA-ES 0.500, 0.500." in shares
 
 
 @pytest.mark.slow
