@@ -10,6 +10,9 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 DEMO    := .venv-demo
 BENCH   := runs/bench
+# Where the compute queue keeps what it has trained: outside the checkout, which may be made anew.
+NUMBERS ?= $(HOME)/.cache/fedhpo_gym/numbers
+DEVICE  ?= cpu
 
 # Everything comes by its hash: first what installs, then what is installed, the package last.
 # A Python newer than all locks takes the newest of them. The demo has an environment of its own,
@@ -34,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help venv demo demo-training test check format docs bench lock clean dist try-install
+.PHONY: numbers numbers-status numbers-store help venv demo demo-training test check format docs bench lock clean dist try-install
 
 help:
 	@echo "make demo    compare three optimizers on nine stored problems: who wins, how sure (no torch)"
@@ -44,6 +47,8 @@ help:
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make docs    make the site in build/site: its guides are run, a warning is an error"
 	@echo "make bench   run the commands in benchmarks/, but for mutation.py; the reports go to runs/bench"
+	@echo "make numbers train the samples that numbers.toml lists; numbers-status says how far it is,"
+	@echo "             numbers-store writes what is done into the package"
 	@echo "make venv    make .venv with everything (test and others do it by themselves)"
 	@echo "             TORCH=cpu, cuda or auto chooses the build of torch in it"
 	@echo "make dist    build both distributions, and check them as an index would"
@@ -105,6 +110,16 @@ dist: $(STAMP)
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist data
 	$(BIN)/python -m twine check --strict dist/*
+
+# The compute queue. DEVICE=cuda trains what torch trains on a GPU; ONLY is a word of names.
+numbers: $(STAMP)
+	nice -n 19 $(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --workers $(WORKERS) --device $(DEVICE) $(if $(ONLY),--only $(ONLY))
+
+numbers-status: $(STAMP)
+	@$(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --status $(if $(ONLY),--only $(ONLY))
+
+numbers-store: $(STAMP)
+	$(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --store fedhpo_gym/stored/data --arrays data/fedhpo_gym_data $(if $(ONLY),--only $(ONLY))
 
 try-install:
 	$(PYTHON) requirements/try_install.py

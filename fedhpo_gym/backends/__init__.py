@@ -30,12 +30,12 @@ from fedhpo_gym.core.identity import OWN_TABLE, Identity
 from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.catalogue import find, list_names
+from fedhpo_gym.stored.catalogue import find, has_sample, has_table, list_names
 from fedhpo_gym.tasks import Task, versions_of
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {
-        "tabular": "fedhpo_gym.backends.tabular:Tabular",
+        "tabular": "fedhpo_gym.backends.tabular:open_tabular",
         "surrogate": "fedhpo_gym.backends.surrogate:SurrogateModel",
         "raw": "fedhpo_gym.backends.raw:Raw",
         "federatedscope": "fedhpo_gym.backends.federatedscope.backend:FederatedScope",
@@ -64,7 +64,11 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 def _has_table(task: Task) -> bool:
     if task.tuned:
         return len(stored_values("tabular", task, _has_table)) >= FEWEST
-    return find(task.table_name, ".table.json") is not None
+    return has_table(task.table_name)
+
+
+def _has_exact(task: Task) -> bool:
+    return _has_table(task) or has_sample(task.table_name)
 
 
 def _has_surrogate(task: Task) -> bool:
@@ -75,21 +79,24 @@ def _has_surrogate(task: Task) -> bool:
     return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
 
 
-STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_table, "surrogate": _has_surrogate}
+STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_exact, "surrogate": _has_surrogate}
 """Backends that answer from stored numbers -> whether they have those of a task."""
 
 
 @checked_types
 def default_backend(task: Task) -> str:
-    """Return who answers a task when none is named: table, surrogate, else `unstored`."""
-    there = (name for name in STORED if STORED[name](task))
+    """Return who answers a task when none is named: table, surrogate, pool, else `unstored`."""
+    if _has_table(task):
+        return "tabular"
     # A surrogate that was kept although it is too far off is asked by its name only.
-    return next((name for name in there if not _is_poor(name, task)), task.unstored)
+    if _has_surrogate(task) and not _is_poor(task):
+        return "surrogate"
+    return "tabular" if _has_exact(task) else task.unstored
 
 
-def _is_poor(name: str, task: Task) -> bool:
-    trains = name == "surrogate" and task.unstored == "raw" and not task.tuned
-    return trains and bool(make_backend(name, task).why_refused("val_loss"))
+def _is_poor(task: Task) -> bool:
+    trains = task.unstored == "raw" and not task.tuned
+    return trains and bool(make_backend("surrogate", task).why_refused("val_loss"))
 
 
 @checked_types
@@ -113,8 +120,10 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
             f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
             f"are stored, got {name!r}; only {OWN_TABLE!r} trains"
         )
-    if task.tuned and name in STORED:
-        return open_tuned(name, task, lambda one: make_backend(name, one, **options), STORED[name])
+    own = name == "tabular" and has_sample(task.table_name)
+    if task.tuned and name in STORED and not own:
+        known = _has_table if name == "tabular" else STORED[name]
+        return open_tuned(name, task, lambda one: make_backend(name, one, **options), known)
     module, _, attribute = BACKENDS[name].partition(":")
     with needing(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)

@@ -20,6 +20,7 @@ from fedhpo_gym.evaluation.records import (
     query_columns,
 )
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.pool import PoolCells
 from fedhpo_gym.stored.table import LACKS as LACKING
 from fedhpo_gym.tasks import Task
 
@@ -148,6 +149,19 @@ class Backend(ABC):
         Raises:
             OffGridError: a value is not on the grid of a table.
         """
+
+    def nearest(self, columns: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Return the (B,) legal values that it answers where others are asked for."""
+        return columns
+
+    def nearest_query(self, query: CheckedQuery) -> CheckedQuery:
+        """Return the query that it answers where another is asked, as `nearest` does."""
+        return query
+
+    def cells(self, fixed: Mapping[str, Value]) -> PoolCells | None:
+        """Return what it answers at fixed fidelities, where that is not the whole of `space`."""
+        del fixed
+        return None
 
     def queries(self, columns: Mapping[str, NDArray[Any]]) -> list[CheckedQuery]:
         """Return the queries of (B,) columns one by one, as those that train need them."""

@@ -1,4 +1,4 @@
-"""Exact look-up in a stored table."""
+"""Exact look-up of what was trained: all of a grid in a table, or the configurations of a pool."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,11 +6,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import StoredBackend
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
-from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.backends.base import CheckedQuery, StoredBackend
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations, query_columns
+from fedhpo_gym.space import Value
+from fedhpo_gym.stored.catalogue import has_sample, has_table, open_sample, open_table
+from fedhpo_gym.stored.pool import Pool, PoolCells
 from fedhpo_gym.stored.table import seed_rows
 from fedhpo_gym.tasks import Task
+
+
+def open_tabular(task: Task, seed: int | None = None) -> StoredBackend:
+    """Open the table of a task; where there is none but a sample, the sample as a pool."""
+    kind = Pooled if has_sample(task.table_name) and not has_table(task.table_name) else Tabular
+    return kind(task, seed)
 
 
 class Tabular(StoredBackend):
@@ -44,3 +52,43 @@ class Tabular(StoredBackend):
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
         return self._table.look_up(columns, self.seeds)
+
+
+class Pooled(StoredBackend):
+    """Answers the configurations of a sample under one seed; an action goes to the nearest.
+
+    Without a `seed`, it is the one under which most configurations were trained.
+    """
+
+    name = "tabular"
+
+    def __init__(self, task: Task, seed: int | None = None) -> None:
+        sample = open_sample(task.identity).require_installed()
+        self.pool = Pool(sample, seed)
+        super().__init__(task, sample.seeds[self.pool.seed], sample.space, sample.fidelity_space)
+
+    @property
+    def fingerprint(self) -> str:
+        return f"pool-sha256:{self.pool.sample.digest}"
+
+    @property
+    def num_samples(self) -> NDArray[np.int64]:
+        samples: NDArray[np.int64] = self.pool.num_samples
+        return samples
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        return self.pool.sample.card
+
+    def nearest(self, columns: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        return self.pool.nearest(columns)
+
+    def nearest_query(self, query: CheckedQuery) -> CheckedQuery:
+        [found] = self.queries(self.nearest(query_columns(self.space, [query])))
+        return found
+
+    def cells(self, fixed: Mapping[str, Value]) -> PoolCells:
+        return PoolCells(self.pool, fixed)
+
+    def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
+        return self.pool.look_up(columns)

@@ -1,6 +1,7 @@
 """The build command: compute what is missing, then write the table or the sample."""
 
 import fcntl
+import math
 import os
 import re
 import sys
@@ -75,6 +76,7 @@ def build_sample(
     rounds: int | Sequence[int] | None = None,
     rates: Sequence[float] | None = None,
     repeat_every: int | None = None,
+    crossed: bool = False,
     folder: Path | None = None,
     workers: Annotated[int, Range(1)] | None = None,
     merge: Sequence[Path] = (),
@@ -87,9 +89,10 @@ def build_sample(
 
     A larger sample of the same rounds and rates continues from a smaller one. Of several `rounds`
     or `rates`, each is drawn equally often. Of `repeat_every` configurations, the first comes under
-    all seeds. With `only_finished`, nothing is computed and finished courses are stored.
+    all seeds. With `crossed`, `size` counts configurations, each trained at all of the rates under
+    the first seed. With `only_finished`, nothing is computed and finished courses are stored.
     """
-    design = SampleDesign(task, size, rounds, rates, repeat_every)
+    design = SampleDesign(task, size, rounds, rates, repeat_every, crossed=crossed)
     where = device, address
     return _build(design, folder, workers, merge, where, None if only_finished else announce)
 
@@ -114,7 +117,9 @@ def _build(
     if todo and announce:
         if where[1] is not None:
             require_scheduler(where[1])
-        tqdm.write(f"{design.task.table_name}: training one round to see the cost", file=sys.stderr)
+        tqdm.write(
+            f"{design.task.table_name}: training single rounds to see the cost", file=sys.stderr
+        )
         announce(estimate(design, todo, workers, where[0]))
         compute_units(design, todo, parts, workers, *where)
     known = {one: _made_by(one) for one in target.glob(f"{design.task.table_name}.*.json")}
@@ -176,8 +181,9 @@ def set_damaged_aside(design: Design[U], parts: Path) -> None:
             tqdm.write(f"{path} is damaged ({reason}); it is {aside.name} now", file=sys.stderr)
 
 
-SHORT_S = 120.0
-"""A first round shorter than this is taken again: much of it may be what is compiled just once."""
+ESTIMATED_UNITS, ENOUGH_S = 16, 20.0
+"""Units of which a round is trained to see the cost, at most, and seconds after which no further
+one is: configurations differ by orders of magnitude, so that one would mislead."""
 
 
 @dataclass(frozen=True)
@@ -206,30 +212,39 @@ class Estimate:
 
 
 def estimate(design: Design[U], units: Sequence[U], workers: int, device: str) -> Estimate:
-    """Train one round of the middle one of some units, and say what all their rounds will take."""
-    middle = _middle(design.courses(units[len(units) // 2]), design.task.num_parameters)
-    # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.
+    """Train one round of units from all over some, and return what all their rounds will take."""
     task = design.task
+    # Models are evaluated with every round or rarely; a round that is not evaluated is the rule.
     often = len(task.evaluated_rounds) == task.max_round
-    batch = make_batch(task, middle, device, design.horizon)
-    seconds = 0.0
-    for _ in range(2):
+    begin, seconds, trained = time.perf_counter(), 0.0, 0
+    shares = _spread(min(len(units), ESTIMATED_UNITS))
+    for count, share in enumerate([shares[0], *shares]):
+        courses = _some(design.courses(units[int(share * len(units))]), task.num_parameters, share)
+        batch = make_batch(task, courses, device, design.horizon)
         start = time.perf_counter()
         batch.advance(1, evaluated=[1] if often else [])
-        seconds = time.perf_counter() - start
-        if seconds > SHORT_S:
+        now = time.perf_counter()
+        if count or now - begin > ENOUGH_S:  # much of the very first may be what compiles once
+            seconds, trained = seconds + now - start, trained + len(courses)
+        if trained and now - begin > ENOUGH_S:
             break
     counts = [(len(design.courses(unit)), design.evaluated_rounds(unit.name)) for unit in units]
-    courses = sum(count for count, _ in counts)
+    courses_left = sum(count for count, _ in counts)
     rounds = sum(count * evaluated[-1] for count, evaluated in counts)
-    core_hours = seconds / len(middle) * rounds / 3600
-    return Estimate(task.table_name, courses, rounds, core_hours, min(workers, len(units)))
+    core_hours = seconds / trained * rounds / 3600
+    return Estimate(task.table_name, courses_left, rounds, core_hours, min(workers, len(units)))
 
 
-def _middle(courses: Sequence[Course], parameters: int) -> Sequence[Course]:
-    """Return courses from the middle that have no more parameters than a unit should have."""
+def _spread(count: int) -> list[float]:
+    """Return numbers in [0, 1), the middle first, of which any first few are evenly spread."""
+    golden = (math.sqrt(5.0) - 1.0) / 2.0
+    return [(0.5 + i * golden) % 1.0 for i in range(count)]
+
+
+def _some(courses: Sequence[Course], parameters: int, share: float) -> Sequence[Course]:
+    """Return courses that have no more parameters than a unit should have; `share` says where."""
     count = min(max(UNIT_NUMBERS // parameters, 1), len(courses))
-    first = (len(courses) - count) // 2
+    first = int(share * (len(courses) - count + 1))
     return courses[first : first + count]
 
 
@@ -251,12 +266,14 @@ def compute_units(
     workers: int,
     device: str = "cpu",
     address: str | None = None,
+    work: "type[UnitWork[U]] | None" = None,
 ) -> None:
     """Compute and store units one by one; those that other builds compute are waited for."""
     if address is not None:
         _on_cluster(design, units, folder, device, address)
         return
-    crew = WorkerPool[U](workers, UnitWork(design, folder, device, try_laws(design.task, device)))
+    job = (work or UnitWork)(design, folder, device, try_laws(design.task, device))
+    crew = WorkerPool[U](workers, job)
     with tqdm(unit="round", desc=design.task.table_name) as bar, crew:
         while units:
             bar.total = bar.n + sum(design.evaluated_rounds(unit.name)[-1] for unit in units)

@@ -1,5 +1,7 @@
 """The design of a sample: as many courses of a space as somebody can afford, evenly spread."""
 
+import itertools
+import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -21,7 +23,8 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.table import ENDS, LAST_ROUND, write_sample
+from fedhpo_gym.stored.catalogue import find
+from fedhpo_gym.stored.table import CROSSED, ENDS, LAST_ROUND, SUFFIX, Sample, write_sample
 from fedhpo_gym.tasks import Task
 
 WINDOW = 96
@@ -55,6 +58,11 @@ class SampleDesign(design.Design[SampleUnit]):
     Points come in blocks (`BLOCKS`) of equal integers, rate and seed, because the engine shares
     work among equal batch sizes and architectures. A larger design extends a smaller one, point by
     point.
+
+    By default, rate and seed of a block are drawn. In a `crossed` design, every configuration is
+    trained at all `rates` under the first seed, so that configurations differ in nothing else, and
+    one of `repeat_every` under the other seeds, too. Courses that a stored sample of the same plan
+    holds are finished.
     """
 
     kind = "sample"
@@ -67,8 +75,11 @@ class SampleDesign(design.Design[SampleUnit]):
         rounds: int | Sequence[int] | None = None,
         rates: Sequence[float] | None = None,
         repeat_every: Annotated[int, Range(1)] | None = None,
+        *,
+        crossed: bool = False,
     ) -> None:
         self.repeat_every = repeat_every
+        self.crossed = crossed
         full = task.fidelity_space
         round_, rate = full["round"], full["client_sample_rate"]
         self.depths = _depths(round_, rounds)
@@ -81,8 +92,16 @@ class SampleDesign(design.Design[SampleUnit]):
         dimensions = tuple(chosen.get(d.name, d) for d in full.dimensions)
         self.task = task.variant(fidelity_space=SearchSpace(dimensions))
         self.horizon = task.max_round
-        self.size = size
-        self._per_block = BLOCKS.get(task.models, 1)
+        self._given_size = size
+        self.size = self.courses_of(size)
+        self._per_block = 1 if crossed else BLOCKS.get(task.models, 1)
+
+    def courses_of(self, size: int) -> int:
+        """Return how many courses a size is: of a crossed design, it counts configurations."""
+        if not self.crossed:
+            return size
+        repeats = -(-size // self.repeat_every) if self.repeat_every else 0
+        return (size + repeats * (len(self.task.seeds) - 1)) * len(self.rates)
 
     @property
     def space(self) -> SearchSpace:
@@ -103,32 +122,46 @@ class SampleDesign(design.Design[SampleUnit]):
     def _points(self) -> list[Course]:
         """The courses, in the order of the sequence."""
         space, seeds = self.space, self.task.seeds
-        block, again = self._blocks(np.arange(self.size))
-        drawn = self._drawn(block)
+        block, _, rate, seed = self._assigned(np.arange(self.size))
         shared = [d.kind == "int" for d in space.dimensions]
         points = halton(self.size, len(space))
         own = points[block * self._per_block + np.arange(self.size) % self._per_block]
         actions = 2.0 * np.where(shared, points[block], own) - 1.0
         return [
             make_course(
-                self.task,
-                space.decode(action),
-                self.rates[drawn[1][point]],
-                seeds[(drawn[2][point] + again[point]) % len(seeds)],
+                self.task, space.decode(action), self.rates[rate[point]], seeds[seed[point]]
             )
             for point, action in enumerate(actions)
         ]
 
-    def _drawn(self, blocks: Integers) -> tuple[Integers, ...]:
-        """Return which depth, client sample rate and seed each of some blocks has."""
+    def _assigned(self, points: Integers) -> tuple[Integers, ...]:
+        """Return block, depth, client sample rate and seed of some points: (points,) positions."""
         sizes = (len(self.depths), len(self.rates), len(self.task.seeds))
-        drawn = balanced(int(blocks.max(initial=0)) + 1, math.prod(sizes))[blocks]
-        return np.unravel_index(drawn, sizes)
+        if self.crossed:
+            block, rate, seed = self._crossed(points)
+            depths = balanced(int(block.max(initial=0)) + 1, sizes[0])
+            return block, depths[block], rate, seed
+        block, again = self._blocks(points)
+        drawn = balanced(int(block.max(initial=0)) + 1, math.prod(sizes))[block]
+        depth, rate, seed = np.unravel_index(drawn, sizes)
+        return block, depth, rate, (seed + again) % sizes[2]
+
+    def _crossed(self, points: Integers) -> tuple[Integers, Integers, Integers]:
+        """Return configuration, client sample rate and seed of some points of a crossed design."""
+        rates, seeds = len(self.rates), len(self.task.seeds)
+        every = self.repeat_every
+        if every is None:
+            configuration, rate = np.divmod(points, rates)
+            return configuration, rate, np.zeros_like(points)
+        # A run of `every` configurations is preceded by the repetitions of its first one.
+        run, place = np.divmod(points, (every + seeds - 1) * rates)
+        course, rate = np.divmod(place, rates)
+        configuration = run * every + np.maximum(course - (seeds - 1), 0)
+        return configuration, rate, np.where(course < seeds, course, 0)
 
     def _trained(self, points: Sequence[int]) -> list[int]:
         """Return the rounds that the courses of some points are trained for."""
-        blocks, _ = self._blocks(np.array(points, np.int64))
-        return [self.depths[depth] for depth in self._drawn(blocks)[0]]
+        return [self.depths[depth] for depth in self._assigned(np.array(points, np.int64))[1]]
 
     def evaluated_rounds(self, name: str) -> tuple[int, ...]:
         """Return the rounds after which courses of a unit are evaluated; all train equally long."""
@@ -147,17 +180,37 @@ class SampleDesign(design.Design[SampleUnit]):
         return unit.points
 
     def is_stored(self, unit: SampleUnit, parts: Path) -> bool:
-        return self._done(parts).issuperset(unit.points)
+        return self.done(parts).issuperset(unit.points)
 
     def missing(self, parts: Path) -> list[SampleUnit]:
-        return self._units(self._done(parts))
+        return self._units(self.done(parts))
 
-    def _done(self, parts: Path) -> set[int]:
-        return {point for rows in self.finished(parts).values() for point in rows.values()}
+    def done(self, parts: Path) -> set[int]:
+        """Return the points whose courses are finished."""
+        new = (rows.values() for rows in self.finished(parts).values())
+        return {*itertools.chain.from_iterable(new), *self._stored_points}
+
+    @cached_property
+    def _stored(self) -> Sample | None:
+        """The stored sample that this design extends: one of the same plan."""
+        card = find(self.task.table_name, f"{SUFFIX}.json")
+        if card is None:
+            return None
+        sample, plan = Sample(card), json.loads(json.dumps(self.plan()))
+        return sample if {name: sample.card.get(name) for name in plan} == plan else None
+
+    @cached_property
+    def _stored_points(self) -> frozenset[int]:
+        """Points of `_stored`; none where its arrays are not on this machine."""
+        try:
+            points = [] if self._stored is None else self._stored.codes("point").tolist()
+        except MissingDataError:
+            points = []
+        return frozenset(points)
 
     def finished(self, parts: Path) -> dict[str, dict[int, int]]:
-        """Return, per file stem, the rows that hold points of the design, each point once."""
-        seen: set[int] = set()
+        """Return, per file stem, the rows that hold new points of the design, each point once."""
+        seen: set[int] = set(self._stored_points)
         found: dict[str, dict[int, int]] = {}
         for path in sorted(parts.glob(f"{PREFIX}*.npz")):
             points = _points_of(path.stem)
@@ -171,6 +224,10 @@ class SampleDesign(design.Design[SampleUnit]):
         """Return how many courses each file holds; none where no unit can have its name."""
         found = sorted(parts.glob(f"{PREFIX}*.npz"))
         return {path.stem: len(_points_of(path.stem)) for path in found}
+
+    def points_in(self, name: str) -> int:
+        """Return how many courses the file of a unit holds, by its name."""
+        return len(_points_of(name))
 
     def _units(self, done: set[int]) -> list[SampleUnit]:
         """Cut the points that are not done into units of courses that share minibatches."""
@@ -190,7 +247,7 @@ class SampleDesign(design.Design[SampleUnit]):
 
     def consolidate(self, parts: Path, folder: Path) -> Path:
         finished = self.finished(parts)
-        if not finished:
+        if not finished and not self._stored_points:
             raise MissingDataError(
                 f"no course of the sample is finished in {parts}; run the build without "
                 "`--only-finished`"
@@ -199,9 +256,13 @@ class SampleDesign(design.Design[SampleUnit]):
         # Stored are those rounds of tables that were evaluated, and depths.
         wanted = {*self.task.stored_fidelity_space()["round"].grid, *self.depths}
         evaluated = {r for name in finished for r in self.evaluated_rounds(name)}
+        former = self._stored if self._stored_points else None
+        evaluated |= set(() if former is None else former.rounds)
         rounds = np.array(sorted(wanted & evaluated), dtype=np.int64)
         gathered: dict[str, list[NDArray[Any]]] = defaultdict(list)
-        hardware = set()
+        hardware = set() if former is None else {*former.card["hardware"].split("; ")}
+        for key, array in [] if former is None else self._former_arrays(former, rounds):
+            gathered[key].append(array)
         for name, rows in finished.items():
             unit = self.read(parts, name, len(_points_of(name)))
             hardware.add(str(unit["hardware"]))
@@ -210,6 +271,15 @@ class SampleDesign(design.Design[SampleUnit]):
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
         return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
+
+    def _former_arrays(
+        self, former: Sample, rounds: Integers
+    ) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield arrays of the stored sample; a curve repeats its last entry to the last round."""
+        places = np.searchsorted(former.rounds, rounds, "right") - 1
+        for name in former.names:
+            codes = former.codes(name)
+            yield name, codes[:, places] if codes.ndim > 1 and name != "configuration" else codes
 
     def _arrays(
         self, unit: dict[str, Any], rows: dict[int, int], rounds: Integers, samples: Integers
@@ -247,6 +317,7 @@ class SampleDesign(design.Design[SampleUnit]):
             "client_sample_rates": list(self.rates),
             **({"rounds_trained": list(self.depths)} if self._is_ragged else {}),
             **({"repeat_every": self.repeat_every} if self.repeat_every else {}),
+            **({CROSSED: True} if self.crossed else {}),
             "design": "scrambled Halton sequence, 1",
         }
 
@@ -261,10 +332,11 @@ class SampleDesign(design.Design[SampleUnit]):
         round_, rate = (task.fidelity_space[n] for n in ("round", "client_sample_rate"))
         stored = tuple(rounds.tolist())
         grid = replace(round_, low=stored[0], high=stored[-1], values=stored, bins=None)
-        words = [f"--sample {self.size} --rounds", ",".join(map(str, self.depths))]
+        words = [f"--sample {self._given_size} --rounds", ",".join(map(str, self.depths))]
         words += ["--rates", ",".join(map(str, self.rates))]
         if self.repeat_every is not None:
             words += ["--repeat-every", str(self.repeat_every)]
+        words += ["--crossed"] if self.crossed else []
         ends = Counter(arrays[LAST_ROUND].tolist()) if self._is_ragged else {}
         return {
             **self.plan(),

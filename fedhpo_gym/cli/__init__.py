@@ -30,7 +30,7 @@ from fedhpo_gym.core.processes import terminated_as_interrupted
 DESCRIPTION = "Benchmark agents on federated hyperparameter optimization."
 BAD, ERROR, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0; see above."""
-KEEPING = frozenset({"build", "compare", "download", "meta-data", "references", "run"})
+KEEPING = frozenset({"build", "compare", "download", "meta-data", "queue", "references", "run"})
 """Subcommands that keep what they have finished when they are interrupted."""
 
 
@@ -47,6 +47,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("report:export", "write run records as studies of Optuna"),
     "replay": ("run:replay", "run records again and demand equal numbers"),
     "build": ("data:build", "compute the table of a problem, or a sample of it"),
+    "queue": ("data:queue", "train a list of samples, in order of worth"),
     "import": ("own:import_results", "read tables of FedHPO-Bench, or results of your own"),
     "download": ("data:download", "fetch training data into the cache"),
     "leaf-preprocess": ("data:leaf", "sample and split data in LEAF's json format"),

@@ -275,6 +275,13 @@ class Variant:
     precision: Annotated[str | None, Arg("float32 or, where the model can, bfloat16")] = None
     table: Annotated[str | None, Arg("fedhpo-bench for an imported table")] = None
     settings: Settings = ()
+    tune: Annotated[
+        Sequence[str],
+        Arg(
+            "a setting that is searched, for example `epsilon=[1,16]` of dpfedavg",
+            "NAME=[LOW,HIGH]",
+        ),
+    ] = ()
 
 
 def asked_task(variant: Variant) -> Task:
@@ -283,4 +290,5 @@ def asked_task(variant: Variant) -> Task:
     given = {name: value for name, value in wanted.items() if value is not None}
     name = resolve_id(variant.id) if ":" in variant.id else variant.id
     task = get_task(name).variant(**given)
-    return task.fix(dict(parse_pairs("--setting", variant.settings)))
+    task = task.fix(dict(parse_pairs("--setting", variant.settings)))
+    return task.tune(dict(parse_pairs("--tune", variant.tune)))

@@ -1,4 +1,4 @@
-"""`fedhpo-gym build | download`: getting and making what backends answer from."""
+"""`fedhpo-gym build | queue | download`: getting and making what backends answer from."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from fedhpo_gym.backends.federatedscope.installation import VARIABLE, examine, install, needs
-from fedhpo_gym.cli.console import Arg, Cluster, OwnTables, Variant, asked_task, complain, say
+from fedhpo_gym.cli.console import (
+    Arg,
+    Cluster,
+    OwnTables,
+    Variant,
+    asked_task,
+    complain,
+    say,
+    say_table,
+)
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.files import new_folder
@@ -16,6 +25,7 @@ from fedhpo_gym.core.processes import check_executor
 
 if TYPE_CHECKING:
     from fedhpo_gym.building.build import Estimate
+    from fedhpo_gym.building.compute_queue import Progress
 
 N = TypeVar("N", int, float)
 
@@ -34,6 +44,9 @@ def build(
     repeat_every: Annotated[
         int | None, Arg("of N configurations of a sample, the first comes under all seeds", "N")
     ] = None,
+    crossed: Annotated[
+        bool, Arg("train N configurations at every one of the rates, under the first seed")
+    ] = False,
     only_finished: Annotated[
         bool, Arg("compute nothing: store those courses of the sample that are finished")
     ] = False,
@@ -56,7 +69,7 @@ def build(
         "announce": partial(_announce, yes), "folder": out,
     }  # fmt: skip
     of_samples: dict[str, Any] = {
-        "rounds": rounds, "rates": rates, "repeat_every": repeat_every,
+        "rounds": rounds, "rates": rates, "repeat_every": repeat_every, "crossed": crossed,
         "only_finished": only_finished,
     }  # fmt: skip
     if sample is None:
@@ -85,6 +98,69 @@ def _announce(yes: bool, found: "Estimate") -> None:
             f"`--yes` must be given for a build of more than {LONG_H:g} hour, and nothing was "
             "computed; `--sample N` computes N courses instead, enough to fit a surrogate on"
         )
+
+
+def queue(
+    file: Annotated[Path, Arg("the list: TOML with tables `[[sample]]`", "FILE")],
+    *,
+    workers: Annotated[int, Arg("processes (1)", "N")] = 1,
+    device: Annotated[str, Arg("torch device (cpu)")] = "cpu",
+    out: OwnTables = None,
+    only: Annotated[str | None, Arg("only problems whose name holds this word", "WORD")] = None,
+    status: Annotated[bool, Arg("train nothing: say what is done, running and left")] = False,
+    store: Annotated[
+        Path | None, Arg("train nothing: write the cards of what is done", "DIR")
+    ] = None,
+    arrays: Annotated[Path | None, Arg("folder of the arrays that `--store` writes", "DIR")] = None,
+    fewest: Annotated[
+        int, Arg("`--store` unfinished samples of N configurations, too (40)", "N")
+    ] = 40,
+) -> int:
+    """Train the samples of a list, in its order; the same command goes on after what is done."""
+    from fedhpo_gym.building.compute_queue import progress_of, read_queue, store_queue, train_queue
+    from fedhpo_gym.stored.catalogue import table_folder
+
+    folder = table_folder() if out is None else out
+    designs = [one for one in read_queue(file) if only is None or only in one.task.table_name]
+    if status:
+        rows = []
+        for design in designs:
+            try:
+                rows.append(progress_of(design, folder))
+            except MissingDataError as error:
+                complain("queue", error)
+        say_progress(rows)
+        return 0
+    if store is not None:
+        for card in store_queue(designs, folder, store, arrays or store, fewest):
+            say(str(card))
+        return 0
+    return 1 if train_queue(designs, folder, workers, device, partial(complain, "queue")) else 0
+
+
+def say_progress(rows: "Sequence[Progress]") -> None:
+    """Print a line for each sample of a queue, and what all of them took and will take."""
+    hours = [(one.core_s / 3600, (one.left_s or 0.0) / 3600) for one in rows]
+    say_table(
+        ("sample", "courses", "state", "core-hours", "left"),
+        [
+            (
+                one.design.task.table_name,
+                f"{one.trained}/{one.design.size}",
+                one.state,
+                f"{spent:.2f}",
+                f"{left:.2f}" if one.left_s is not None else "not known",
+            )
+            for one, (spent, left) in zip(rows, hours, strict=True)
+        ],
+    )
+    done = sum(one.state == "done" for one in rows)
+    unknown = sum(one.left_s is None and one.state != "done" for one in rows)
+    spent, left = map(sum, zip(*hours, strict=True))
+    say(
+        f"{done} of {len(rows)} samples done, {spent:.1f} core-hours spent here, {left:.1f} left, "
+        f"and {unknown} samples whose cost is not known yet."
+    )
 
 
 def _numbers(name: str, words: str | None, kind: type[N]) -> list[N] | None:

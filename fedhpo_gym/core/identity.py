@@ -25,6 +25,7 @@ class Identity:
         task: name of the problem in the catalogue.
         options: values of `OPTIONS`, in their order, but for those that are `UNSAID`.
         settings: hyperparameters fixed, defaults included, in the order of their names.
+        tuned: settings searched instead, each with its lowest and highest value.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Identity:
     version: int
     options: tuple[tuple[str, str | float], ...] = ()
     settings: tuple[tuple[str, float], ...] = ()
+    tuned: tuple[tuple[str, float, float], ...] = ()
 
     @property
     def id(self) -> str:
@@ -43,7 +45,8 @@ class Identity:
         """Arguments of `fedhpo-gym build` that name this variant, in full."""
         chosen = [f"--{name} {value}" for name, value in self.options]
         fixed = [f"--setting {name}={value}" for name, value in self.settings]
-        return " ".join([self.id, *chosen, *fixed])
+        searched = [f"--tune {name}=[{low},{high}]" for name, low, high in self.tuned]
+        return " ".join([self.id, *chosen, *fixed, *searched])
 
     @property
     def command(self) -> str:
@@ -55,8 +58,9 @@ class Identity:
     def to_card(self) -> dict[str, Any]:
         """Return what a card says of it."""
         fixed = {"settings": dict(self.settings)} if self.settings else {}
+        searched = {"tuned": {one: ends for one, *ends in self.tuned}} if self.tuned else {}
         kind = {"name": self.name, "task": self.task, "version": self.version}
-        return {**kind, **dict(self.options), **fixed}
+        return {**kind, **dict(self.options), **fixed, **searched}
 
     @classmethod
     def from_card(cls, content: Mapping[str, Any]) -> "Identity":
@@ -73,4 +77,5 @@ class Identity:
             version=version,
             options=tuple((name, content[name]) for name in OPTIONS if name in content),
             settings=tuple(sorted(dict(content.get("settings", {})).items())),
+            tuned=tuple((one, low, high) for one, (low, high) in content.get("tuned", {}).items()),
         )

@@ -82,6 +82,16 @@ def list_samples() -> tuple[str, ...]:
     return list_names(f"{SUFFIX}.json")
 
 
+def has_table(name: str) -> bool:
+    """Return whether there is a table of this name."""
+    return find(name, ".table.json") is not None
+
+
+def has_sample(name: str) -> bool:
+    """Return whether there is a sample of this name."""
+    return find(name, f"{SUFFIX}.json") is not None
+
+
 @checked_types
 def open_table(wanted: str | Identity) -> Table:
     """Open a table by the stem of its files, or by the identity that it must have.

@@ -321,6 +321,8 @@ def _cell_seeds(shape: tuple[int, ...]) -> Integers:
 LAST_ROUND = "last_round"
 ENDS = "courses_by_last_round"
 """Entry of a card: how many courses end at which round, where not all end at the last."""
+CROSSED = "crossed"
+"""Entry of a card: whether every configuration was trained at all rates under the first seed."""
 SUFFIX = ".sample"
 
 

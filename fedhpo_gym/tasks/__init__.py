@@ -145,7 +145,8 @@ def versions_of(name: str) -> tuple[Task, ...]:
 def task_of(identity: Identity) -> Task:
     """Return the variant that stored numbers belong to; later versions may share them."""
     changes: dict[str, Any] = {**UNSAID, **dict(identity.options)}
-    return get_task(identity.id).variant(**changes).fix(dict(identity.settings))
+    task = get_task(identity.id).variant(**changes).fix(dict(identity.settings))
+    return task.tune({name: ends for name, *ends in identity.tuned})
 
 
 __all__ = [

@@ -15,7 +15,7 @@ from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
 from fedhpo_gym.core.checks import Range, as_integer, as_number, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE
+from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE, Identity
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
@@ -280,6 +280,12 @@ class Task(Problem):
         kept = tuple(r for r in self.evaluated_rounds if r in self.stored_rounds or r == last)
         stored = replace(full, low=kept[0], high=kept[-1], values=kept, bins=None)
         return SearchSpace((stored, self.fidelity_space["client_sample_rate"].discretized()))
+
+    @property
+    def identity(self) -> Identity:
+        """What stored numbers of this variant belong to, with the settings that are searched."""
+        tuned = tuple((d.name, float(d.low), float(d.high)) for d in self.tuned)
+        return replace(super().identity, tuned=tuned)
 
     @property
     def table_name(self) -> str:

@@ -17,6 +17,8 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.building import build as module
 from fedhpo_gym.building.build import Estimate, build_sample, build_table
 from fedhpo_gym.building.design import UNIT_NUMBERS, GridDesign
+from fedhpo_gym.building.sample import SampleDesign
+from fedhpo_gym.fl.course import Course
 from fedhpo_gym.tasks import get_task
 from stored_files import tiny_task
 
@@ -66,8 +68,8 @@ def test_a_table_costs_its_grid_and_nothing_is_computed_before(
     found = asked(build_table, TASK, folder=tmp_path)
     units = DESIGN.units()
     assert (found.courses, found.rounds) == (GRID, GRID * TASK.max_round)
-    [together] = slow_clock
-    assert together == len(DESIGN.courses(units[0]))
+    together = len(DESIGN.courses(units[0]))
+    assert slow_clock == [together, together]  # the first for what is compiled once, and patience
     assert found.core_hours == pytest.approx(10 / together * found.rounds / 3600)
     assert found.hours == found.core_hours / 2
     assert not list(tmp_path.rglob("*.npz"))
@@ -76,7 +78,8 @@ def test_a_table_costs_its_grid_and_nothing_is_computed_before(
 def test_what_is_compiled_once_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticks = iter([0.0, 60.0, 60.0, 61.0])
+    # The beginning, then start and end of each round: the first takes 15 s, the others one.
+    ticks = iter([0.0, 0.0, 15.0, *(15.0 + n // 2 for n in range(1, 99))])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(ticks))
     found = asked(build_table, TASK, folder=tmp_path)
     together = len(DESIGN.courses(DESIGN.units()[0]))
@@ -107,9 +110,34 @@ def test_one_course_of_a_large_model_is_enough() -> None:
     courses = design.courses(units[len(units) // 2])
     rates = task.fidelity_space["client_sample_rate"].grid
     assert task.num_parameters > UNIT_NUMBERS
-    [middle] = module._middle(courses, task.num_parameters)
+    [middle] = module._some(courses, task.num_parameters, 0.5)
     assert middle.client_sample_rate == rates[len(rates) // 2]
-    assert module._middle(courses, 1) == courses
+    [last] = module._some(courses, task.num_parameters, 0.999)
+    assert last is courses[-1]
+    assert module._some(courses, 1, 0.999) == courses
+
+
+def test_an_estimate_looks_at_small_and_large_configurations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fifth of the courses takes a second a round, the others none: one would mislead."""
+    clock, task = [0.0], get_task("MLP-BreastCancer-v1")
+    slow = {
+        course.client_sample_rate
+        for course in SampleDesign(task, 1, 4).courses(SampleDesign(task, 1, 4).units()[0])
+    }
+
+    class Batch:
+        def __init__(self, courses: list[Course]) -> None:
+            self.seconds = sum(1.0 if c.client_sample_rate in slow else 0.0 for c in courses)
+
+        def advance(self, rounds: int, evaluated: list[int]) -> None:
+            clock[0] += self.seconds
+
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(module, "make_batch", lambda _task, courses, *_: Batch(courses))
+    found = asked(build_sample, task, 50, rounds=4, folder=tmp_path)
+    assert found.core_hours * 3600 == pytest.approx(found.rounds / 5, rel=0.5)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,9 @@
 Rows are all that a step says and that does not depend on the past; noise is a part of them.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import gymnasium as gym
@@ -130,7 +128,7 @@ class Evaluator:
     """Scores the queries of one setup, every cell of a stored grid once for all environments.
 
     Attributes:
-        has_cells: whether queries are (B,) cells of the flattened grid; else (B, n) actions.
+        has_cells: whether queries are (B,) cells of a grid or a pool; else (B, n) actions.
     """
 
     def __init__(self, setup: TrialSetup, scorer: Scorer) -> None:
@@ -144,7 +142,7 @@ class Evaluator:
         dimensions = (*backend.space.dimensions, *backend.fidelity_space.dimensions)
         legal = {dimension.name: dimension for dimension in dimensions}
         for dimension in setup.search_space.dimensions if stored else ():
-            for value in dimension.grid:
+            for value in dimension.values or ():
                 legal[dimension.name].validate(value)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -191,7 +189,7 @@ class Evaluator:
         return (*asked, self.scorer.rule, self.scorer.width, backend.seeds, backend.fingerprint)
 
     def _score_all(self) -> ScoredRows:
-        size = self._setup.search_space.grid_size
+        size = self._setup.num_cells
         chunks = [
             self._score(self.columns(np.arange(start, min(start + CHUNK, size))))
             for start in range(0, size, CHUNK)
@@ -236,7 +234,7 @@ class TrialSource:
     ) -> tuple[NDArray[Any], Floats]:
         """Return (N,) handles of queries and (N, columns) numbers; write into (N, size) `seen`."""
         if self._has_cells:
-            handles = queries = self._setup.search_space.flat_grid_indices(actions)
+            handles = queries = self._setup.cells_of(actions)
         else:
             queries = np.array(actions, dtype=np.float64)
             handles = queries.view(self.handle_type)[:, 0]
@@ -284,20 +282,10 @@ class TrialSource:
     def _courses(self, where: Indices, handles: NDArray[Any], keys: list[Any]) -> Indices:
         """Return the (B,) numbers of what queries train: queries without their rounds."""
         if self._has_cells:
-            points, step = self._rounds
-            return np.asarray(handles // (points * step) * step + handles % step)
+            return np.asarray(self._setup.courses_of(handles))
         known = [self._courses_of[index] for index in where.tolist()]
         pairs = zip(known, keys, strict=True)
         return np.array([own.setdefault(course, len(own)) for own, (course, _) in pairs])
-
-    @cached_property
-    def _rounds(self) -> tuple[int, int]:
-        """How many points of the grid `round` has, and how far apart they are in cells."""
-        space = self._setup.search_space
-        if "round" not in space:
-            return 1, 1
-        axis = space.names.index("round")
-        return space.grid_shape[axis], math.prod(space.grid_shape[axis + 1 :])
 
     def _asking(self, active: Mask) -> list[tuple[Evaluator, Indices]]:
         """Return the instances that are asked, and the environments that do."""
@@ -322,10 +310,7 @@ class TrialSource:
         if number not in self._queries:
             if len(self._queries) >= MOST_QUERIES:
                 self._queries.clear()
-            space = self._setup.search_space
-            at = np.unravel_index(number, space.grid_shape)
-            pairs = zip(space.dimensions, at, strict=True)
-            self._queries[number] = self._setup.query({d.name: d.grid[i] for d, i in pairs})
+            self._queries[number] = self._setup.query_at(number)
         configuration, fidelity = self._queries[number]
         return {**configuration}, fidelity
 

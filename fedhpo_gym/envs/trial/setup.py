@@ -1,5 +1,6 @@
 """What the episodes of a trial environment share: task, backend, objectives and spaces."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective, named_objective
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.pool import PoolCells
 from fedhpo_gym.tasks import Task
 
 if TYPE_CHECKING:
@@ -169,7 +171,8 @@ class TrialSetup:
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
-        if not self.grid or self.task.table != OWN_TABLE:  # another's table is its own grid
+        # Another's table is its own grid, and so is a pool.
+        if not self.grid or self.task.table != OWN_TABLE or self._pool_cells is not None:
             return own
         # The grid is the task's; of a tuned setting, it is what has numbers.
         tuned = {dimension.name for dimension in self.task.tuned}
@@ -200,10 +203,39 @@ class TrialSetup:
 
         return truth_of(self)
 
+    @cached_property
+    def _pool_cells(self) -> PoolCells | None:
+        """What a pool answers; None where a grid, or everything legal, is answered."""
+        return self.backend.cells(self.fixed)
+
     @property
     def is_grid(self) -> bool:
-        """Whether an action can ask for the points of a grid only."""
-        return all(dimension.values is not None for dimension in self.search_space.dimensions)
+        """Whether actions can ask for cells only: points of a grid, or of a pool."""
+        grid = all(dimension.values is not None for dimension in self.search_space.dimensions)
+        return self._pool_cells is not None or grid
+
+    @property
+    def num_cells(self) -> int:
+        """How many cells there are."""
+        return self.search_space.grid_size if self._pool_cells is None else len(self._pool_cells)
+
+    def cells_of(self, actions: NDArray[np.floating]) -> NDArray[np.intp]:
+        """Return the (B,) cells of (B, n) actions."""
+        if self._pool_cells is None:
+            return self.search_space.flat_grid_indices(actions)
+        columns = self.search_space.decode_columns(actions)
+        return self._pool_cells.index(self._with_fixed(columns, len(actions)))
+
+    def courses_of(self, cells: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Return the (B,) numbers of what cells train: cells without their rounds."""
+        if self._pool_cells is not None:
+            return np.asarray(self._pool_cells.courses[cells])
+        space = self.search_space
+        if "round" not in space:
+            return cells
+        axis = space.names.index("round")
+        step = math.prod(space.grid_shape[axis + 1 :])
+        return np.asarray(cells // (space.grid_shape[axis] * step) * step + cells % step)
 
     @cached_property
     def action_space(self) -> gym.spaces.Box:
@@ -241,23 +273,33 @@ class TrialSetup:
         for dimension in self._space.dimensions:
             if dimension.is_active(configuration):
                 configuration[dimension.name] = values[dimension.name]
-        rounds = self.fixed["round"] if "round" in self.fixed else values["round"]
-        rate = self.fixed[RATE] if RATE in self.fixed else values[RATE]
-        return configuration, Fidelity(int(rounds), float(rate))
+        asked = {**self.fixed, **values}
+        fidelity = Fidelity(int(asked["round"]), float(asked[RATE]))
+        return self.backend.nearest_query((configuration, fidelity))
 
     def columns(self, actions: NDArray[np.floating]) -> Columns:
         """Return the values of all dimensions, the fixed ones, too, that (B, n) actions ask for."""
         return self.filled(self.search_space.decode_columns(actions), len(actions))
 
     def columns_at(self, cells: NDArray[np.integer]) -> Columns:
-        """Return the values of all dimensions at (B,) cells of the flattened grid."""
+        """Return the values of all dimensions at (B,) cells."""
+        if self._pool_cells is not None:
+            return {name: column[cells] for name, column in self._pool_cells.columns.items()}
         space = self.search_space
         at = np.unravel_index(cells, space.grid_shape)
         pairs = zip(space.dimensions, at, strict=True)
         return self.filled({d.name: np.array(d.grid)[index] for d, index in pairs}, len(cells))
 
+    def query_at(self, cell: int) -> CheckedQuery:
+        """Return the configuration and the fidelity of a cell."""
+        columns = self.columns_at(np.array([cell]))
+        return self.query({name: column.tolist()[0] for name, column in columns.items()})
+
     def filled(self, columns: Columns, number: int) -> Columns:
-        """Return (B,) columns of `search_space` with those of what is fixed."""
+        """Return (B,) columns of `search_space` and of what is fixed, as they are answered."""
+        return self.backend.nearest(self._with_fixed(columns, number))
+
+    def _with_fixed(self, columns: Columns, number: int) -> Columns:
         return {**columns, **{name: np.full(number, value) for name, value in self.fixed.items()}}
 
     def describe(self) -> dict[str, object]:

@@ -40,10 +40,11 @@ _known: "OrderedDict[tuple[Hashable, ...], Truth]" = OrderedDict()
 class Truth:
     """The values of all objectives, of everything on a stated lattice.
 
-    For a table the lattice is all that actions can ask for, and the truth is exact. A surrogate is
-    asked on the grid of the task's tables at the rounds that they hold, or on `MAX_QUERIES` drawn
-    points of it, then at `DRAWS` configurations between the grid's points, at the highest fidelity,
-    and then where `local_search` goes from the best of them, for the first objective.
+    For a table or a pool, the lattice is all that actions can ask for, and the truth is exact. A
+    surrogate is asked on the grid of the task's tables at the rounds that they hold, or on
+    `MAX_QUERIES` drawn points of it, then at `DRAWS` configurations between the grid's points, at
+    the highest fidelity, and then where `local_search` goes from the best of them, for the first
+    objective.
 
     Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
     queries that keep them, and where none does, of those of the least total violation.
@@ -357,7 +358,7 @@ class Queries:
 
 def queries_of(lattice: TrialSetup, setup: TrialSetup) -> Queries:
     """Return what a setup is asked: the grid of `lattice`, and draws where there is more."""
-    size = lattice.search_space.grid_size
+    size = lattice.num_cells
     cells = np.arange(size)
     if size > MAX_QUERIES and not isinstance(setup.backend, StoredBackend):
         cells = np.sort(stream(0, "truth_cells").choice(size, MAX_QUERIES, replace=False))

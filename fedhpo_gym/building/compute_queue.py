@@ -1,0 +1,202 @@
+"""The compute queue: a list of samples to train, in order of worth, that goes on where it was.
+
+`fedhpo-gym queue FILE` and `make numbers` call it. An entry of the list is a `Sample` of some
+problems, and its units are those of `building.sample`: each is stored as soon as it is trained, so
+that an interruption costs one unit of each process, and several processes, or machines that share
+the folder, divide the work. Besides the units, a design's folder holds `seconds`, with one line for
+each unit: the seconds it took, on one core.
+"""
+
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from fedhpo_gym.building.build import UnitWork, claim, compute_units, set_damaged_aside
+from fedhpo_gym.building.sample import SampleDesign, SampleUnit
+from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.checks import CheckedFields, Range, as_record, as_typed, checked_types
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.files import read_json
+from fedhpo_gym.studies.suites import SUITES, suite
+from fedhpo_gym.tasks import Task, get_task
+
+SECONDS = "seconds"
+"""File of a design's folder: name of each unit, and the seconds it took."""
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuedSample(CheckedFields):
+    """One entry of the list: the same design for some problems.
+
+    Attributes:
+        ids: environment ids, or the name of a suite.
+        configurations: how many are trained.
+        rounds: how long each is trained.
+        rates: client sample rates; every configuration is trained at each of them.
+        algorithm: of the problems by default.
+        repeat_every: of so many configurations, one is trained under all seeds.
+        settings: hyperparameters fixed, by name.
+        tune: settings that are searched, by the lowest and the highest value.
+    """
+
+    ids: Sequence[str]
+    configurations: Annotated[int, Range(1)]
+    rounds: Annotated[int, Range(1)]
+    rates: Sequence[float]
+    algorithm: str | None = None
+    repeat_every: Annotated[int, Range(1)] | None = None
+    settings: Mapping[str, float] = field(default_factory=dict)
+    tune: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def designs(self) -> Iterator[SampleDesign]:
+        """Yield the designs of the problems, in their order."""
+        names = (suite(name) if name in SUITES else (name,) for name in self.ids)
+        for name in (one for some in names for one in some):
+            yield SampleDesign(
+                self._variant(get_task(name)),
+                self.configurations,
+                self.rounds,
+                self.rates,
+                self.repeat_every,
+                crossed=True,
+            )
+
+    def _variant(self, task: Task) -> Task:
+        changes = {} if self.algorithm is None else {"algorithm": self.algorithm}
+        return task.variant(**changes).fix(self.settings).tune(self.tune)
+
+
+@checked_types
+def read_queue(path: Path) -> list[SampleDesign]:
+    """Return the designs of a list (TOML, tables `[[sample]]`), the most wanted first.
+
+    Raises:
+        InvalidArgumentError: an entry is missing, unknown or out of its range.
+        OSError: there is no such file, or it cannot be read.
+    """
+    try:
+        with path.open("rb") as handle:
+            content = tomllib.loads(handle.read(MOST_BYTES).decode("utf-8"))
+        entries = as_typed("sample", content.pop("sample", []), Sequence[Mapping[str, Any]])
+        if content or not entries:
+            raise InvalidArgumentError(
+                f"it must hold tables `[[sample]]` and nothing else, got {[*content] or 'none'}"
+            )
+        queued = [as_record("an entry `[[sample]]`", QueuedSample, entry) for entry in entries]
+        return [design for entry in queued for design in entry.designs()]
+    except (ValueError, FedHPOError) as error:
+        raise InvalidArgumentError(f"the list {path} cannot be used: {error}") from error
+
+
+@dataclass(frozen=True)
+class TimedWork(UnitWork[SampleUnit]):
+    """`UnitWork` that notes how long each unit took."""
+
+    def __call__(self, unit: SampleUnit, advance: Callable[[], None] | None = None) -> bool:
+        start = time.perf_counter()
+        stored_before = self.design.is_stored(unit, self.folder)
+        is_stored = super().__call__(unit, advance)
+        if is_stored and not stored_before:
+            with (self.folder / SECONDS).open("a", encoding="utf-8") as handle:
+                handle.write(f"{unit.name} {time.perf_counter() - start:.2f}\n")
+        return is_stored
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a design is; courses that a stored sample holds count as trained."""
+
+    design: SampleDesign
+    trained: int  # courses
+    running: bool  # whether some process trains a course of it
+    core_s: float  # seconds of one core that its units took here
+    left_s: float | None  # seconds of one core still to come, None where none is trained here
+
+    @property
+    def state(self) -> str:
+        """In a word: done, running, begun or waiting."""
+        if self.trained >= self.design.size:
+            return "done"
+        return "running" if self.running else "begun" if self.trained else "waiting"
+
+
+def progress_of(design: SampleDesign, folder: Path) -> Progress:
+    """Return how far a design is."""
+    parts = parts_of(design, folder)
+    left = design.missing(parts)
+    notes = (parts / SECONDS).read_text("utf-8") if (parts / SECONDS).is_file() else ""
+    took = dict(line.rsplit(" ", 1) for line in notes.splitlines())
+    core_s = sum(map(float, took.values()))
+    here = sum(design.points_in(name) for name in took)
+    number = sum(len(unit.points) for unit in left)
+    running = parts.is_dir() and any(not _is_free(parts, unit) for unit in left)
+    return Progress(
+        design, design.size - number, running, core_s, core_s / here * number if here else None
+    )
+
+
+def _is_free(parts: Path, unit: SampleUnit) -> bool:
+    with claim(parts, unit.points) as ours:
+        return ours
+
+
+def parts_of(design: SampleDesign, folder: Path) -> Path:
+    """Return the folder of a design's units."""
+    return folder / "parts" / design.parts_name
+
+
+def train_queue(
+    designs: Sequence[SampleDesign],
+    folder: Path,
+    workers: int,
+    device: str,
+    tell: Callable[[str], None],
+) -> int:
+    """Train what is missing, one design after the other; return how many cannot be trained here."""
+    require_writable(folder, "`--out`")
+    failed = 0
+    for index, design in enumerate(designs, 1):
+        name = f"[{index}/{len(designs)}] {design.task.table_name}"
+        try:
+            parts = parts_of(design, folder)
+            parts.mkdir(parents=True, exist_ok=True)
+            set_damaged_aside(design, parts)
+            if units := design.missing(parts):
+                tell(f"{name}: {sum(len(unit.points) for unit in units)} courses to train")
+                compute_units(design, units, parts, workers, device, work=TimedWork)
+        except FedHPOError as error:
+            tell(f"{name}: {error}")
+            failed += 1
+    return failed
+
+
+def store_queue(
+    designs: Sequence[SampleDesign], folder: Path, target: Path, arrays: Path, fewest: int
+) -> Iterator[Path]:
+    """Store the trained courses of designs, and yield the cards that are new.
+
+    Args:
+        designs: of several of one name, the last that has enough is stored.
+        folder: where they were trained.
+        target: of the cards.
+        arrays: of the arrays.
+        fewest: configurations that an unfinished design must have.
+    """
+    for design in designs:
+        parts = parts_of(design, folder)
+        known = len(design.done(parts))
+        enough = known >= min(design.size, design.courses_of(fewest))
+        if not enough or not design.finished(parts):
+            continue
+        card = design.consolidate(parts, target)
+        name = read_json(card)["arrays"]
+        if arrays != target:
+            for old in arrays.glob(f"{card.name.removesuffix('.json')}.*.npz"):
+                old.unlink()
+            shutil.move(target / name, arrays / name)
+        yield card

@@ -1,0 +1,198 @@
+"""A sample as a pool: its trained configurations answer exactly, and nothing between them does.
+
+`backends.tabular` asks it. A pool holds the courses of one seed, because another seed is another
+split, partition and initial model: between configurations of two seeds, luck would decide. A query
+is answered at the nearest trained configuration, and of that at the nearest client sample rate and
+the last round that it was trained at (`Pool.nearest`); the codec of an environment goes there, so
+that time and privacy are charged for what is answered.
+"""
+
+import itertools
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhpo_gym.core.arrays import Floats, Integers, Singles
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.evaluation.records import FIDELITIES, Evaluations
+from fedhpo_gym.stored import codec
+from fedhpo_gym.stored.table import CROSSED, WHICH, Sample
+
+Columns = Mapping[str, NDArray[Any]]
+MOST_DISTANCES = 1 << 22
+"""Coordinates of distances that are computed together."""
+
+
+class Pool:
+    """The courses of a sample under one seed: K configurations, A rates, R rounds.
+
+    Attributes:
+        sample: where the numbers are.
+        seed: position of the seed among those of the sample.
+        columns: (K,) values of every hyperparameter, by name.
+        courses: (K, A) courses of the sample; -1 where a configuration was not trained at a rate.
+        num_samples: (1, clients, splits) samples.
+    """
+
+    def __init__(self, sample: Sample, seed: int | None = None) -> None:
+        self.sample = sample
+        if seed is not None and seed not in sample.seeds:
+            raise InvalidArgumentError(
+                f"`seed` must be among {sample.seeds}, the seeds of the pool {sample.name}, got "
+                f'{seed}; use one of them, None, or backend="raw"'
+            )
+        seeds = np.bincount(sample.codes("seed"), minlength=len(sample.seeds))
+        self.seed = int(seeds.argmax()) if seed is None else sample.seeds.index(seed)
+        self.num_samples = sample.num_samples[self.seed][None]
+        configurations, self.courses = self._courses()
+        self.columns: Columns = sample.space.columns_of(configurations)
+        self._features = self._features_of(self.columns)
+
+    def _courses(self) -> tuple[list[dict[str, Any]], Integers]:
+        """Return the K configurations in the order of the design, and their (K, A) courses."""
+        sample = self.sample
+        (rows,) = np.nonzero(sample.codes("seed") == self.seed)
+        rates = np.searchsorted(sample.rates, sample.codes("client_sample_rate")[rows] - 1e-9)
+        numbers = np.nan_to_num(sample.codes("configuration")[rows], nan=-np.inf)
+        keys = list(map(tuple, numbers.tolist()))
+        index = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        courses = np.full((len(index), len(sample.rates)), -1)
+        courses[[index[key] for key in keys], rates] = rows
+        if sample.card.get(CROSSED):  # one whose other rates are still to come would lack a choice
+            courses = courses[(courses >= 0).all(axis=1)]
+        if not len(courses):
+            raise InvalidArgumentError(
+                f"`seed` must be one under which configurations of the pool {sample.name} were "
+                f"trained, got {sample.seeds[self.seed]}; use None"
+            )
+        every = sample.configurations()
+        return [every[row] for row in courses.max(axis=1)], courses
+
+    def _features_of(self, columns: Columns) -> Floats:
+        space = self.sample.space
+        return space.features(space.encode_columns(columns))
+
+    @cached_property
+    def _last(self) -> Integers:
+        """(courses,) position of the last round that each course of the sample was trained for."""
+        return np.asarray(self.sample.trained.sum(axis=1) - 1)
+
+    def __len__(self) -> int:
+        """Return the number of configurations."""
+        return len(self.courses)
+
+    def places(self, columns: Columns) -> Integers:
+        """Return the (B, 3) nearest configuration, rate and round of (B,) legal values.
+
+        Distances are Euclidean, between features of the search space; of equals, the first counts.
+        """
+        wanted = self._features_of(columns)
+        size = max(MOST_DISTANCES // self._features.size, 1)
+        parts = [
+            ((wanted[start : start + size, None] - self._features) ** 2).sum(axis=2).argmin(axis=1)
+            for start in range(0, len(wanted), size)
+        ]
+        configurations = np.concatenate([np.zeros(0, np.intp), *parts])
+        distance = np.abs(columns["client_sample_rate"][:, None] - np.array(self.sample.rates))
+        distance = np.where(self.courses[configurations] >= 0, distance.round(9), np.inf)
+        rates = distance.argmin(axis=1)
+        rounds = np.searchsorted(self.sample.rounds, columns["round"], "right") - 1
+        last = self._last[self.courses[configurations, rates]]
+        return np.column_stack([configurations, rates, np.clip(rounds, 0, last)])
+
+    def columns_at(self, places: Integers) -> Columns:
+        """Return the (B,) values at (B, 3) places, those of fidelities among them."""
+        configurations, rates, rounds = places.T
+        found = {name: column[configurations] for name, column in self.columns.items()}
+        fidelities = np.array(self.sample.rounds)[rounds], np.array(self.sample.rates)[rates]
+        return {**found, **dict(zip(FIDELITIES, fidelities, strict=True))}
+
+    def nearest(self, columns: Columns) -> Columns:
+        """Return the (B,) values that are answered where others are asked for."""
+        return self.columns_at(self.places(columns))
+
+    def look_up(self, columns: Columns) -> Evaluations:
+        """Look up (B,) values that `nearest` returned; others are an error.
+
+        Raises:
+            OffGridError: a configuration was not trained, or not as asked.
+        """
+        places = self.places(columns)
+        known = self.columns_at(places)
+        for name, column in known.items():
+            if not np.array_equal(column, columns[name]):
+                raise OffGridError(
+                    f"`{name}` must be that of a trained configuration of the pool "
+                    f"{self.sample.name}, which answers nothing between them; `Pool.nearest` "
+                    'returns the nearest, and backend="raw" trains'
+                )
+        courses, rounds = self.courses[places[:, 0], places[:, 1]], places[:, 2]
+        diverged_at = self.sample.codes("diverged_at")[courses]
+        seed = self.sample.seeds[self.seed]
+        return Evaluations(
+            self._metrics("best", courses, rounds),
+            self.num_samples,
+            self.sample.codes("best_round")[courses, rounds].astype(np.int64)[:, None],
+            ((diverged_at > 0) & (diverged_at <= columns["round"]))[:, None],
+            np.array([seed]),
+            columns,
+            lambda: self._metrics("current", courses, rounds),
+        )
+
+    def _metrics(self, which: str, courses: Integers, rounds: Integers) -> Singles:
+        """Return (B, 1, clients, splits, metrics)."""
+        sample, codes = self.sample, self._stacked[which][courses, rounds][:, None]
+        out = np.empty(codes.shape, dtype=np.float32)
+        for m, metric in enumerate(sample.metrics):
+            out[..., m] = codec.decode(metric, codes[..., m], self.num_samples)
+        return out
+
+    @cached_property
+    def _stacked(self) -> dict[str, NDArray[np.uint16]]:
+        """The codes of all metrics side by side: (courses, rounds, clients, splits, metrics)."""
+        sample = self.sample
+        kinds = list(itertools.product(sample.splits, sample.metrics))
+        sizes = len(sample.splits), len(sample.metrics)
+        found = {
+            which: np.stack(
+                [sample.codes(f"{which}_{s}_{m}") for s, m in kinds], -1, dtype=np.uint16
+            )
+            for which in WHICH
+        }
+        return {which: codes.reshape(*codes.shape[:-1], *sizes) for which, codes in found.items()}
+
+
+class PoolCells:
+    """All that a pool answers where some fidelities are fixed, as (P,) cells in a fixed order.
+
+    Attributes:
+        columns: (P,) values by name.
+        courses: (P,) which cells are of one course: a configuration at a rate.
+    """
+
+    def __init__(self, pool: Pool, fixed: Mapping[str, Any]) -> None:
+        self._pool = pool
+        self._shape = len(pool), len(pool.sample.rates), len(pool.sample.rounds)
+        ranges = zip(FIDELITIES, (pool.sample.rounds, pool.sample.rates), strict=True)
+        rounds, rates = ([fixed[name]] if name in fixed else values for name, values in ranges)
+        wanted = np.array(list(itertools.product(range(len(pool)), rates, rounds)))
+        columns = {name: column[wanted[:, 0].astype(int)] for name, column in pool.columns.items()}
+        asked = dict(zip(FIDELITIES, (wanted[:, 2].astype(int), wanted[:, 1]), strict=True))
+        self._flat = np.unique(self._numbers({**columns, **asked}))
+        places = np.column_stack(np.unravel_index(self._flat, self._shape))
+        self.columns = pool.columns_at(places)
+        self.courses = self._flat // self._shape[2]
+
+    def __len__(self) -> int:
+        return len(self._flat)
+
+    def _numbers(self, columns: Columns) -> Integers:
+        found = np.ravel_multi_index(tuple(self._pool.places(columns).T), self._shape)
+        return np.asarray(found, dtype=np.int64)
+
+    def index(self, columns: Columns) -> Integers:
+        """Return the (B,) cells that answer (B,) legal values."""
+        return np.searchsorted(self._flat, self._numbers(columns))
