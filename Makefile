@@ -13,6 +13,7 @@ BENCH   := runs/bench
 # Where the compute queue keeps what it has trained: outside the checkout, which may be made anew.
 NUMBERS ?= $(HOME)/.cache/fedhpo_gym/numbers
 DEVICE  ?= cpu
+ARRAYS  ?= data/fedhpo_gym_data
 
 # Everything comes by its hash: first what installs, then what is installed, the package last.
 # A Python newer than all locks takes the newest of them. The demo has an environment of its own,
@@ -113,13 +114,13 @@ dist: $(STAMP)
 
 # The compute queue. DEVICE=cuda trains what torch trains on a GPU; ONLY is a word of names.
 numbers: $(STAMP)
-	nice -n 19 $(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --workers $(WORKERS) --device $(DEVICE) $(if $(ONLY),--only $(ONLY))
+	nice -n 19 $(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --workers $(WORKERS) --device $(DEVICE) $(if $(ONLY),--only=$(ONLY))
 
 numbers-status: $(STAMP)
-	@$(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --status $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --status $(if $(ONLY),--only=$(ONLY))
 
 numbers-store: $(STAMP)
-	$(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --store fedhpo_gym/stored/data --arrays data/fedhpo_gym_data $(if $(ONLY),--only $(ONLY))
+	$(BIN)/fedhpo-gym queue numbers.toml --out "$(NUMBERS)" --store fedhpo_gym/stored/data --arrays $(ARRAYS) $(if $(ONLY),--only=$(ONLY))
 
 try-install:
 	$(PYTHON) requirements/try_install.py

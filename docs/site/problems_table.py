@@ -35,11 +35,12 @@ TITLE = f"""\
 
 Made by `python docs/site/problems_table.py` from what the cards of the stored numbers say;
 `fedhpo-gym show ID` says more about one, and `fedhpo-gym health` computes the figures anew. All are
-of the validation loss, of the mean over seeds; where training diverged it is infinite.
+of the validation loss, of the mean over seeds (of one seed in [pools](environments.md#pools));
+where training diverged it is infinite.
 
-- **optimum**: the lowest loss of all configurations, rounds and client sample rates. For a table it
-  is exact. A surrogate is asked on a lattice: the grid of its space, and 2,048 more configurations
-  drawn uniformly. Its card says which.
+- **optimum**: the lowest loss of all configurations, rounds and client sample rates. For a table
+  and a pool it is exact. A surrogate is asked on a lattice: the grid of its space, and 2,048 more
+  configurations drawn uniformly. Its card says which.
 - **labels**: the loss of always predicting how often each label is in the training data. Who does
   not beat it has learned nothing.
 - **edges**: hyperparameters whose optimum is the lowest (−) or highest (+) value of the grid. With
@@ -87,7 +88,7 @@ VERDICT_HEADS = (
     "best: claimed, trained",
 )
 CHAOS = "some of the best configurations do not survive a perturbation of their initial weights"
-KINDS = {"table": "Tables", "surrogate": "Surrogates"}
+KINDS = {"table": "Tables", "surrogate": "Surrogates", "sample": "Pools"}
 
 
 def page() -> str:
@@ -137,7 +138,7 @@ def _degenerate(stored: list[StoredNumbers]) -> Iterator[str]:
         moved = survival_on(one)
         if moved is not None and moved["surviving"] < moved["cells"]:
             found.append(CHAOS)
-        kind = "table" if health["lattice"]["exact"] else "surrogate"
+        kind = type(one).__name__.lower()
         for fault in found:
             named.setdefault(fault, []).append(f"{name_of(one)} ({variant_of(one)}; {kind})")
         healthy += not found

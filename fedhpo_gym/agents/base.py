@@ -41,6 +41,8 @@ class SearchProblem:
         process: what a step is: a whole trial, or some rounds of one course.
         source_tasks: what is known of other problems of the same space, for agents that transfer.
         candidates: returns the (c, n) actions that may be chosen now, or None where any may.
+        pool: (K, n) actions of the configurations that a pool answers, at the highest fidelities;
+            None where the environment answers other actions, too.
     """
 
     action_space: gym.Space[Any]
@@ -53,6 +55,7 @@ class SearchProblem:
     start: tuple[tuple[float, ...], ...] = ()
     source_tasks: tuple[SourceTask, ...] = field(default=(), repr=False, compare=False)
     candidates: Callable[[], NDArray[np.float32] | None] | None = field(default=None, compare=False)
+    pool: NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         seed = as_integer(self.seed)
@@ -102,6 +105,7 @@ def read_problem(
         constrained=bool(_attribute(env, "constraints", None)),
         source_tasks=tuple(_attribute(env, "source_tasks", ())) if transfers else (),
         candidates=_attribute(env, "candidates", None),
+        pool=_attribute(env, "pool", None),
     )
     size = (shared_start, len(space) - len(fidelities))
     drawn = stream(problem.seed, "shared_start").uniform(-1.0, 1.0, size).astype(np.float32)

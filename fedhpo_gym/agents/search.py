@@ -21,6 +21,9 @@ class TrialSearch(Agent):
     Trials are told in any order; a told action belongs to the oldest open trial with it. A score
     that is no finite number counts as minus infinity: worse than any other.
 
+    On a pool, every suggestion is moved to the nearest configuration that was not asked at its
+    fidelity yet (`_in_pool`), because a second look at the same one would teach nothing.
+
     The state is what was asked and told, in order. Restoring it tells all of it to a new agent.
     With `replays`, that agent is asked again, too, so that whatever it draws, it has drawn.
 
@@ -45,6 +48,8 @@ class TrialSearch(Agent):
         self.violations: dict[int, float] = {}
         self._open: dict[bytes, list[int]] = {}
         self._asked_by_then: list[int] = []
+        self._places: dict[bytes, int] = {}  # suggested configuration -> its place in the pool
+        self._asked: set[bytes] = set()
         self._first = self.first_actions()
 
     @abstractmethod
@@ -65,7 +70,7 @@ class TrialSearch(Agent):
             wanted = self._begin_with(number, self._first[number])
         else:
             wanted = self._suggest(number)
-        action = np.clip(np.asarray(wanted, dtype=np.float32), box.low, box.high)
+        action = self._in_pool(np.clip(np.asarray(wanted, dtype=np.float32), box.low, box.high))
         self._note(action)
         return action.copy()
 
@@ -82,6 +87,27 @@ class TrialSearch(Agent):
             self.violations[self._open[key][0]] = float(step.info["violation"])
             scores = scores + step.info.get("penalty", 0.0)
         self._take_in(self._open[key][0], np.where(np.isfinite(scores), scores, -np.inf))
+
+    def _in_pool(self, action: Row) -> Row:
+        """Return the action of the pool that stands for an (n,) one; itself where there is no pool.
+
+        A configuration that is suggested again at another fidelity, as promotions are, stays the
+        one that it was moved to.
+        """
+        pool, space = self.problem.pool, self.problem.search_space
+        if pool is None:
+            return action
+        is_fidelity = np.array([name in self.problem.fidelities for name in space.names])
+        rounded = space.encode_columns(space.decode_columns(action[None]))[0]
+        choices = np.where(is_fidelity, rounded, pool)
+        suggested = action[~is_fidelity].tobytes()
+        place = self._places.get(suggested)
+        if place is None or choices[place].tobytes() in self._asked:
+            distance = ((space.features(choices) - space.features(action[None])) ** 2).sum(axis=1)
+            order = np.argsort(distance, kind="stable").tolist()
+            untried = (one for one in order if choices[one].tobytes() not in self._asked)
+            self._places[suggested] = place = next(untried, order[0])
+        return np.asarray(choices[place], dtype=np.float32)
 
     def told(self) -> tuple[Array, Array]:
         """Return (m, n) actions and (m, k) finite scores of told trials, the worst for infinite."""
@@ -171,6 +197,7 @@ class TrialSearch(Agent):
 
     def _note(self, action: Row) -> None:
         self._open.setdefault(action.tobytes(), []).append(len(self.actions))
+        self._asked.add(action.tobytes())
         self.actions.append(action)
 
     def _take_in(self, number: int, scores: Array) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import CheckedQuery, StoredBackend
-from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations, query_columns
+from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.catalogue import has_sample, has_table, open_sample, open_table
 from fedhpo_gym.stored.pool import Pool, PoolCells
@@ -65,7 +65,7 @@ class Pooled(StoredBackend):
     def __init__(self, task: Task, seed: int | None = None) -> None:
         sample = open_sample(task.identity).require_installed()
         self.pool = Pool(sample, seed)
-        super().__init__(task, sample.seeds[self.pool.seed], sample.space, sample.fidelity_space)
+        super().__init__(task, self.pool.seeds[0], sample.space, sample.fidelity_space)
 
     @property
     def fingerprint(self) -> str:
@@ -84,11 +84,10 @@ class Pooled(StoredBackend):
         return self.pool.nearest(columns)
 
     def nearest_query(self, query: CheckedQuery) -> CheckedQuery:
-        [found] = self.queries(self.nearest(query_columns(self.space, [query])))
-        return found
+        return self.pool.nearest_query(*query)
 
     def cells(self, fixed: Mapping[str, Value]) -> PoolCells:
         return PoolCells(self.pool, fixed)
 
     def look_up(self, columns: Mapping[str, NDArray[Any]], reads: Entries = ENTRIES) -> Evaluations:
-        return self.pool.look_up(columns)
+        return self.pool.look_up(columns, self.seeds)

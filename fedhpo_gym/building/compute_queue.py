@@ -21,7 +21,6 @@ from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import CheckedFields, Range, as_record, as_typed, checked_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import read_json
-from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import Task, get_task
 
 SECONDS = "seconds"
@@ -34,7 +33,7 @@ class QueuedSample(CheckedFields):
     """One entry of the list: the same design for some problems.
 
     Attributes:
-        ids: environment ids, or the name of a suite.
+        ids: environment ids.
         configurations: how many are trained.
         rounds: how long each is trained.
         rates: client sample rates; every configuration is trained at each of them.
@@ -55,10 +54,9 @@ class QueuedSample(CheckedFields):
 
     def designs(self) -> Iterator[SampleDesign]:
         """Yield the designs of the problems, in their order."""
-        names = (suite(name) if name in SUITES else (name,) for name in self.ids)
-        for name in (one for some in names for one in some):
+        for one in self.ids:
             yield SampleDesign(
-                self._variant(get_task(name)),
+                self._variant(get_task(one)),
                 self.configurations,
                 self.rounds,
                 self.rates,
@@ -98,12 +96,12 @@ class TimedWork(UnitWork[SampleUnit]):
     """`UnitWork` that notes how long each unit took."""
 
     def __call__(self, unit: SampleUnit, advance: Callable[[], None] | None = None) -> bool:
-        start = time.perf_counter()
+        start = time.process_time()  # of this process alone, whatever else the machine does
         stored_before = self.design.is_stored(unit, self.folder)
         is_stored = super().__call__(unit, advance)
         if is_stored and not stored_before:
             with (self.folder / SECONDS).open("a", encoding="utf-8") as handle:
-                handle.write(f"{unit.name} {time.perf_counter() - start:.2f}\n")
+                handle.write(f"{unit.name} {time.process_time() - start:.2f}\n")
         return is_stored
 
 

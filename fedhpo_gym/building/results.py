@@ -123,7 +123,7 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         "seed": np.array([seeds.index(key[-1]) for key in ordered]),
         "point": np.arange(len(keys)),
     }
-    return write_sample(target, card, arrays)
+    return write_health(write_sample(target, card, arrays))
 
 
 def gather(results: Results) -> tuple[Arrays, list[tuple[Any, ...]]]:

@@ -24,6 +24,7 @@ from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import find
+from fedhpo_gym.stored.health import write_health
 from fedhpo_gym.stored.table import CROSSED, ENDS, LAST_ROUND, SUFFIX, Sample, write_sample
 from fedhpo_gym.tasks import Task
 
@@ -190,6 +191,10 @@ class SampleDesign(design.Design[SampleUnit]):
         new = (rows.values() for rows in self.finished(parts).values())
         return {*itertools.chain.from_iterable(new), *self._stored_points}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the stored sample, whose card cannot be pickled; workers need its points."""
+        return {name: value for name, value in self.__dict__.items() if name != "_stored"}
+
     @cached_property
     def _stored(self) -> Sample | None:
         """The stored sample that this design extends: one of the same plan."""
@@ -270,7 +275,8 @@ class SampleDesign(design.Design[SampleUnit]):
                 gathered[key].append(array)
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
-        return write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
+        card = write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
+        return write_health(card)
 
     def _former_arrays(
         self, former: Sample, rounds: Integers

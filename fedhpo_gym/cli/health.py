@@ -19,11 +19,11 @@ from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.records import Fidelity, evaluation_of
+from fedhpo_gym.evaluation.records import Fidelity, evaluation_of, validation_losses
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import health as figures
-from fedhpo_gym.stored.catalogue import is_here, list_tables
-from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of, validation_losses
+from fedhpo_gym.stored.catalogue import is_installed
+from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.tasks import Task, get_task, task_of
@@ -73,17 +73,19 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
 def chosen(ids: Sequence[str]) -> list[Path]:
     """Return the cards whose numbers ids answer from; all of this machine where no id is given."""
     if not ids:
-        away = {f"{name}.table.json" for name in list_tables() if not is_here(name)}
-        if away:
+        cards = figures.health_cards()
+        here = [card for card in cards if is_installed(card)]
+        if len(here) < len(cards):
             complain(
                 "health",
-                f"{len(away)} tables are left out: fedhpo-gym-data, which is on no index, "
-                "is not installed; run `pip install ./data` in a checkout",
+                f"{len(cards) - len(here)} tables and pools are left out: fedhpo-gym-data, which "
+                "is on no index, is not installed; run `pip install ./data` in a checkout",
             )
-        return [card for card in figures.health_cards() if card.name not in away]
+        return here
     found = [
         (card, {task.key for task in answering(figures.open_card(card))})
         for card in figures.health_cards()
+        if is_installed(card)
     ]
     picked = []
     for word in ids:
@@ -120,9 +122,9 @@ def _labels(stored: StoredNumbers) -> dict[str, float] | None:
 
 
 TERMS = f"""\
-All of validation losses at full fidelity, of the mean over seeds. A table is asked whole, a
-surrogate {figures.DRAWS:,} configurations drawn uniformly: the best of those is what is \
-called best. The
+All figures are of validation losses at full fidelity, and of the mean over seeds. All cells of a
+table or a pool are used, and {figures.DRAWS:,} uniformly drawn configurations of a surrogate. The
+best of them is called best. Losses of a pool are those of one seed. The
 guess predicts how often each label occurs. Usual is plain federated averaging with a learning rate
 of 0.1, minibatches of 32 and one local epoch, as near to it as the space comes.
 """
@@ -196,7 +198,8 @@ def difficulty(
 
 def _cells(stored: StoredNumbers) -> Iterator[str]:
     yield name_of(stored)
-    yield f"{variant_of(stored)}, {'table' if isinstance(stored, Table) else 'surrogate'}"
+    kind = type(stored).__name__.lower()  # table, surrogate or pool
+    yield f"{variant_of(stored)}, {kind}"
     yield str(len(stored.space))
     yield from _figures(figures.difficulty_of(stored))
 

@@ -1,6 +1,7 @@
 """`fedhpo-gym list`: the environments, and what can answer them here."""
 
 from collections.abc import Collection, Container, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from fedhpo_gym.agents import AGENTS, agent_class
@@ -22,15 +23,52 @@ from fedhpo_gym.data import get_source
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.stored.catalogue import find, is_here, list_tables, open_table
+from fedhpo_gym.stored.catalogue import (
+    find,
+    has_sample,
+    has_table,
+    is_here,
+    is_installed,
+    list_samples,
+    list_tables,
+    open_sample,
+    open_table,
+)
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import MetaData, known_spaces, open_meta_data
 from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.stored.table import SUFFIX as SAMPLE
 from fedhpo_gym.stored.task_generator import has_generator, open_generator
 from fedhpo_gym.studies.environments import known_ids
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, Task, get_task, task_of, versions_of
 from fedhpo_gym.tasks.meta import GENERATED_IDS, META_IDS, generated_space, meta_space
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """What numbers are on this machine, by the stems of their files."""
+
+    tables: Sequence[str]
+    samples: Sequence[str]
+    surrogates: Sequence[str]
+
+    def identity(self, name: str) -> Identity:
+        """Return which variant the numbers of a name belong to."""
+        if name in self.tables:
+            return open_table(name).identity
+        return (open_sample(name) if name in self.samples else open_surrogate(name)).identity
+
+
+def stored_names() -> StoredNames:
+    """Return the names of all tables, samples and surrogates whose arrays are on this machine."""
+    samples = ((name, find(name, f"{SAMPLE}.json")) for name in list_samples())
+    return StoredNames(
+        [name for name in list_tables() if is_here(name)],
+        [name for name, card in samples if card is not None and is_installed(card)],
+        list_surrogates(),
+    )
+
 
 VARIANT_HEADS = ("id", "backends", "arguments")
 HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
@@ -38,24 +76,23 @@ HEADS = ("id", "clients", "tuned", "grid", "budget", "backends")
 
 def list_ids(word: Word = None) -> int:
     """Print one line per environment; with a word, only lines that hold it, or of its suite."""
-    surrogates = list_surrogates()
-    tables = [name for name in list_tables() if is_here(name)]
-    pools = [name for name, space in META_IDS.items() if space in known_spaces()]
+    names = stored_names()
+    many = [name for name, space in META_IDS.items() if space in known_spaces()]
     own = (f"FedHPO-{key}" for key in REGISTERED)
-    stored = (*pools, *filter(has_generator, GENERATED_IDS))
+    stored = (*many, *filter(has_generator, GENERATED_IDS))
     shown = (*(task.id for task in TASKS.values()), *own, *stored)
-    rows = [_row_or_fault(name, tables, surrogates) for name in shown]
+    rows = [_row_or_fault(name, names) for name in shown]
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
-        named = kept or [_row_or_fault(name, tables, surrogates) for name in ids]
+        named = kept or [_row_or_fault(name, names) for name in ids]
         if not named:
             known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
         say_table(HEADS, named)
         return 0
     say_table(HEADS, rows)
-    variants, faults = stored_variants(tables, surrogates)
+    variants, faults = stored_variants(names)
     if variants:
         say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
         say_table(VARIANT_HEADS, variants)
@@ -69,7 +106,9 @@ def _notes() -> Iterator[str]:
     """Yield what the table does not say, a paragraph at a time."""
     yield (
         "tuned: hyperparameters. grid: configurations of a table, with the values between them on "
-        "a surrogate and raw. budget: simulated hours of an episode."
+        "a surrogate and raw. budget: simulated hours of an episode. The first backend answers "
+        "by default; where tabular comes after surrogate or alone, it may be a pool: exact answers "
+        "of some configurations (`fedhpo-gym show ID` says which)."
     )
     yield (
         f"{len(TRAINED)} more ids train on {len(NATURAL)} natural federations, "
@@ -95,29 +134,29 @@ def _notes() -> Iterator[str]:
         )
 
 
-def _row_or_fault(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:
+def _row_or_fault(env_id: str, names: StoredNames) -> tuple[str, ...]:
     """Return the row of an id; what is wrong with a user's own does not keep the others away."""
     try:
-        return _row(env_id, tables, surrogates)
+        return _row(env_id, names)
     except FedHPOError as error:
         if env_id.removeprefix("FedHPO-") not in REGISTERED:
             raise
         return env_id, *"––––", f"none: {error}"
 
 
-def _row(env_id: str, tables: Sequence[str], surrogates: Sequence[str]) -> tuple[str, ...]:
+def _row(env_id: str, names: StoredNames) -> tuple[str, ...]:
     if (space := meta_space(env_id)) is not None:
         return _pool_row(env_id, open_meta_data(space))
     if (space := generated_space(env_id)) is not None:
         size = len(open_generator(space).space)
         return env_id, "–", str(size), "–", "–", "tasks without end: a number is one"
     task, taken = get_task(env_id), backends_of(env_id)
-    found = [name for name in backends(task, tables, surrogates) if name in taken]
-    names = ", ".join(found) or f"none yet: `{_what_helps(task, taken)}`"
+    able = [name for name in backends(task, names) if name in taken]
+    words = ", ".join(able) or f"none yet: `{_what_helps(task, taken)}`"
     if "DAC-" in env_id:
-        return env_id, str(task.num_clients), str(len(round_space(task))), "–", "–", names
+        return env_id, str(task.num_clients), str(len(round_space(task))), "–", "–", words
     budget, grid = f"{float(f'{task.budget_s / 3600:.3g}'):g} h", str(task.space.grid_size)
-    return env_id, str(task.num_clients), str(len(task.space)), grid, budget, names
+    return env_id, str(task.num_clients), str(len(task.space)), grid, budget, words
 
 
 def round_space(task: Task) -> SearchSpace:
@@ -157,11 +196,13 @@ def concerned(task: Task, env_id: str) -> list[str]:
     ]
 
 
-def backends(task: Task, tables: Sequence[str], surrogates: Sequence[str]) -> list[str]:
-    """Return the backends that can answer a task on this machine."""
-    found = ["tabular"] if task.table_name in tables else []
-    if any(identity.name in surrogates for identity in task.surrogate_identities):
+def backends(task: Task, names: StoredNames) -> list[str]:
+    """Return the backends that can answer a task on this machine, the default first."""
+    found = ["tabular"] if task.table_name in names.tables else []
+    if any(identity.name in names.surrogates for identity in task.surrogate_identities):
         found.append("surrogate")
+    if task.table_name in names.samples and found[:1] != ["tabular"]:
+        found.append("tabular")
     if not task.has_data:
         return [*found, *{task.unstored} - {*STORED}]
     if task.table == OWN_TABLE and not lacking(task):
@@ -175,7 +216,8 @@ def _what_helps(task: Task, taken: Container[str]) -> str:
     if task.table != OWN_TABLE:
         return task.identity.command
     missing = lacking(task) if task.has_data else None
-    away = "tabular" in taken and find(task.table_name, ".table.json") is not None
+    stored = has_table(task.table_name) or has_sample(task.table_name)
+    away = "tabular" in taken and stored
     return "pip install ./data" if away or not missing else f"pip install '.[{missing[1]}]'"
 
 
@@ -186,25 +228,23 @@ def lacking(task: Task) -> tuple[str, str] | None:
     return next((pair for pair in needed if pair and not find_spec(pair[0])), None)
 
 
-def stored_variants(
-    tables: Sequence[str], surrogates: Sequence[str]
-) -> tuple[list[tuple[str, str, str]], list[str]]:
+def stored_variants(names: StoredNames) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Return the stored variants that no id has by default, as their cards tell them."""
     defaults = {
         i.name for task in TASKS.values() for i in (task.identity, *task.surrogate_identities)
     }
     found: dict[tuple[str, str], set[str]] = {}
     faults = []
-    for name in sorted({*tables, *surrogates} - defaults):
+    for name in sorted({*names.tables, *names.samples, *names.surrogates} - defaults):
         try:
-            identity = (open_table(name) if name in tables else open_surrogate(name)).identity
+            identity = names.identity(name)
             words = ", ".join(arguments_of(identity))
         except FedHPOError as error:
             faults.append(str(error))
             continue
-        stored = (("tabular", tables), ("surrogate", surrogates))
         answers = found.setdefault((newest_id(identity), words), set())
-        answers.update(backend for backend, names in stored if name in names)
+        answers.update({"surrogate"} if name in names.surrogates else ())
+        answers.update({"tabular"} if name in {*names.tables, *names.samples} else ())
     rows = [
         (name, ", ".join(sorted(answers, reverse=True)), words)
         for (name, words), answers in found.items()
@@ -247,6 +287,9 @@ def arguments_of(identity: Identity) -> Iterator[str]:
     if settings:
         words = (f"{name!r}: {int(x) if x == int(x) else x}" for name, x in settings)
         yield f"settings={{{', '.join(words)}}}"
+    if identity.tuned:
+        ranges = (f"{name!r}: [{low:g}, {high:g}]" for name, low, high in identity.tuned)
+        yield f"tune={{{', '.join(ranges)}}}"
 
 
 AGENT_HEADS = ("agent", "acts on", "chooses rounds", "objectives", "constraints", "several workers")

@@ -14,10 +14,12 @@ from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import values_of_queries
 from fedhpo_gym.objectives import ENERGY
 from fedhpo_gym.space import Value
-from fedhpo_gym.stored.catalogue import open_table
+from fedhpo_gym.stored.catalogue import has_sample, has_table, open_sample, open_table
 from fedhpo_gym.stored.health import NEAR, SURVIVES, labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
+from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.surrogate import CLAIM_RULE, Surrogate, claim_on, held_on, open_preferred
+from fedhpo_gym.stored.table import Table
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.suites import SUITES, suite
 from fedhpo_gym.tasks import Task
@@ -137,8 +139,15 @@ def variant_of(stored: StoredNumbers) -> str:
     return ", ".join(arguments_of(stored.identity)).replace("algorithm=", "").replace("'", "")
 
 
+def open_exact(task: Task) -> Table | Pool:
+    """Open the table of a task, else the pool of its sample."""
+    if has_sample(task.table_name) and not has_table(task.table_name):
+        return Pool(open_sample(task.identity).require_installed())
+    return open_table(task.identity).require_installed()
+
+
 OPENERS: Final[Mapping[str, Callable[[Task], StoredNumbers]]] = {
-    "tabular": lambda task: open_table(task.identity).require_installed(),
+    "tabular": open_exact,
     "surrogate": lambda task: open_preferred(task.surrogate_identities),
 }
 SHARES: Final = (0.05, 0.2, 0.5)
@@ -173,9 +182,11 @@ def limits_of(task: Task, backend: str) -> dict[str, Any]:
 def _values(setup: TrialSetup) -> tuple[NDArray[np.float64], float]:
     """Return (configurations, objectives) values, and the loss of predicting frequencies."""
     labels = labels_on(OPENERS[setup.backend.name](setup.task))
-    columns = asked_columns(setup.search_space, DRAWS, "limits")
-    size = len(next(iter(columns.values())))
-    columns |= {name: np.full(size, value) for name, value in setup.fixed.items()}
+    if setup.is_grid:
+        columns = setup.columns_at(np.arange(setup.num_cells))
+    else:
+        drawn = asked_columns(setup.search_space, DRAWS, "limits")
+        columns = setup.filled(drawn, len(next(iter(drawn.values()))))
     return values_of_queries(setup, columns), np.inf if labels is None else labels["val_loss"]
 
 

@@ -25,10 +25,11 @@ from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import open_meta_data
+from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.references import references_of
 from fedhpo_gym.stored.surrogate import CLAIMED, RULE
 from fedhpo_gym.stored.surrogate import ENTRY as OBJECTIVES
-from fedhpo_gym.stored.table import ENDS
+from fedhpo_gym.stored.table import ENDS, Table
 from fedhpo_gym.stored.task_generator import open_generator
 from fedhpo_gym.studies.suites import SUITES
 from fedhpo_gym.tasks import Task
@@ -197,7 +198,11 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     except FedHPOError as error:
         return {"answers": False, "words": str(error)}
     rounds, rates = (stored.fidelity_space[n] for n in ("round", "client_sample_rate"))
-    every = "every point of its grid" if name == "tabular" else "any configuration"
+    every = "every point of its grid" if isinstance(stored, Table) else "any configuration"
+    if isinstance(stored, Pool):
+        every = (
+            f"the {len(stored)} configurations of a pool, exactly: an action goes to the nearest"
+        )
     return {
         "answers": True,
         "words": f"{every}, rounds {rounds.low} to {rounds.high}, client sample rates "
@@ -239,7 +244,7 @@ def _stored(backend: str, task: Task) -> dict[str, Any] | None:
 
 def _courses(stored: StoredNumbers) -> int | None:
     """Return how many courses a table holds; the card of a sample says it itself."""
-    if any(d.values is None for d in stored.space.dimensions):
+    if not isinstance(stored, Table):
         return None
     rates = stored.fidelity_space["client_sample_rate"].grid
     return stored.space.grid_size * len(rates) * len(stored.seeds)

@@ -420,3 +420,11 @@ class SourceTask(NamedTuple):
     actions: Singles  # (n, d) coordinates of configurations, canonical
     scores: Floats  # (n,) in [0, 1], higher is better
     features: Floats  # (F,) of the federation, known before any trial
+
+
+def validation_losses(answers: Evaluations, num_samples: NDArray[np.integer]) -> Floats:
+    """Return the (configurations, seeds) validation losses; infinity where one diverged."""
+    samples = num_samples[:, :, SPLITS.index("val")]  # of (seeds, clients, splits)
+    weights = samples / samples.sum(axis=1, keepdims=True)
+    values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
+    return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))

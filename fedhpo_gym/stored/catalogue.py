@@ -7,9 +7,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from fedhpo_gym.core.archive import EMBEDDED, require_writable
+from fedhpo_gym.core.archive import EMBEDDED, arrays_of, require_writable
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
+from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.table import SUFFIX, Sample, Table
 
@@ -100,12 +101,11 @@ def open_table(wanted: str | Identity) -> Table:
         MissingDataError: nobody has built it.
         DamagedDataError: its card is damaged, or belongs to something else.
     """
-    name, arguments = named(wanted)
-    command = _command(wanted)
+    name, command = named(wanted)[0], _command(wanted)
     how = f"build it with `{command}`{COST}, or {TRAIN}"
     if is_imported(wanted):
         how = f"import it with `{command}`"
-    how = f"there is no table {name!r}; {_instead(name, arguments)}{how}"
+    how = f"there is no table {name!r}; {_instead(name)}{how}"
     table = open_card(Table, name, ".table.json", how, command)
     require_identity(table.identity, wanted, command)
     return table
@@ -129,14 +129,18 @@ def is_here(name: str) -> bool:
     return True
 
 
-def _instead(name: str, arguments: str) -> str:
+def is_installed(card: Path) -> bool:
+    """Return whether this machine has the arrays of a card; a damaged one says so when opened."""
+    try:
+        return arrays_of(card, read_json(card)).exists()
+    except (OSError, ValueError, TypeError, LookupError, FedHPOError):
+        return True
+
+
+def _instead(name: str) -> str:
     """Return what a variant without a table can be answered from, as the start of a sentence."""
     if find(name, ".surrogate.json") is not None:
         return 'use backend="surrogate", '
-    if find(name, f"{SUFFIX}.json") is not None:
-        command = f"fedhpo-gym surrogate {arguments}"
-        use = 'and use backend="surrogate", '
-        return f"fit a surrogate on its sample with `{command}`{KEEP} {use}"
     return ""
 
 

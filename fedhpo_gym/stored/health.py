@@ -23,6 +23,7 @@ from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import lattice, surrogate, table
 from fedhpo_gym.stored.catalogue import find, list_names
 from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData
+from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import task_of
 
@@ -52,6 +53,7 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
     land = lattice.landscape_of(stored)
     losses = land.losses[-1, land.even, -1]
     finite, labels = losses[np.isfinite(losses).all(axis=1)], labels_on(stored)
+    again = stored.repeated_losses() if isinstance(stored, Pool) else losses
     found: dict[str, Any] = {
         "of": stored.digest,
         "lattice": {
@@ -66,9 +68,9 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
         "losing": None if labels is None else _shares(land, land.means > labels["val_loss"]),
         "near_optimum": _shares(land, land.means <= (1.0 + NEAR) * land.means.min()),
         "diverging": _shares(land, np.isinf(land.means)),
-        "seed_noise": _noise(losses),
+        "seed_noise": _noise(again),
         "spread": float(_logs(finite.mean(axis=1)).std()) if len(finite) else None,
-        "kendall": _agreements(land),
+        "kendall": _agreements(land, again),
         "importance": _importance(land),
     }
     found["missing"] = dict(_reasons(stored, land, found))
@@ -102,6 +104,8 @@ def agree(one: Any, other: Any) -> bool:
 
 def _optimum(stored: lattice.StoredNumbers, land: lattice.Landscape) -> dict[str, Any]:
     configuration, fidelity = land.optimum()
+    if isinstance(stored, Pool):  # the rate may be one that this configuration was not trained at
+        configuration, fidelity = stored.nearest_query(configuration, fidelity)
     answer = stored.evaluate(configuration, fidelity, stored.seeds)
     names = [(split, metric) for metric in ("loss", "accuracy") for split in ("val", "test")]
     lacks = stored.card.get(table.LACKS, {})
@@ -157,13 +161,15 @@ def _noise(losses: NDArray[np.float64]) -> float | None:
     return float(np.sqrt(_logs(finite).var(axis=1, ddof=1).mean()))
 
 
-def _agreements(land: lattice.Landscape) -> dict[str, Any]:
-    """Return Kendall's tau between an early and the last round, two rates, and seeds."""
+def _agreements(land: lattice.Landscape, seeds: NDArray[np.float64]) -> dict[str, Any]:
+    """Return Kendall's tau between an early and the last round, two rates, and seeds.
+
+    Shapes: `seeds` (configurations, seeds) losses at full fidelity.
+    """
     even = land.means[:, land.even]
     early = max((r for r in land.rounds[:-1] if r <= lattice.EARLY), default=land.rounds[0])
-    seeds = land.losses[-1, land.even, -1]
     pairs = itertools.combinations(range(seeds.shape[1]), 2)
-    taus = [kendall(seeds[:, a], seeds[:, b]) for a, b in pairs]
+    taus = [kendall(seeds[:, a], seeds[:, b]) for a, b in pairs if len(seeds) > 1]
     return {
         "rounds": {
             "of": [early, land.rounds[-1]],
@@ -171,10 +177,15 @@ def _agreements(land: lattice.Landscape) -> dict[str, Any]:
         },
         "client_sample_rates": {
             "of": [land.rates[0], land.rates[-1]],
-            "tau": kendall(even[-1, :, 0], even[-1, :, -1]),
+            "tau": kendall(even[-1, :, 0], even[-1, :, -1]) if len(land.rates) > 1 else None,
         },
-        "seeds": {"pairs": len(taus), "tau": float(np.mean(taus)) if taus else None},
+        "seeds": {"pairs": len(taus), "tau": _mean_of_known(taus)},
     }
+
+
+def _mean_of_known(taus: Sequence[float | None]) -> float | None:
+    known = [tau for tau in taus if tau is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _importance(land: lattice.Landscape) -> dict[str, dict[str, float]] | None:
@@ -206,10 +217,13 @@ def _reasons(
     if not land.exact and not np.isinf(land.means).any():
         words = "no answer says so: diverged courses are losses like others to this surrogate"
         reasons.append(("diverging", words))
-    if len(stored.seeds) < 2:
-        reasons.append(("seed_noise", "there is one seed"))
+    if found["seed_noise"] is None and len(stored.seeds) < 2:
+        words = "no configuration" if isinstance(stored, Pool) else "there is one seed"
+        words += " was trained under all seeds" if isinstance(stored, Pool) else ""
+        reasons.append(("seed_noise", words))
     if found["importance"] is None:
         words = f"the whole grid of {land.space.grid_size} configurations was not asked"
+        words = "a pool is no grid" if isinstance(stored, Pool) else words
         reasons.append(("importance", "all losses are equal" if land.on_grid else words))
     return reasons
 
@@ -271,7 +285,11 @@ def inert(health: Mapping[str, Any]) -> list[str]:
     return [name for name, share in importance.items() if share["total"] < INERT]
 
 
-KINDS: Mapping[str, int] = {".table.json": FORMAT, f"{surrogate.SUFFIX}.json": surrogate.FORMAT}
+KINDS: Mapping[str, int] = {
+    ".table.json": FORMAT,
+    f"{surrogate.SUFFIX}.json": surrogate.FORMAT,
+    f"{table.SUFFIX}.json": FORMAT,
+}
 """How the names of cards end that have a health, and their format."""
 ANY = "*"
 """Stands for every name in a rule."""
@@ -318,19 +336,21 @@ _SURVIVAL: Mapping[str, Any] = {
 
 
 def health_cards() -> list[Path]:
-    """Return the cards of all tables and surrogates that can be opened, by kind and name."""
+    """Return the cards of all tables, surrogates and pools that can be opened, by kind and name."""
     found = ((find(name, ending)) for ending in KINDS for name in list_names(ending))
     return [card for card in found if card is not None]
 
 
 def open_card(card: Path) -> lattice.StoredNumbers:
-    """Open the table or the surrogate of a card."""
+    """Open the table, the surrogate or the pool of a card."""
+    if card.name.endswith(f"{table.SUFFIX}.json"):
+        return Pool(table.Sample(card).require_installed())
     return table.Table(card) if card.name.endswith(".table.json") else surrogate.Surrogate(card)
 
 
 @checked_types
 def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
-    """Compute the health of a table or a surrogate; write it onto its card, whose digest stays.
+    """Compute the health of stored numbers, and write it onto their card, whose digest stays.
 
     Raises DamagedDataError for a damaged card or arrays, OSError for a card that is not writable.
     """
@@ -446,6 +466,10 @@ class Difficulty:
 
 def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
     """Return how hard the problem of stored numbers is."""
+    labels = labels_on(stored)
+    guess = float(labels["val_loss"]) if labels else task_of(stored.identity).chance_loss
+    if isinstance(stored, Pool):
+        return _difficulty_of_pool(stored, guess)
     exact = all(d.values is not None for d in stored.space.dimensions)
     space = stored.space if exact else lattice.asked_space(stored)
     asked, one = lattice.asked_columns(space, DRAWS, "difficulty"), space.columns_of([usual(space)])
@@ -454,9 +478,18 @@ def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:
         int(stored.fidelity_space["round"].high),
         float(stored.fidelity_space["client_sample_rate"].high),
     )
-    labels = labels_on(stored)
-    guess = float(labels["val_loss"]) if labels else task_of(stored.identity).chance_loss
     return difficulty_from(lattice.losses_at(stored, columns, fidelity), guess)
+
+
+def _difficulty_of_pool(pool: Pool, guess: float) -> Difficulty:
+    """Return how hard a pool is; the usual configuration is the nearest that was trained."""
+    fidelity = {d.name: np.array([d.high]) for d in pool.fidelity_space.dimensions}
+    wanted = pool.space.columns_of([usual(pool.space)])
+    [[nearest, *_]] = pool.places({**wanted, **fidelity})
+    losses = lattice.landscape_of(pool).losses[-1, :, -1]
+    found = difficulty_from(np.append(losses, losses[[nearest]], axis=0), guess)
+    again = pool.repeated_losses()
+    return replace(found, seed=seed_error(again) * math.sqrt(again.shape[1]))
 
 
 def difficulty_in_pool(data: MetaData, task: int) -> Difficulty:

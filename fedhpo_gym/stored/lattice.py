@@ -1,4 +1,4 @@
-"""Every answer on a stated lattice: of a table all it holds, of a surrogate a grid and draws.
+"""Every answer on a stated lattice: of a table or a pool all, of a surrogate a grid and draws.
 
 Dimensions without a grid get `BINS` points; above `MAX_GRID` configurations, none is asked but the
 `DRAWS` in search of the optimum. A surrogate also answers between the points, but environments ask
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations, Fidelity
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity, validation_losses
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import REGISTERED, TASKS, TRAINED, Task, task_of
@@ -31,7 +32,7 @@ EARLY = 9
 _NUMBERS_AT_ONCE = 1 << 23
 
 
-StoredNumbers = Table | Surrogate
+StoredNumbers = Table | Surrogate | Pool
 """Stored numbers that answer."""
 
 
@@ -69,6 +70,8 @@ class Landscape:
 
 def landscape_of(stored: StoredNumbers) -> Landscape:
     """Ask stored numbers for everything on their lattice."""
+    if isinstance(stored, Pool):
+        return _landscape_of_pool(stored)
     exact = all(d.values is not None for d in stored.space.dimensions)
     asked = stored.space if exact else asked_space(stored)
     space = SearchSpace(tuple(map(_with_grid, asked.dimensions)))
@@ -95,6 +98,27 @@ def landscape_of(stored: StoredNumbers) -> Landscape:
     )
 
 
+def _landscape_of_pool(pool: Pool) -> Landscape:
+    """Return all answers of a pool; of the nearest rate to the highest, where each has its own."""
+    rounds, rates, count = pool.sample.rounds, pool.sample.rates, len(pool)
+    if (pool.courses < 0).any():
+        rates = rates[-1:]
+    losses = np.empty((len(rounds), count, len(rates), 1))
+    for (r, round_), (a, rate) in itertools.product(enumerate(rounds), enumerate(rates)):
+        fidelity = {"round": np.full(count, round_), "client_sample_rate": np.full(count, rate)}
+        answers = pool.look_up(pool.nearest({**pool.columns, **fidelity}), pool.seeds)
+        losses[r, :, a] = validation_losses(answers, pool.num_samples)
+    return Landscape(
+        space=SearchSpace(tuple(map(_with_grid, pool.space.dimensions))),
+        rounds=rounds,
+        rates=rates,
+        configurations=tuple(pool.configurations),
+        on_grid=0,
+        losses=losses,
+        exact=True,
+    )
+
+
 def losses_at(
     stored: StoredNumbers, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
 ) -> Floats:
@@ -108,14 +132,6 @@ def losses_at(
         some |= {name: np.full(number, value) for name, value in asdict(fidelity).items()}
         found.append(validation_losses(stored.look_up(some, stored.seeds), stored.num_samples))
     return np.concatenate(found)
-
-
-def validation_losses(answers: Evaluations, num_samples: NDArray[np.integer]) -> Floats:
-    """Return the (configurations, seeds) validation losses; infinity where one diverged."""
-    samples = num_samples[:, :, SPLITS.index("val")]  # of (seeds, clients, splits)
-    weights = samples / samples.sum(axis=1, keepdims=True)
-    values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
-    return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))
 
 
 def asked_columns(space: SearchSpace, draws: int, name: str) -> dict[str, NDArray[Any]]:

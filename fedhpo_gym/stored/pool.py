@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrays import Floats, Integers, Singles
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
-from fedhpo_gym.evaluation.records import FIDELITIES, Evaluations
+from fedhpo_gym.evaluation.records import (
+    FIDELITIES,
+    Evaluation,
+    Evaluations,
+    Fidelity,
+    query_columns,
+    validation_losses,
+)
+from fedhpo_gym.space import Value
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.table import CROSSED, WHICH, Sample
+from fedhpo_gym.stored.table import CROSSED, WHICH, Sample, seed_rows
 
 Columns = Mapping[str, NDArray[Any]]
 MOST_DISTANCES = 1 << 22
@@ -30,43 +38,48 @@ class Pool:
     """The courses of a sample under one seed: K configurations, A rates, R rounds.
 
     Attributes:
-        sample: where the numbers are.
-        seed: position of the seed among those of the sample.
+        sample: where the numbers are; `card`, `digest`, `identity`, `name` and the spaces are its.
+        seeds: the one seed.
+        configurations: the K configurations, in the order of the design.
         columns: (K,) values of every hyperparameter, by name.
         courses: (K, A) courses of the sample; -1 where a configuration was not trained at a rate.
         num_samples: (1, clients, splits) samples.
     """
 
     def __init__(self, sample: Sample, seed: int | None = None) -> None:
-        self.sample = sample
+        self.sample, self.card, self.digest = sample, sample.card, sample.digest
+        self.identity, self.name = sample.identity, sample.name
+        self.space, self.fidelity_space = sample.space, sample.fidelity_space
         if seed is not None and seed not in sample.seeds:
             raise InvalidArgumentError(
                 f"`seed` must be among {sample.seeds}, the seeds of the pool {sample.name}, got "
                 f'{seed}; use one of them, None, or backend="raw"'
             )
         seeds = np.bincount(sample.codes("seed"), minlength=len(sample.seeds))
-        self.seed = int(seeds.argmax()) if seed is None else sample.seeds.index(seed)
-        self.num_samples = sample.num_samples[self.seed][None]
-        configurations, self.courses = self._courses()
-        self.columns: Columns = sample.space.columns_of(configurations)
+        self._seed = int(seeds.argmax()) if seed is None else sample.seeds.index(seed)
+        self.seeds = (sample.seeds[self._seed],)
+        self.num_samples = sample.num_samples[self._seed][None]
+        self.configurations, self.courses = self._courses()
+        self.columns: Columns = sample.space.columns_of(self.configurations)
         self._features = self._features_of(self.columns)
 
     def _courses(self) -> tuple[list[dict[str, Any]], Integers]:
         """Return the K configurations in the order of the design, and their (K, A) courses."""
         sample = self.sample
-        (rows,) = np.nonzero(sample.codes("seed") == self.seed)
+        (rows,) = np.nonzero(sample.codes("seed") == self._seed)
         rates = np.searchsorted(sample.rates, sample.codes("client_sample_rate")[rows] - 1e-9)
         numbers = np.nan_to_num(sample.codes("configuration")[rows], nan=-np.inf)
         keys = list(map(tuple, numbers.tolist()))
         index = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         courses = np.full((len(index), len(sample.rates)), -1)
         courses[[index[key] for key in keys], rates] = rows
-        if sample.card.get(CROSSED):  # one whose other rates are still to come would lack a choice
-            courses = courses[(courses >= 0).all(axis=1)]
+        complete = (courses >= 0).all(axis=1)
+        if sample.card.get(CROSSED) and complete.any():  # other rates of the rest are still to come
+            courses = courses[complete]
         if not len(courses):
             raise InvalidArgumentError(
                 f"`seed` must be one under which configurations of the pool {sample.name} were "
-                f"trained, got {sample.seeds[self.seed]}; use None"
+                f"trained, got {self.seeds[0]}; use None"
             )
         every = sample.configurations()
         return [every[row] for row in courses.max(axis=1)], courses
@@ -114,12 +127,28 @@ class Pool:
         """Return the (B,) values that are answered where others are asked for."""
         return self.columns_at(self.places(columns))
 
-    def look_up(self, columns: Columns) -> Evaluations:
+    def nearest_query(
+        self, configuration: Mapping[str, Value], fidelity: Fidelity
+    ) -> tuple[dict[str, Value], Fidelity]:
+        """Return the configuration and the fidelity that are answered where others are asked."""
+        found = self.nearest(query_columns(self.space, [(configuration, fidelity)]))
+        rounds, rates = (found[name].tolist()[0] for name in FIDELITIES)
+        return self.space.configurations_of(found)[0], Fidelity(rounds, rates)
+
+    def evaluate(
+        self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
+    ) -> Evaluation:
+        """Look one evaluation up; what was not trained, or under another seed, is an error."""
+        query = self.space.validate(configuration), fidelity
+        return self.look_up(query_columns(self.space, [query]), seeds)[0]
+
+    def look_up(self, columns: Columns, seeds: tuple[int, ...]) -> Evaluations:
         """Look up (B,) values that `nearest` returned; others are an error.
 
         Raises:
             OffGridError: a configuration was not trained, or not as asked.
         """
+        seed_rows(seeds, self.seeds, f"pool {self.name}")
         places = self.places(columns)
         known = self.columns_at(places)
         for name, column in known.items():
@@ -131,16 +160,35 @@ class Pool:
                 )
         courses, rounds = self.courses[places[:, 0], places[:, 1]], places[:, 2]
         diverged_at = self.sample.codes("diverged_at")[courses]
-        seed = self.sample.seeds[self.seed]
         return Evaluations(
             self._metrics("best", courses, rounds),
             self.num_samples,
             self.sample.codes("best_round")[courses, rounds].astype(np.int64)[:, None],
             ((diverged_at > 0) & (diverged_at <= columns["round"]))[:, None],
-            np.array([seed]),
+            np.array(self.seeds),
             columns,
             lambda: self._metrics("current", courses, rounds),
         )
+
+    def repeated_losses(self) -> Floats:
+        """Return the (configurations, seeds) validation losses of what all seeds were trained on.
+
+        They are of full fidelity, and infinite where training diverged.
+        """
+        fidelity = {d.name: d.high for d in self.fidelity_space.dimensions}
+        found: list[dict[bytes, float]] = []
+        for seed in self.sample.seeds:
+            try:
+                pool = Pool(self.sample, seed)
+            except InvalidArgumentError:  # nothing was trained under it
+                return np.empty((0, len(self.sample.seeds)))
+            asked = {name: np.full(len(pool), value) for name, value in fidelity.items()}
+            answers = pool.look_up(pool.nearest({**pool.columns, **asked}), pool.seeds)
+            losses = validation_losses(answers, pool.num_samples)[:, 0]
+            keys = (row.tobytes() for row in pool._features)
+            found.append(dict(zip(keys, losses.tolist(), strict=True)))
+        everywhere = [key for key in found[0] if all(key in one for one in found)]
+        return np.array([[one[key] for one in found] for key in everywhere]).reshape(-1, len(found))
 
     def _metrics(self, which: str, courses: Integers, rounds: Integers) -> Singles:
         """Return (B, 1, clients, splits, metrics)."""
@@ -169,12 +217,13 @@ class PoolCells:
     """All that a pool answers where some fidelities are fixed, as (P,) cells in a fixed order.
 
     Attributes:
+        configurations: (K,) values of the hyperparameters by name.
         columns: (P,) values by name.
         courses: (P,) which cells are of one course: a configuration at a rate.
     """
 
     def __init__(self, pool: Pool, fixed: Mapping[str, Any]) -> None:
-        self._pool = pool
+        self._pool, self.configurations = pool, pool.columns
         self._shape = len(pool), len(pool.sample.rates), len(pool.sample.rounds)
         ranges = zip(FIDELITIES, (pool.sample.rounds, pool.sample.rates), strict=True)
         rounds, rates = ([fixed[name]] if name in fixed else values for name, values in ranges)

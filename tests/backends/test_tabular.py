@@ -56,6 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["table"], "tabular"),
         (["surrogate", "table"], "tabular"),
         (["sample"], "tabular"),
+        (["sample", "surrogate"], "surrogate"),
     ],
 )
 def test_stored_numbers_answer_tables_first(folder: Path, files: list[str], expected: str) -> None:
@@ -70,7 +71,7 @@ def test_without_numbers_nothing_trains_unasked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "backend"), [("FedHPO-CNN-CIFAR10-v0", None), ("FedHPO-CNN-FEMNIST-v0", "tabular")]
+    ("env_id", "backend"), [("FedHPO-CNN-CIFAR10-v0", None), ("FedHPO-GNN-PubMed-v0", "tabular")]
 )
 def test_the_refusal_says_what_a_grid_costs_and_where_a_backend_is_chosen(
     env_id: str, backend: str | None

@@ -255,6 +255,7 @@ def test_list_says_how_stored_variants_are_made(
     )
     monkeypatch.setattr(listing, "list_tables", lambda: ("any-name", "older", *names[3:]))
     monkeypatch.setattr(listing, "list_surrogates", lambda: names[:3])
+    monkeypatch.setattr(listing, "list_samples", tuple)
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert "Not listed: Unknown task 'FedHPO-LR-MadeUp-v0'" in out
@@ -300,6 +301,7 @@ def test_build_passes_its_arguments_on(
     merge = [Path("a"), Path("b")]
     given = {**here, "folder": tmp_path, "workers": 3, "merge": merge, "device": "cuda"}
     sampled = {"rounds": [4], "rates": [0.2, 1.0], "only_finished": True, "repeat_every": 5}
+    sampled["crossed"] = False
     assert calls == [
         ("LR-CreditG-fedavg", plain),
         (variant, given),

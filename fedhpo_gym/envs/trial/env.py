@@ -121,6 +121,11 @@ class TrialEnv(SetupEnv):
         return tuple(TrialInstance.of(one) for one in self.setup.instances)
 
     @property
+    def pool(self) -> NDArray[np.float32] | None:
+        """(K, n) actions that a pool answers as they are; None where the backend is no pool."""
+        return self.setup.pool
+
+    @property
     def error_scale(self) -> float:
         """Error of a guess in the first objective (`TrialSetup.error_scale`)."""
         return self.setup.error_scale

@@ -215,6 +215,16 @@ class TrialSetup:
         return self._pool_cells is not None or grid
 
     @property
+    def pool(self) -> NDArray[np.float32] | None:
+        """(K, n) actions of a pool's configurations, at the highest fidelities; None elsewhere."""
+        if self._pool_cells is None or self.instances:
+            return None
+        known, space = self._pool_cells.configurations, self.search_space
+        size = len(next(iter(known.values())))
+        highest = {d.name: np.full(size, d.high) for d in space.dimensions if d.name not in known}
+        return space.encode_columns({**known, **highest})
+
+    @property
     def num_cells(self) -> int:
         """How many cells there are."""
         return self.search_space.grid_size if self._pool_cells is None else len(self._pool_cells)
