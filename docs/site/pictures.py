@@ -16,6 +16,8 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.health import labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns, asked_space, losses_at
+from fedhpo_gym.stored.pool import Pool
+from fedhpo_gym.stored.surrogate import Surrogate
 
 DRAWS, MOST_CELLS = 256, 8
 """Random configurations that a surrogate is asked; values of an axis, which else become ranges."""
@@ -29,10 +31,9 @@ mpl.rcParams.update({"font.size": 8, "svg.hashsalt": "fedhpo_gym", "svg.fonttype
 
 def draw(path: Path, stored: StoredNumbers, importance: Mapping[str, Any] | None) -> None:
     """Draw stored numbers at the highest client sample rate, of the mean over seeds."""
-    space = asked_space(stored) if hasattr(stored, "inputs") else stored.space
     many = stored.num_samples.shape[1] > MANY_CLIENTS
     draws, most = (FEW_DRAWS, FEW_CELLS) if many else (DRAWS, MOST_CELLS)
-    columns = asked_columns(space, draws, "site")
+    columns = _asked(stored, draws)
     round_, rate = (stored.fidelity_space[name] for name in ("round", "client_sample_rate"))
     rounds = _some(round_.values or np.geomspace(round_.low, round_.high, most), most)
     losses = np.stack(
@@ -44,6 +45,15 @@ def draw(path: Path, stored: StoredNumbers, importance: Mapping[str, Any] | None
     _landscape(left, columns, losses[-1], names, most)
     _curves(right, rounds, losses, labels_on(stored))
     _save(figure, path)
+
+
+def _asked(stored: StoredNumbers, draws: int) -> Mapping[str, Any]:
+    """Return (n,) values of the configurations that are drawn, by name."""
+    if isinstance(stored, Pool):
+        return stored.columns
+    return asked_columns(
+        asked_space(stored) if isinstance(stored, Surrogate) else stored.space, draws, "site"
+    )
 
 
 def draw_family(path: Path, space: SearchSpace, rounds: Any, tasks: list[tuple[Any, Any]]) -> None:

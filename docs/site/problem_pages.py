@@ -37,7 +37,7 @@ DOCS = Path(__file__).resolve().parents[1]
 HEADS = ("name", "from", "to", "scale", "grid", "unit", "set by", "usual", "active where")
 OBJECTIVE_HEADS = ("objective", "unit", "better", "range")
 BACKENDS = {
-    "tabular": "`tabular`: a stored table",
+    "tabular": "`tabular`: a stored table or pool",
     "surrogate": "`surrogate`: a fitted model",
     "raw": "`raw`: training",
 }
@@ -83,13 +83,13 @@ def _opened(card: Path) -> StoredNumbers:
 
 
 def _variants() -> dict[str, list[Path]]:
-    """Return the cards that answer each problem, tables first and the default variant first."""
+    """Return the cards that answer each problem of the catalogue, the default variant first."""
     found: dict[str, list[Path]] = {}
     for card in health_cards():
-        for task in answering(_opened(card)):
+        for task in (one for one in answering(_opened(card)) if one.key in TASKS):
             found.setdefault(task.key, []).append(card)
     for key, cards in found.items():
-        cards.sort(key=lambda card: (_arguments(card, TASKS[key]) != [], "table" not in card.name))
+        cards.sort(key=lambda card: (_arguments(card, TASKS[key]) != [], _ORDER.index(_kind(card))))
     return found
 
 
@@ -206,7 +206,7 @@ def objective_row(one: Objective) -> tuple[object, ...]:
 def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> Iterator[str]:
     rows = []
     for name, words in BACKENDS.items():
-        mine = [card for card in cards if _kind(card) == name]
+        mine = [card for card in cards if (_kind(card) == "surrogate") == (name == "surrogate")]
         said = ["default" if not _arguments(c, task) else _call(c, task) for c in mine]
         if name == "raw":
             said = ["any configuration, where the data are"] if backends.get(name) else []
@@ -216,8 +216,12 @@ def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> 
         yield "No numbers of this problem are stored, so nobody knows its optimum."
 
 
+_ORDER = ("table", "surrogate", "pool")
+"""Kinds of stored numbers, the one that answers by default first."""
+
+
 def _kind(card: Path) -> str:
-    return "tabular" if card.name.endswith(".table.json") else "surrogate"
+    return type(_opened(card)).__name__.lower()
 
 
 def _call(card: Path, task: Task) -> str:
@@ -228,7 +232,7 @@ def _numbers(card: Path, task: Task) -> Iterator[str]:
     stored = _opened(card)
     health = health_on(stored, "fedhpo-gym health ID --write")
     arguments = _arguments(card, task)
-    kind = "table" if _kind(card) == "tabular" else "surrogate"
+    kind = _kind(card)
     yield f"### The {kind}{' of ' + _call(card, task) if arguments else ''}"
     difficulty = _difficulty().get((problems.name_of(stored), _variant(stored, kind)))
     words = [*problems.health_words(health, labels_on(stored))]

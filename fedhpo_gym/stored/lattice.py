@@ -100,21 +100,20 @@ def landscape_of(stored: StoredNumbers) -> Landscape:
 
 def _landscape_of_pool(pool: Pool) -> Landscape:
     """Return all answers of a pool; of the nearest rate to the highest, where each has its own."""
-    rounds, rates, count = pool.sample.rounds, pool.sample.rates, len(pool)
+    rounds, rates = pool.sample.rounds, pool.sample.rates
     if (pool.courses < 0).any():
         rates = rates[-1:]
-    losses = np.empty((len(rounds), count, len(rates), 1))
-    for (r, round_), (a, rate) in itertools.product(enumerate(rounds), enumerate(rates)):
-        fidelity = {"round": np.full(count, round_), "client_sample_rate": np.full(count, rate)}
-        answers = pool.look_up(pool.nearest({**pool.columns, **fidelity}), pool.seeds)
-        losses[r, :, a] = validation_losses(answers, pool.num_samples)
+    losses = [
+        [losses_at(pool, pool.columns, Fidelity(round_, rate)) for rate in rates]
+        for round_ in rounds
+    ]
     return Landscape(
         space=SearchSpace(tuple(map(_with_grid, pool.space.dimensions))),
         rounds=rounds,
         rates=rates,
         configurations=tuple(pool.configurations),
         on_grid=0,
-        losses=losses,
+        losses=np.array(losses).swapaxes(1, 2),  # (rounds, configurations, rates, seeds)
         exact=True,
     )
 
@@ -122,7 +121,7 @@ def _landscape_of_pool(pool: Pool) -> Landscape:
 def losses_at(
     stored: StoredNumbers, columns: Mapping[str, NDArray[Any]], fidelity: Fidelity
 ) -> Floats:
-    """Return the (configurations, seeds) validation losses of the federation."""
+    """Return the (configurations, seeds) validation losses; of a pool, of the nearest answers."""
     each = stored.num_samples[:, :, 0].size * len(SPLITS) * len(METRICS)
     size = max(_NUMBERS_AT_ONCE // each, 1)
     found = []
@@ -130,7 +129,8 @@ def losses_at(
         some = {name: column[start : start + size] for name, column in columns.items()}
         number = len(next(iter(some.values())))
         some |= {name: np.full(number, value) for name, value in asdict(fidelity).items()}
-        found.append(validation_losses(stored.look_up(some, stored.seeds), stored.num_samples))
+        answered = stored.nearest(some) if isinstance(stored, Pool) else some
+        found.append(validation_losses(stored.look_up(answered, stored.seeds), stored.num_samples))
     return np.concatenate(found)
 
 
