@@ -7,6 +7,7 @@ the folder, divide the work. Besides the units, a design's folder holds `seconds
 each unit: the seconds it took, on one core.
 """
 
+import re
 import shutil
 import time
 import tomllib
@@ -17,14 +18,16 @@ from typing import Annotated, Any
 
 from fedhpo_gym.building.build import UnitWork, claim, compute_units, set_damaged_aside
 from fedhpo_gym.building.sample import SampleDesign, SampleUnit
-from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.archive import EMBEDDED, require_writable, second_folder
 from fedhpo_gym.core.checks import CheckedFields, Range, as_record, as_typed, checked_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import read_json
+from fedhpo_gym.stored.table import SUFFIX, Sample
 from fedhpo_gym.tasks import Task, get_task
 
 SECONDS = "seconds"
 """File of a design's folder: name of each unit, and the seconds it took."""
+_SECONDS = re.compile(r"(\S+) (\d+\.\d\d)")
 MOST_BYTES = 1 << 20
 
 
@@ -128,8 +131,9 @@ def progress_of(design: SampleDesign, folder: Path) -> Progress:
     parts = parts_of(design, folder)
     left = design.missing(parts)
     notes = (parts / SECONDS).read_text("utf-8") if (parts / SECONDS).is_file() else ""
-    took = dict(line.rsplit(" ", 1) for line in notes.splitlines())
-    core_s = sum(map(float, took.values()))
+    noted = (_SECONDS.fullmatch(line) for line in notes.splitlines())  # the last may be torn
+    took = {line[1]: float(line[2]) for line in noted if line}
+    core_s = sum(took.values())
     here = sum(design.points_in(name) for name in took)
     number = sum(len(unit.points) for unit in left)
     running = parts.is_dir() and any(not _is_free(parts, unit) for unit in left)
@@ -174,27 +178,52 @@ def train_queue(
 
 
 def store_queue(
-    designs: Sequence[SampleDesign], folder: Path, target: Path, arrays: Path, fewest: int
+    designs: Sequence[SampleDesign],
+    folder: Path,
+    target: Path,
+    arrays: Path,
+    fewest: int,
+    tell: Callable[[str], None],
 ) -> Iterator[Path]:
-    """Store the trained courses of designs, and yield the cards that are new.
+    """Store the trained courses of designs that have new ones, and yield their cards.
 
     Args:
-        designs: of several of one name, the last that has enough is stored.
+        designs: of several of one name, the last that has enough courses is stored.
         folder: where they were trained.
         target: of the cards.
         arrays: of the arrays.
         fewest: configurations that an unfinished design must have.
+        tell: is told of samples that stay, because they have more courses of another plan.
     """
+    for where, option in ((target, "`--store`"), (arrays, "`--arrays`")):
+        require_writable(where, option)
+    chosen: dict[str, SampleDesign] = {}
     for design in designs:
+        known = len(design.done(parts_of(design, folder)))
+        if known >= min(design.size, design.courses_of(fewest)):
+            chosen[design.task.table_name] = design
+    for name, design in chosen.items():
         parts = parts_of(design, folder)
-        known = len(design.done(parts))
-        enough = known >= min(design.size, design.courses_of(fewest))
-        if not enough or not design.finished(parts):
+        if not design.finished(parts):
             continue
-        card = design.consolidate(parts, target)
-        name = read_json(card)["arrays"]
-        if arrays != target:
-            for old in arrays.glob(f"{card.name.removesuffix('.json')}.*.npz"):
-                old.unlink()
-            shutil.move(target / name, arrays / name)
+        card = target / f"{name}{SUFFIX}.json"
+        there = Sample(card) if card.exists() else None
+        known = len(design.done(parts))
+        if there is not None and not design.extends(there) and len(there) > known:
+            tell(f"{card} stays: it has {len(there)} courses of another plan, and this {known}")
+            continue
+        design.consolidate(parts, target)
+        _move_arrays(card, arrays)
         yield card
+
+
+def _move_arrays(card: Path, arrays: Path) -> None:
+    """Move the arrays of a card to a folder, and remove those that the card named before."""
+    made = read_json(card)["arrays"]
+    if arrays != card.parent:
+        shutil.move(card.parent / made, arrays / made)
+    second = second_folder() if card.parent.resolve() == EMBEDDED else None
+    for place in filter(None, (arrays, card.parent, second)):
+        for former in place.glob(f"{card.stem}.*.npz"):
+            if former.resolve() != (arrays / made).resolve():
+                former.unlink()

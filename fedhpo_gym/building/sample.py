@@ -201,8 +201,13 @@ class SampleDesign(design.Design[SampleUnit]):
         card = find(self.task.table_name, f"{SUFFIX}.json")
         if card is None:
             return None
-        sample, plan = Sample(card), json.loads(json.dumps(self.plan()))
-        return sample if {name: sample.card.get(name) for name in plan} == plan else None
+        sample = Sample(card)
+        return sample if self.extends(sample) else None
+
+    def extends(self, sample: Sample) -> bool:
+        """Return whether a stored sample is of the same plan."""
+        plan: dict[str, Any] = json.loads(json.dumps(self.plan()))
+        return {name: sample.card.get(name) for name in plan} == plan
 
     @cached_property
     def _stored_points(self) -> frozenset[int]:

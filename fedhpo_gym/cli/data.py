@@ -122,6 +122,11 @@ def queue(
 
     folder = table_folder() if out is None else out
     designs = [one for one in read_queue(file) if only is None or only in one.task.table_name]
+    if not designs:
+        raise InvalidArgumentError(
+            f"`--only` must be a part of the name of a sample that {file} lists, got {only!r}; "
+            "`--status` prints the names"
+        )
     if status:
         rows = []
         for design in designs:
@@ -132,7 +137,8 @@ def queue(
         say_progress(rows)
         return 0
     if store is not None:
-        for card in store_queue(designs, folder, store, arrays or store, fewest):
+        warn = partial(complain, "queue")
+        for card in store_queue(designs, folder, store, arrays or store, fewest, warn):
             say(str(card))
         return 0
     return 1 if train_queue(designs, folder, workers, device, partial(complain, "queue")) else 0
@@ -156,7 +162,7 @@ def say_progress(rows: "Sequence[Progress]") -> None:
     )
     done = sum(one.state == "done" for one in rows)
     unknown = sum(one.left_s is None and one.state != "done" for one in rows)
-    spent, left = map(sum, zip(*hours, strict=True))
+    spent, left = (sum(pair[column] for pair in hours) for column in (0, 1))
     say(
         f"{done} of {len(rows)} samples done, {spent:.1f} core-hours spent here, {left:.1f} left, "
         f"and {unknown} samples whose cost is not known yet."

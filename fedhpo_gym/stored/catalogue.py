@@ -141,6 +141,8 @@ def _instead(name: str) -> str:
     """Return what a variant without a table can be answered from, as the start of a sentence."""
     if find(name, ".surrogate.json") is not None:
         return 'use backend="surrogate", '
+    if has_sample(name):
+        return 'use its pool, which backend="tabular" opens, '
     return ""
 
 

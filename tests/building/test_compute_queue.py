@@ -83,7 +83,10 @@ def test_what_was_interrupted_goes_on_with_the_same_result(tmp_path: Path) -> No
     said = train(queue_file(tmp_path), parted)
     assert f": {design.size - len(unit.points)} courses to train" in said[0]
     for folder in (whole, parted):
-        assert len([*store_queue(read_queue(queue_file(tmp_path)), folder, folder, folder, 1)]) == 2
+        assert (
+            len([*store_queue(read_queue(queue_file(tmp_path)), folder, folder, folder, 1, print)])
+            == 2
+        )
     assert sample_files(whole) == sample_files(parted)
 
 
@@ -93,7 +96,7 @@ def test_a_sample_that_is_stored_is_extended(
     """As on another machine: the units are gone, and the stored sample is all there is."""
     stored, elsewhere = tmp_path / "stored", tmp_path / "elsewhere"
     train(queue_file(tmp_path, 4), stored)
-    list(store_queue(read_queue(queue_file(tmp_path, 4)), stored, stored, stored, 1))
+    list(store_queue(read_queue(queue_file(tmp_path, 4)), stored, stored, stored, 1, print))
     monkeypatch.setenv(ENV_VAR, str(stored))
     design, _ = read_queue(queue_file(tmp_path, 9))
     known = (4 + 2) * 2
@@ -102,11 +105,11 @@ def test_a_sample_that_is_stored_is_extended(
     rows = [n for path in parts_of(design, elsewhere).glob("*.npz") for n in [path.stem]]
     assert sum(map(design.points_in, rows)) == design.size - known
     extended = elsewhere / "extended"
-    list(store_queue(read_queue(queue_file(tmp_path, 9)), elsewhere, extended, extended, 1))
+    list(store_queue(read_queue(queue_file(tmp_path, 9)), elsewhere, extended, extended, 1, print))
     monkeypatch.setenv(ENV_VAR, str(tmp_path / "none"))
     at_once = tmp_path / "at_once"
     train(queue_file(tmp_path, 9), at_once)
-    list(store_queue(read_queue(queue_file(tmp_path, 9)), at_once, at_once, at_once, 1))
+    list(store_queue(read_queue(queue_file(tmp_path, 9)), at_once, at_once, at_once, 1, print))
     assert sample_files(extended) == sample_files(at_once)
     cards = [next(f.glob("LR-Breast*.sample.json")) for f in (extended, at_once)]
     assert (
@@ -243,3 +246,35 @@ def test_the_list_of_the_repository_can_be_read() -> None:
 
 def _away(design: SampleDesign) -> bool:
     return design.task.dataset not in ("BreastCancer", "Digits")  # those that come with a package
+
+
+def test_a_smaller_sample_never_takes_the_place_of_a_larger_one(tmp_path: Path) -> None:
+    large, small = tmp_path / "large.toml", tmp_path / "small.toml"
+    large.write_text(LIST.format(number=6), encoding="utf-8")
+    other = LIST.format(number=3).replace("rounds = 3", "rounds = 2")
+    small.write_text(LIST.format(number=6) + other, encoding="utf-8")
+    train(small, tmp_path)
+    cards, said = tmp_path / "cards", list[str]()
+    store = (tmp_path, cards, cards, 1, said.append)
+    assert len([*store_queue(read_queue(large), *store)]) == 2
+    before = {path.name: path.read_bytes() for path in cards.iterdir()}
+    assert [*store_queue(read_queue(small), *store)] == []
+    assert {path.name: path.read_bytes() for path in cards.iterdir()} == before
+    assert all("stays: it has 20 courses of another plan, and this 10" in one for one in said)
+
+
+def test_a_torn_note_of_seconds_is_passed_over(tmp_path: Path) -> None:
+    design, _ = read_queue(queue_file(tmp_path))
+    train(queue_file(tmp_path), tmp_path)
+    known = progress_of(design, tmp_path).core_s
+    with (parts_of(design, tmp_path) / SECONDS).open("a") as handle:
+        handle.write("points-3")
+    assert progress_of(design, tmp_path).core_s == known
+
+
+def test_a_word_that_no_name_holds_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["queue", str(queue_file(tmp_path)), "--out", str(tmp_path), "--only", "Nothing"]
+    assert main([*words, "--status"]) == ERROR
+    assert "`--only` must be a part of the name" in capsys.readouterr().err

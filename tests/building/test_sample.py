@@ -423,7 +423,7 @@ def test_a_variant_with_a_sample_only_has_no_table(
     monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", built)
     assert len(open_sample(NAME)) == SIZE
     with pytest.raises(
-        MissingDataError, match=r"surrogate on its sample.*--keep.*fedhpo-gym build"
+        MissingDataError, match=r"use its pool, which backend=\"tabular\" opens.*fedhpo-gym build"
     ):
         open_table(NAME)
     with pytest.raises(MissingDataError, match=r"fedhpo-gym build .* --sample N"):

@@ -247,3 +247,36 @@ def test_show_and_list_say_that_a_pool_answers(
     assert card.digest in out
     assert main(["list"]) == 0
     assert "tune={'epsilon': [1, 16]}" in capsys.readouterr().out
+
+
+def test_each_instance_is_a_pool_of_its_own() -> None:
+    """Seed 2 has three of twelve configurations: an episode of it equals `seed=2`."""
+    rng = np.random.default_rng(2)
+    vector = gym.make_vec(
+        f"MO-{ID}", num_envs=3, vectorization_mode="vector_entry_point", **ARGUMENTS,
+        objectives=OBJECTIVES, instances="train",
+    )  # fmt: skip
+    for freeze_thaw in (False, True):
+        env = make(instances="train", freeze_thaw=freeze_thaw)
+        actions = rng.uniform(-1, 1, (8, *env.action_space.shape)).astype(np.float32)
+        met = set()
+        for episode in range(6):
+            _, info = env.reset(seed=episode)
+            alone = make(seed=info["instance"]["seed"], freeze_thaw=freeze_thaw)
+            alone.reset(seed=0)
+            met.add(info["instance"]["seed"])
+            for action in [*actions, actions[0]]:
+                *_, ours = env.step(action)
+                *_, theirs = alone.step(action)
+                for name in ("configuration", "fidelity", "objectives", "cost", "incumbent"):
+                    assert ours[name] == theirs[name]
+        assert met == {1, 2}
+    vector.reset(seed=3)
+    for action in rng.uniform(-1, 1, (50, *vector.action_space.shape)).astype(np.float32):
+        _, rewards, *_, infos = vector.step(action)
+        for index, seed in enumerate(infos["instance"]["seed"].tolist()):
+            alone = make(seed=seed)
+            alone.reset(seed=0)
+            np.testing.assert_array_equal(alone.step(action[index])[1], rewards[index])
+        if action[0, 0] < 0:
+            break

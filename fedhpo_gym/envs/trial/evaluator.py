@@ -132,7 +132,7 @@ class Evaluator:
     """
 
     def __init__(self, setup: TrialSetup, scorer: Scorer) -> None:
-        self._setup, self.scorer = setup, scorer
+        self.setup, self.scorer = setup, scorer
         self.prices = Prices(setup.task)
         backend = setup.backend
         stored = isinstance(backend, StoredBackend) and setup.is_grid
@@ -151,7 +151,7 @@ class Evaluator:
 
     def columns(self, queries: NDArray[Any]) -> Columns:
         """Return the columns of (B,) cells or (B, n) actions."""
-        return self._setup.columns_at(queries) if self.has_cells else self._setup.columns(queries)
+        return self.setup.columns_at(queries) if self.has_cells else self.setup.columns(queries)
 
     def rows(self, queries: NDArray[Any], rngs: Generators | None = None) -> ScoredRows:
         """Return the rows of (B,) queries, which the caller may write into."""
@@ -166,10 +166,10 @@ class Evaluator:
     def _score(
         self, columns: Columns, rngs: Generators | None = None, numbers: Floats | None = None
     ) -> ScoredRows:
-        task = self._setup.task
+        task = self.setup.task
         known = times_s(task, columns) if numbers is None else numbers[:, TIME_S]
         truth = None if numbers is None else numbers[:, self.scorer.truth]
-        evaluations = self._setup.backend.look_up(columns)
+        evaluations = self.setup.backend.look_up(columns)
         return self.scorer.rows(evaluations, spending(task, columns), known, rngs, truth)
 
     def _all_rows(self, count: int) -> ScoredRows | None:
@@ -184,12 +184,12 @@ class Evaluator:
 
     @property
     def _key(self) -> tuple[Hashable, ...]:
-        setup, backend = self._setup, self._setup.backend
+        setup, backend = self.setup, self.setup.backend
         asked = (setup.task, setup.search_space, tuple(sorted(setup.fixed.items())))
         return (*asked, self.scorer.rule, self.scorer.width, backend.seeds, backend.fingerprint)
 
     def _score_all(self) -> ScoredRows:
-        size = self._setup.num_cells
+        size = self.setup.num_cells
         chunks = [
             self._score(self.columns(np.arange(start, min(start + CHUNK, size))))
             for start in range(0, size, CHUNK)
@@ -221,6 +221,9 @@ class TrialSource:
         self._has_cells = self._parts[0].has_cells
         self._is_plain = len(self._parts) == 1 and self._has_cells
         self._is_plain &= draws is None and self._ledger is None
+        # Handles of cells differ between instances, because each may be another pool.
+        sizes = [part.setup.num_cells if self._has_cells else 0 for part in self._parts]
+        self._first_cells = np.cumsum([0, *sizes[:-1]])
         self._queries: dict[int, CheckedQuery] = {}
 
     @property
@@ -234,7 +237,9 @@ class TrialSource:
     ) -> tuple[NDArray[Any], Floats]:
         """Return (N,) handles of queries and (N, columns) numbers; write into (N, size) `seen`."""
         if self._has_cells:
-            handles = queries = self._setup.cells_of(actions)
+            handles = queries = self._cells_of(actions)
+            if len(self._parts) > 1:
+                handles = queries + self._first_cells[self.instance]
         else:
             queries = np.array(actions, dtype=np.float64)
             handles = queries.view(self.handle_type)[:, 0]
@@ -253,6 +258,16 @@ class TrialSource:
             seen[where], numbers[where] = rows.seen, rows.numbers
         return handles, numbers
 
+    def _cells_of(self, actions: NDArray[np.floating]) -> NDArray[np.intp]:
+        """Return the (N,) cells of actions, each among those of its own instance."""
+        if len(self._parts) == 1:
+            return self._setup.cells_of(actions)
+        cells = np.zeros(len(actions), dtype=np.intp)
+        for number in np.unique(self.instance).tolist():
+            (where,) = np.nonzero(self.instance == number)
+            cells[where] = self._parts[number].setup.cells_of(actions[where])
+        return cells
+
     def _rows(
         self, part: Evaluator, where: Indices, handles: NDArray[Any], queries: NDArray[Any]
     ) -> ScoredRows:
@@ -263,7 +278,7 @@ class TrialSource:
         rows = part.rows(queries, self._draws.of(where, keys) if self._draws else None)
         if self._ledger is not None:
             asked = rows.numbers[:, ROUNDS].astype(np.intp)
-            courses = self._courses(where, handles, keys)
+            courses = self._courses(part, where, queries, keys)
             rows.numbers[:, ROUNDS] = owed = self._ledger.pay(where, courses, asked)
             for row in (owed < asked).nonzero()[0].tolist():
                 configuration, fidelity = self.query(handles[row])
@@ -279,10 +294,12 @@ class TrialSource:
         queries = map(self.query, handles)
         return [((*one.values(), asked.client_sample_rate), asked.round) for one, asked in queries]
 
-    def _courses(self, where: Indices, handles: NDArray[Any], keys: list[Any]) -> Indices:
+    def _courses(
+        self, part: Evaluator, where: Indices, queries: NDArray[Any], keys: list[Any]
+    ) -> Indices:
         """Return the (B,) numbers of what queries train: queries without their rounds."""
         if self._has_cells:
-            return np.asarray(self._setup.courses_of(handles))
+            return np.asarray(part.setup.courses_of(queries))
         known = [self._courses_of[index] for index in where.tolist()]
         pairs = zip(known, keys, strict=True)
         return np.array([own.setdefault(course, len(own)) for own, (course, _) in pairs])
@@ -310,7 +327,9 @@ class TrialSource:
         if number not in self._queries:
             if len(self._queries) >= MOST_QUERIES:
                 self._queries.clear()
-            self._queries[number] = self._setup.query_at(number)
+            instance = int(np.searchsorted(self._first_cells, number, "right")) - 1
+            cell = number - int(self._first_cells[instance])
+            self._queries[number] = self._parts[instance].setup.query_at(cell)
         configuration, fidelity = self._queries[number]
         return {**configuration}, fidelity
 

@@ -107,6 +107,11 @@ class TrialSetup:
                 "`noise` and `instances` must be None where stored numbers know no clients: "
                 f"{reason}"
             )
+        if self.instances and self.own and self._pool_cells is not None:
+            raise InvalidArgumentError(
+                "`objectives` must be names where `instances` are pools, got one of your own: "
+                f"{self.own[0].name!r}; name one seed by `seed` in place of `instances`"
+            )
         if self.noise is not None:
             check_noise(self.noise, self.objectives, self.backend.name)
 
