@@ -22,7 +22,8 @@ class TrialSearch(Agent):
     that is no finite number counts as minus infinity: worse than any other.
 
     On a pool, every suggestion is moved to the nearest configuration that was not asked at its
-    fidelity yet (`_in_pool`), because a second look at the same one would teach nothing.
+    fidelity yet (`_in_pool`), because a second look at the same one would teach nothing. Requests
+    of different fidelities can still get one answer, where a pool does not have all of them.
 
     The state is what was asked and told, in order. Restoring it tells all of it to a new agent.
     With `replays`, that agent is asked again, too, so that whatever it draws, it has drawn.

@@ -214,8 +214,8 @@ class RunOptions:
     backend: Annotated[
         str | None,
         Arg(
-            "tabular, surrogate, raw or federatedscope; by default the first of the former two "
-            "with numbers, and raw for ids that are there to be trained",
+            "tabular, surrogate, raw or federatedscope; by default the table, else the surrogate, "
+            "else the pool, and raw for ids that are there to be trained",
             "NAME",
         ),
     ] = None

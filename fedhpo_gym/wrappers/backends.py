@@ -34,7 +34,7 @@ class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
 
 
 class TabularBackend(BackendWrapper):
-    """Answers by exact look-up in the task's table; off the grid is an error."""
+    """Answers by exact look-up in the task's table, or of the nearest configuration of a pool."""
 
     backend = "tabular"
 

@@ -48,8 +48,8 @@ class TrialArguments:
 
     Attributes:
         task: name in the catalogue.
-        backend: "tabular", "surrogate", "raw" or "federatedscope"; None for the first of the
-            former two that has numbers.
+        backend: "tabular", "surrogate", "raw" or "federatedscope"; None for the table, else the
+            surrogate, else the pool that has numbers.
         algorithm: name of the FL algorithm; the task's by default.
         alpha: concentration of the LDA partition; the task's by default.
         preprocessing: "label_encoded" (the paper's) or "standardized"; the task's by default.
