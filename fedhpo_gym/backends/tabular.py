@@ -65,6 +65,7 @@ class Pooled(StoredBackend):
     def __init__(self, task: Task, seed: int | None = None) -> None:
         sample = open_sample(task.identity).require_installed()
         self.pool = Pool(sample, seed)
+        len(self.pool)  # a seed under which nothing was trained is refused now
         super().__init__(task, self.pool.seeds[0], sample.space, sample.fidelity_space)
 
     @property

@@ -41,6 +41,7 @@ class QueuedSample(CheckedFields):
         rounds: how long each is trained.
         rates: client sample rates; every configuration is trained at each of them.
         algorithm: of the problems by default.
+        precision: type of the numbers that are computed; of the problems by default.
         repeat_every: of so many configurations, one is trained under all seeds.
         settings: hyperparameters fixed, by name.
         tune: settings that are searched, by the lowest and the highest value.
@@ -51,12 +52,15 @@ class QueuedSample(CheckedFields):
     rounds: Annotated[int, Range(1)]
     rates: Sequence[float]
     algorithm: str | None = None
+    precision: str | None = None
     repeat_every: Annotated[int, Range(1)] | None = None
     settings: Mapping[str, float] = field(default_factory=dict)
     tune: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def designs(self) -> Iterator[SampleDesign]:
         """Yield the designs of the problems, in their order."""
+        if not self.ids:
+            raise InvalidArgumentError("`ids` must name at least one problem, got none")
         for one in self.ids:
             yield SampleDesign(
                 self._variant(get_task(one)),
@@ -68,8 +72,9 @@ class QueuedSample(CheckedFields):
             )
 
     def _variant(self, task: Task) -> Task:
-        changes = {} if self.algorithm is None else {"algorithm": self.algorithm}
-        return task.variant(**changes).fix(self.settings).tune(self.tune)
+        options = {"algorithm": self.algorithm, "precision": self.precision}
+        chosen = {name: value for name, value in options.items() if value is not None}
+        return task.variant(**chosen).fix(self.settings).tune(self.tune)
 
 
 @checked_types
@@ -177,12 +182,13 @@ def train_queue(
     return failed
 
 
+@checked_types
 def store_queue(
     designs: Sequence[SampleDesign],
     folder: Path,
     target: Path,
     arrays: Path,
-    fewest: int,
+    fewest: Annotated[int, Range(1)],
     tell: Callable[[str], None],
 ) -> Iterator[Path]:
     """Store the trained courses of designs that have new ones, and yield their cards.

@@ -86,6 +86,11 @@ class SampleDesign(design.Design[SampleUnit]):
         self.depths = _depths(round_, rounds)
         self.rates = _drawn_rates(rate, rates)
         values = tuple(dict.fromkeys(self.rates))
+        if crossed and (len(self.depths) > 1 or len(values) < len(self.rates)):
+            raise InvalidArgumentError(
+                "`rounds` must be one number and `rates` must differ in a crossed design, got "
+                f"{self.depths} and {self.rates}; how often a value occurs matters in drawn ones"
+            )
         chosen = {
             "round": _up_to(round_, self.depths),
             "client_sample_rate": replace(rate, low=values[0], high=values[-1], values=values),

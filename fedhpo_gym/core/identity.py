@@ -1,10 +1,10 @@
 """Which version and variant of a problem stored numbers belong to, as their cards say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedhpo_gym.core.checks import as_integer
+from fedhpo_gym.core.checks import as_integer, as_typed
 
 OPTIONS = ("algorithm", "alpha", "preprocessing", "precision", "table")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
@@ -71,11 +71,14 @@ class Identity:
         version = as_integer(content["version"])
         if version is None or version < 0:
             raise ValueError(f"version {content['version']!r} is no version")
+        tuned = as_typed("tuned", content.get("tuned", {}), Mapping[str, Sequence[float]])
+        if any(len(ends) != 2 for ends in tuned.values()):
+            raise ValueError(f"`tuned` must hold a lowest and a highest value each, got {tuned!r}")
         return cls(
             name=str(content["name"]),
             task=str(content["task"]),
             version=version,
             options=tuple((name, content[name]) for name in OPTIONS if name in content),
             settings=tuple(sorted(dict(content.get("settings", {})).items())),
-            tuned=tuple((one, low, high) for one, (low, high) in content.get("tuned", {}).items()),
+            tuned=tuple((one, *ends) for one, ends in tuned.items()),
         )

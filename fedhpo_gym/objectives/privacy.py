@@ -141,27 +141,37 @@ def poisson_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -
     sum_k binom(a, k) (1 - q)^(a - k) q^k exp(k (k - 1) / (2 z^2))`` (Mironov, Talwar and Zhang,
     2019, Section 3.3).
     """
+    return _poisson_curve(noise_multiplier, rounds, sample_rate)
+
+
+def _poisson_curve(noise_multiplier: float, rounds: int, sample_rate: float) -> Floats:
     if rounds == 0 or sample_rate == 0.0:
-        return np.zeros(len(SEARCH_ORDERS))
-    orders = np.array(SEARCH_ORDERS, dtype=np.float64)
+        return np.zeros(len(_ORDERS))
     with np.errstate(divide="ignore", over="ignore"):
         if sample_rate == 1.0:
-            return rounds * (orders / (2.0 * np.float64(noise_multiplier) ** 2))
-        grown = 1.0 / (2.0 * np.float64(noise_multiplier) ** 2)
-    if grown == np.inf:
-        return np.full(len(orders), np.inf)
-    k = np.arange(SEARCH_ORDERS.stop, dtype=np.float64)
-    left = orders[:, None] - k
-    chosen = _LOG_FACTORIAL[SEARCH_ORDERS.start : SEARCH_ORDERS.stop, None] - _LOG_FACTORIAL
-    chosen = chosen - _LOG_FACTORIAL[np.maximum(left, 0).astype(np.int64)]
-    terms = chosen + left * math.log1p(-sample_rate) + k * math.log(sample_rate)
-    terms = np.where(left >= 0, terms + k * (k - 1.0) * grown, -np.inf)
-    each = np.logaddexp.reduce(terms, axis=1) / (orders - 1.0)
+            return rounds * (_ORDERS / (2.0 * np.float64(noise_multiplier) ** 2))
+        growth = 1.0 / (2.0 * np.float64(noise_multiplier) ** 2)
+    if growth == np.inf:
+        return np.full(len(_ORDERS), np.inf)
+    log_terms = np.where(_LEFT >= 0, _log_weights(sample_rate) + _PAIRS * growth, -np.inf)
+    each = np.logaddexp.reduce(log_terms, axis=1) / (_ORDERS - 1.0)
     # Rounding can leave a logarithm of 1 a hair below 0.
     return np.asarray(rounds * np.maximum(each, 0.0))
 
 
+_ORDERS: Final = np.array(SEARCH_ORDERS, dtype=np.float64)
+_K: Final = np.arange(SEARCH_ORDERS.stop, dtype=np.float64)
+_PAIRS: Final = _K * (_K - 1.0)
+_LEFT: Final = _ORDERS[:, None] - _K  # (orders, k)
 _LOG_FACTORIAL: Final = np.array([math.lgamma(n + 1.0) for n in range(SEARCH_ORDERS.stop)])
+
+
+@lru_cache(maxsize=16)
+def _log_weights(sample_rate: float) -> Floats:
+    """Return the (orders, k) logarithms of binomial weights; those of k > order mean nothing."""
+    chosen = _LOG_FACTORIAL[SEARCH_ORDERS.start : SEARCH_ORDERS.stop, None] - _LOG_FACTORIAL
+    chosen = chosen - _LOG_FACTORIAL[np.maximum(_LEFT, 0).astype(np.int64)]
+    return np.asarray(chosen + _LEFT * math.log1p(-sample_rate) + _K * math.log(sample_rate))
 
 
 @lru_cache(maxsize=4096)
@@ -174,18 +184,40 @@ def planned_noise(
     It is a number of single precision, found by halving, and never too small for the promise; so an
     epsilon stands for any that single precision rounds to it.
     """
-
-    def spent(noise: float) -> float:
-        divergences = poisson_curve(noise, rounds, sample_rate).tolist()
-        return epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
-
     promised, (low, high) = epsilon * (1.0 - 2.0**-24), _NOISE
+    bracket = [0.0, math.inf]  # the most noise known to be too little, the least known to do
+
+    def log_excess(noise: float) -> float:
+        divergences = _poisson_curve(noise, rounds, sample_rate).tolist()
+        spent = _smallest_epsilon(SEARCH_ORDERS, divergences, delta)
+        bracket[spent <= promised] = noise
+        ratio = spent / promised
+        return math.log(ratio) if 0.0 < ratio < math.inf else math.nan
+
+    # Epsilon is nearly a power of the noise, so that secants narrow the bracket in a few steps.
+    # Halving decides the last digit; it computes only what the bracket leaves open.
+    guess = max(sample_rate * math.sqrt(-2.0 * rounds * math.log(delta)) / epsilon, low)
+    place, slope = math.log(guess), -1.0
+    excess = log_excess(math.exp(place))
+    for _ in range(_SECANTS):
+        if not abs(excess) > 1e-10:  # found, or beyond what has a logarithm
+            break
+        step = min(max(-excess / slope, -5.0), 5.0)
+        further = log_excess(math.exp(place + step))
+        place, slope, excess = place + step, (further - excess) / step or -1.0, further
+    for near in (math.exp(place - _PRECISION), math.exp(place + _PRECISION)):
+        if bracket[0] < near < bracket[1]:
+            log_excess(near)
     while high > low * (1.0 + 1e-9):
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= promised else (middle, high)
+        if bracket[0] < middle < bracket[1]:
+            log_excess(middle)
+        low, high = (low, middle) if middle >= bracket[1] else (middle, high)
     return float(np.nextafter(np.float32(high), np.float32(np.inf)))
 
 
+_SECANTS: Final = 12
+_PRECISION: Final = 2e-9
 _NOISE: Final = (1e-3, 1e15)
 """Noise multipliers among which the smallest is looked for: the last one hides everything."""
 
@@ -202,6 +234,10 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta
         raise InvalidArgumentError(
             f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
         )
+    return _smallest_epsilon(orders, renyi, delta)
+
+
+def _smallest_epsilon(orders: Sequence[int], renyi: Sequence[float], delta: float) -> float:
     return max(0.0, min(_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)))
 
 

@@ -27,7 +27,7 @@ from fedhpo_gym.evaluation.records import (
 )
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.table import CROSSED, WHICH, Sample, seed_rows
+from fedhpo_gym.stored.table import WHICH, Sample, seed_rows
 
 Columns = Mapping[str, NDArray[Any]]
 MOST_DISTANCES = 1 << 22
@@ -55,16 +55,40 @@ class Pool:
                 f"`seed` must be among {sample.seeds}, the seeds of the pool {sample.name}, got "
                 f'{seed}; use one of them, None, or backend="raw"'
             )
-        seeds = np.bincount(sample.codes("seed"), minlength=len(sample.seeds))
-        self._seed = int(seeds.argmax()) if seed is None else sample.seeds.index(seed)
-        self.seeds = (sample.seeds[self._seed],)
-        self.num_samples = sample.num_samples[self._seed][None]
-        self.configurations, self.courses = self._courses()
-        self.columns: Columns = sample.space.columns_of(self.configurations)
-        self._features = self._features_of(self.columns)
+        self._asked_seed = seed
 
-    def _courses(self) -> tuple[list[dict[str, Any]], Integers]:
-        """Return the K configurations in the order of the design, and their (K, A) courses."""
+    # Arrays are unpacked when somebody asks for answers: lists read the card alone.
+
+    @cached_property
+    def _seed(self) -> int:
+        sample = self.sample
+        if self._asked_seed is not None:
+            return sample.seeds.index(self._asked_seed)
+        return int(np.bincount(sample.codes("seed"), minlength=len(sample.seeds)).argmax())
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return (self.sample.seeds[self._seed],)
+
+    @property
+    def num_samples(self) -> Integers:
+        return np.asarray(self.sample.num_samples[self._seed][None])
+
+    @cached_property
+    def configurations(self) -> list[dict[str, Any]]:
+        every = self.sample.configurations()
+        return [every[row] for row in self.courses.max(axis=1)]
+
+    @cached_property
+    def columns(self) -> Columns:
+        return self.sample.space.columns_of(self.configurations)
+
+    @cached_property
+    def _features(self) -> Floats:
+        return self._features_of(self.columns)
+
+    @cached_property
+    def courses(self) -> Integers:
         sample = self.sample
         (rows,) = np.nonzero(sample.codes("seed") == self._seed)
         rates = np.searchsorted(sample.rates, sample.codes("client_sample_rate")[rows] - 1e-9)
@@ -74,15 +98,14 @@ class Pool:
         courses = np.full((len(index), len(sample.rates)), -1)
         courses[[index[key] for key in keys], rates] = rows
         complete = (courses >= 0).all(axis=1)
-        if sample.card.get(CROSSED) and complete.any():  # other rates of the rest are still to come
+        if sample.crossed and complete.any():  # other rates of the rest are still to come
             courses = courses[complete]
         if not len(courses):
             raise InvalidArgumentError(
                 f"`seed` must be one under which configurations of the pool {sample.name} were "
                 f"trained, got {self.seeds[0]}; use None"
             )
-        every = sample.configurations()
-        return [every[row] for row in courses.max(axis=1)], courses
+        return courses
 
     def _features_of(self, columns: Columns) -> Floats:
         space = self.sample.space
@@ -180,9 +203,9 @@ class Pool:
         for seed in self.sample.seeds:
             try:
                 pool = Pool(self.sample, seed)
+                asked = {name: np.full(len(pool), value) for name, value in fidelity.items()}
             except InvalidArgumentError:  # nothing was trained under it
                 return np.empty((0, len(self.sample.seeds)))
-            asked = {name: np.full(len(pool), value) for name, value in fidelity.items()}
             answers = pool.look_up(pool.nearest({**pool.columns, **asked}), pool.seeds)
             losses = validation_losses(answers, pool.num_samples)[:, 0]
             keys = (row.tobytes() for row in pool._features)

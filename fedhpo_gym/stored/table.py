@@ -338,6 +338,7 @@ class Sample(StoredCurves):
             if as_integer(self._count) is None or self._count < 1:
                 raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
             self._ragged = ENDS in content
+            self.crossed = as_typed(CROSSED, content.get(CROSSED, False), bool)
             self._packing()
 
     def __len__(self) -> int:

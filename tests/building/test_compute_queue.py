@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample
 from fedhpo_gym.tasks import get_task
+from workers import CrewHere
 
 pytestmark = pytest.mark.raw
 
@@ -41,6 +43,14 @@ rates = [0.4, 1.0]
 repeat_every = 4
 """
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def same_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedhpo_gym.building.build.WorkerPool", CrewHere)
+
+
+in_this_process = pytest.mark.usefixtures("same_process")
 
 
 def queue_file(folder: Path, number: int = 6) -> Path:
@@ -70,6 +80,7 @@ def test_a_list_is_trained_in_its_order_and_only_once(tmp_path: Path) -> None:
     assert train(path, tmp_path) == []
 
 
+@in_this_process
 def test_what_was_interrupted_goes_on_with_the_same_result(tmp_path: Path) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     design, _ = read_queue(queue_file(tmp_path))
@@ -90,6 +101,7 @@ def test_what_was_interrupted_goes_on_with_the_same_result(tmp_path: Path) -> No
     assert sample_files(whole) == sample_files(parted)
 
 
+@in_this_process
 def test_a_sample_that_is_stored_is_extended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +130,7 @@ def test_a_sample_that_is_stored_is_extended(
     )
 
 
+@in_this_process
 def test_a_sample_of_other_depths_is_extended_by_curves_that_go_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +160,7 @@ def test_a_sample_of_other_depths_is_extended_by_curves_that_go_further(
     assert np.isfinite(after.objective()[~old][:, 2:]).all()
 
 
+@in_this_process
 def test_another_plan_does_not_count_as_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +174,13 @@ def test_another_plan_does_not_count_as_trained(
     assert same.done(tmp_path / "nothing") == set(range(8))
 
 
+@pytest.mark.parametrize(("rounds", "rates"), [((2, 3), (0.4, 1.0)), (2, (0.4, 0.4))])
+def test_a_crossed_design_has_one_depth_and_each_rate_once(rounds: Any, rates: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`rounds` must be one number and `rates`"):
+        SampleDesign(get_task("LR-BreastCancer-v1"), 4, rounds, rates, crossed=True)
+
+
+@in_this_process
 def test_status_and_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["queue", str(queue_file(tmp_path)), "--out", str(tmp_path / "work")]
     assert main([*words, "--status"]) == 0
@@ -184,6 +205,7 @@ def test_status_and_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert [path.name for path in arrays.iterdir()] == [json.loads(card.read_text())["arrays"]]
 
 
+@in_this_process
 def test_units_note_their_seconds(tmp_path: Path) -> None:
     design, _ = read_queue(queue_file(tmp_path))
     train(queue_file(tmp_path), tmp_path)
@@ -223,9 +245,12 @@ def test_what_another_process_trains_is_running(tmp_path: Path) -> None:
         (LIST.format(number=3) + "colour = 'red'\n", "colour"),
         (LIST.format(number=3).replace("BreastCancer", "Nowhere"), "Nowhere"),
         (LIST.format(number=3).replace("rounds = 3", "rounds = 501"), "rounds"),
+        (LIST.format(number=3) + "precision = 'float16'\n", "`precision` must be 'float32'"),
+        ("[[sample]]\nids = []\nconfigurations = 3\nrounds = 3\nrates = [1.0]\n", "`ids` must"),
         ("a = [", "cannot be used"),
     ],
 )
+@in_this_process
 def test_a_list_that_cannot_be_used_is_named_with_the_reason(
     tmp_path: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,6 +273,7 @@ def _away(design: SampleDesign) -> bool:
     return design.task.dataset not in ("BreastCancer", "Digits")  # those that come with a package
 
 
+@in_this_process
 def test_a_smaller_sample_never_takes_the_place_of_a_larger_one(tmp_path: Path) -> None:
     large, small = tmp_path / "large.toml", tmp_path / "small.toml"
     large.write_text(LIST.format(number=6), encoding="utf-8")
@@ -263,6 +289,7 @@ def test_a_smaller_sample_never_takes_the_place_of_a_larger_one(tmp_path: Path) 
     assert all("stays: it has 20 courses of another plan, and this 10" in one for one in said)
 
 
+@in_this_process
 def test_a_torn_note_of_seconds_is_passed_over(tmp_path: Path) -> None:
     design, _ = read_queue(queue_file(tmp_path))
     train(queue_file(tmp_path), tmp_path)
@@ -272,6 +299,7 @@ def test_a_torn_note_of_seconds_is_passed_over(tmp_path: Path) -> None:
     assert progress_of(design, tmp_path).core_s == known
 
 
+@in_this_process
 def test_a_word_that_no_name_holds_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

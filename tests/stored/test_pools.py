@@ -17,12 +17,15 @@ from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.building.build import build_sample
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, OffGridError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample
 from fedhpo_gym.stored.health import difficulty_of, health_of, seed_error, write_health
 from fedhpo_gym.stored.pool import Pool
+from fedhpo_gym.stored.table import Sample
 from fedhpo_gym.tasks import get_task, task_of, work_of
+from stored_files import stamped
+from workers import CrewHere
 
 pytestmark = pytest.mark.raw
 
@@ -36,10 +39,10 @@ OBJECTIVES = ["val_loss", "val_error", "test_error", "fairness_std", "fairness_p
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("pools")
-    build_sample(
-        TASK, SIZE, rounds=ROUNDS, rates=RATES, repeat_every=EVERY, crossed=True, folder=where,
-        workers=1,
-    )  # fmt: skip
+    plan: Any = {"rounds": ROUNDS, "rates": RATES, "repeat_every": EVERY, "crossed": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedhpo_gym.building.build.WorkerPool", CrewHere)
+        build_sample(TASK, SIZE, folder=where, workers=1, **plan)
     return where
 
 
@@ -217,6 +220,21 @@ def test_its_card_gives_its_identity_back(folder: Path) -> None:
     assert card["tuned"] == {"epsilon": [1.0, 16.0]}
     assert card["crossed"] is True
     assert "--tune epsilon=[1.0,16.0] --sample 12" in card["build_command"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [("tuned", {"epsilon": [1]}), ("tuned", [["epsilon", 1, 16]]), ("tuned", {"epsilon": "ab"}),
+     ("crossed", "yes")],
+)  # fmt: skip
+def test_a_card_with_a_damaged_plan_is_named(
+    folder: Path, tmp_path: Path, entry: str, value: object
+) -> None:
+    card = tmp_path / f"{TASK.table_name}.sample.json"
+    content = json.loads((folder / card.name).read_text()) | {entry: value}
+    card.write_bytes(stamped(json.dumps(content).encode()))
+    with pytest.raises(DamagedDataError, match=f"sample card of format 2 .`{entry}` must"):
+        Sample(card)
 
 
 def test_noise_of_seeds_is_that_of_the_repeated(pool: Pool) -> None:
