@@ -201,11 +201,9 @@ class PersonalPolicy:
 
     def sample(self, rng: np.random.Generator, clients: ArrayLike) -> NDArray[np.int64]:
         """Draw arms for some clients: (clients, factors)."""
-        chosen = []
-        for logs in self.log_theta(clients):
-            # The largest of log-probabilities with Gumbel noise is a draw from them.
-            chosen.append((logs + rng.gumbel(size=logs.shape)).argmax(axis=1))
-        return np.stack(chosen, axis=1).astype(np.int64)
+        # The largest of log-probabilities with Gumbel noise is a draw from them.
+        noisy = [logs + rng.gumbel(size=logs.shape) for logs in self.log_theta(clients)]
+        return np.stack([logs.argmax(axis=1) for logs in noisy], axis=1).astype(np.int64)
 
     def mle(self, clients: ArrayLike) -> NDArray[np.int64]:
         """Return some clients' likeliest arms: (clients, factors)."""

@@ -80,8 +80,7 @@ class FLoRA(PointAgent):
         parts = [everything] if self._surface == "sgm" else groups
         surfaces = np.array([_predicted(pairs, places, rng) for pairs in parts])
         joined = surfaces.max(axis=0) if self._surface == "mplm" else surfaces.mean(axis=0)
-        lowest: Point = places[np.argmin(joined)]
-        return lowest
+        return np.asarray(places[np.argmin(joined)])
 
     def _state(self) -> dict[str, Any]:
         return {

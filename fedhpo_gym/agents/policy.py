@@ -143,8 +143,7 @@ def forward(
 def moved(observation: Observation, moves: Singles, space: gym.spaces.Box) -> Singles:
     """Return last actions, moved by (...) moves as far as the space goes."""
     last = np.asarray(observation["last_action"], dtype=np.float32).reshape(moves.shape)
-    actions: Singles = np.clip(last + moves, space.low, space.high)
-    return actions
+    return np.asarray(np.clip(last + moves, space.low, space.high))
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:

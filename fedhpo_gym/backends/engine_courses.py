@@ -1,7 +1,5 @@
 """Courses kept running between steps: what round environments train, on the suite's own engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -88,8 +86,7 @@ class RunningCourses(Courses):
     @property
     def most_samples(self) -> NDArray[np.int64]:
         each = [self._federation(index).num_samples for index in range(len(self._sources))]
-        most: NDArray[np.int64] = np.max(each, axis=0)[:, 0]
-        return most
+        return np.asarray(np.max(each, axis=0)[:, 0])
 
     def start(self, positions: Sequence[int], instances: Sequence[int]) -> None:
         courses, stay = list(self._batch.courses), []

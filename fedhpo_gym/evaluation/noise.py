@@ -143,8 +143,7 @@ class Noise:
         before, tied = waits < last, able & (waits == last)
         # Who waits as long as the last one is drawn in the clients' order.
         left = number - before.sum(axis=-1)
-        found: Bools = before | (tied & (tied.cumsum(axis=-1) <= left[..., None]))
-        return found
+        return np.asarray(before | (tied & (tied.cumsum(axis=-1) <= left[..., None])))
 
     def laplace(self, sensitivities: Floats, evaluations: int, rngs: Generators) -> Floats:
         """Return the (B, R) noise of B trials that tell R numbers of (B, R, S) sensitivities.

@@ -1,7 +1,5 @@
 """A batch of independent federated courses: the primitive everything else stands on."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

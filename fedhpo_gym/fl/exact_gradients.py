@@ -1,7 +1,5 @@
 """One step of every client, written plainly, in float64 and differentiated by autograd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import cast
 

@@ -4,8 +4,6 @@ Clients of asynchronous courses do not wait for each other: a round is an aggreg
 time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

@@ -338,10 +338,7 @@ class Roster:
     ) -> NDArray[np.int64]:
         full, rest = np.divmod(samples, batch_size)
         rests = (rest >= self._min_rows) & (rest > 0)
-        steps: NDArray[np.int64] = epochs * (
-            np.where(batch_size >= self._min_rows, full, 0) + rests
-        )
-        return steps
+        return np.asarray(epochs * (np.where(batch_size >= self._min_rows, full, 0) + rests))
 
 
 def split_items(items: Items, item_bytes: int, max_bytes: int) -> Iterator[Items]:

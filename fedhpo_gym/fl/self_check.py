@@ -214,8 +214,7 @@ def _digests_of_another_process(families: Sequence[str]) -> dict[str, str]:
         text=True,
         check=False,
     )
-    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {}
-    return found
+    return json.loads(done.stdout.splitlines()[-1]) if not done.returncode else {}
 
 
 def main(families: Sequence[str]) -> None:

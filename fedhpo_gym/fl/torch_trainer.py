@@ -3,8 +3,6 @@
 Parameters are tensors (own, rows, ..) by name.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -99,8 +97,7 @@ class TorchTrainer(Trainer):
             for item in range(value.shape[1]):
                 own = value[:, item].to(torch.float64).flatten()
                 total[item] += (own * own).sum()
-        norm: Tensor = total.sqrt().to(like.dtype)
-        return norm
+        return total.sqrt().to(like.dtype)
 
     def initial(self, rows: int) -> Parameters:
         return {name: v.repeat_interleave(rows, 1) for name, v in self._initial.items()}
@@ -173,8 +170,7 @@ class TorchTrainer(Trainer):
         """Return (courses,) rows of the largest client in a round, padding included if together."""
         padded = roster.steps * roster.width[:, None]
         rows = padded if self.model.together else roster.epochs * roster.samples
-        most: Rows = rows.max(axis=1)
-        return most
+        return np.asarray(rows.max(axis=1))
 
     def portions(self, items: Items, roster: Roster) -> Sequence[Items]:
         """Split items; of those that share matrices, each portion is of one course."""
@@ -314,8 +310,7 @@ def _finite(value: Tensor) -> Bools:
     low, high = torch.aminmax(value)
     if math.isfinite(float(low)) and math.isfinite(float(high)):
         return np.ones(items, dtype=np.bool_)
-    found: Bools = torch.isfinite(value).reshape(own, items, -1).all(2).all(0).cpu().numpy()
-    return found
+    return torch.isfinite(value).reshape(own, items, -1).all(2).all(0).cpu().numpy()
 
 
 class TorchTrainers(Trainers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,9 +132,7 @@ def write_task(
     told = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
     file = folder / "task" / "fedhpo" / f"{env_id}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, f"# @package _global_\n{json.dumps(told, indent=1, default=_plain)}\n")
+    write_text(
+        file, f"# @package _global_\n{json.dumps(told, indent=1, default=methodcaller('item'))}\n"
+    )
     return file
-
-
-def _plain(value: Any) -> Any:
-    return value.item()

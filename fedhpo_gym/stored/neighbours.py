@@ -158,8 +158,7 @@ class Prediction:
 def _sums(candidate: Singles, real: Singles, dtype: type[np.floating]) -> NDArray[np.floating]:
     """Return the summed errors of every cell; the candidate is lost."""
     missed = np.subtract(candidate, real, out=candidate)
-    total: NDArray[np.floating] = np.abs(missed, out=missed).sum(axis=1, dtype=dtype)
-    return total
+    return np.asarray(np.abs(missed, out=missed).sum(axis=1, dtype=dtype))
 
 
 def _gathered(array: NDArray[Any], near: Sequence[Integers]) -> NDArray[Any]:

@@ -110,8 +110,7 @@ class Player:
 
 
 def _spent(seen: Mapping[str, Any]) -> Floats:
-    spent: Floats = 1.0 - seen["remaining_budget"][:, 0].astype(np.float64)
-    return spent
+    return np.asarray(1.0 - seen["remaining_budget"][:, 0].astype(np.float64))
 
 
 def _schedules(space: SearchSpace, kind: str, actions: Actions) -> list[Schedule]:
@@ -234,8 +233,7 @@ def find_references(
 
         def means_of(tried: Actions, instances: Indices) -> Floats:
             schedules = _schedules(train.space, kind, tried)
-            means: Floats = train.follow(schedules, instances)[0].mean(axis=1)
-            return means
+            return np.asarray(train.follow(schedules, instances)[0].mean(axis=1))
 
         pool = actions[np.argsort(-means_of(actions, few), kind="stable")[: effort.kept]]
         means = means_of(pool, many)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, as_typed, check_fields
+from fedhpo_gym.core.checks import CheckedFields, Range, as_typed
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost, Fidelity
@@ -33,7 +33,7 @@ NEEDS_SAMPLES: Final = ("steps", "samples")
 
 
 @dataclass(frozen=True, kw_only=True)
-class System(ABC):
+class System(CheckedFields, ABC):
     """Turns work into simulated seconds and bytes; docs/cost_model.md says what its fields mean."""
 
     bytes_per_parameter: Positive = 4
@@ -42,9 +42,6 @@ class System(ABC):
     compute: Compute = "constant"
     samples_per_client: Whole = 0
     server_compute_s: Amount = 0.0
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     def cost(self, work: Work) -> Cost:
         """Return what the work of some rounds costs."""
@@ -368,8 +365,7 @@ def _flights_s(
     ends_s = np.full((COURSES, rounds), np.inf)
 
     def done_s(who: NDArray[np.integer], begin_s: Floats) -> Floats:
-        done: Floats = begin_s + hours.wait_s(who % len(hours), begin_s) + own_s[who]
-        return done
+        return np.asarray(begin_s + hours.wait_s(who % len(hours), begin_s) + own_s[who])
 
     flying_s = done_s(client[:, :at_once], np.zeros((COURSES, 1)))
     while arrived.min() < rounds * reports:

@@ -179,8 +179,7 @@ class Availability:
         found = np.clip(found, first, last)
         wraps = found == last
         begin = self.start_s[np.where(wraps, first, found)] + np.where(wraps, period, 0.0)
-        wait: Floats = np.maximum(begin - phase, 0.0)
-        return wait
+        return np.asarray(np.maximum(begin - phase, 0.0))
 
 
 def drawn(kind: str, number: int, beta: float, seed: int) -> Availability:

@@ -7,8 +7,6 @@ reach is known of each (`env.unwrapped.references`): hindsight is better than th
 at least half as much as that is better than the default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType

@@ -147,8 +147,7 @@ class IncumbentValue:
         gained = self._discount * after - before
         if not self._per_cost:
             return gained
-        found: Floats = gained / np.maximum(times_s / self._budget_s, SHORTEST)
-        return found
+        return gained / np.maximum(times_s / self._budget_s, SHORTEST)
 
     def find_optimum(self, all_trials: Callable[[], tuple[Floats, Floats]]) -> float:
         """Return the phi of the best trial there is; 1 unless `kind` is "regret"."""

@@ -43,8 +43,7 @@ class Front:
     def normalised(self, error: Floats) -> Floats:
         """Return (m,) errors in units of the way from ideal to nadir point, where they differ."""
         extent = self.nadir - self.ideal
-        found: Floats = (error - self.ideal) / np.where(extent > 0, extent, 1.0)
-        return found
+        return (error - self.ideal) / np.where(extent > 0, extent, 1.0)
 
 
 class Source:

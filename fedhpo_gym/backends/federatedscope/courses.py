@@ -151,8 +151,7 @@ class FederatedScopeCourses(Courses):
     @property
     def most_samples(self) -> Integers:
         each = [self._samples(index) for index in range(len(self._instances))]
-        most: Integers = np.max(each, axis=0)[:, 0]
-        return most
+        return np.asarray(np.max(each, axis=0)[:, 0])
 
     def describe(self) -> dict[str, object]:
         return described(self._lease.peer())

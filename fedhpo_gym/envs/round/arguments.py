@@ -1,7 +1,5 @@
 """The arguments of round environments: one record, checked when it is made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property

@@ -3,8 +3,6 @@
 A step sets the hyperparameters of the next communication rounds of one course, which is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

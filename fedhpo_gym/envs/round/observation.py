@@ -156,8 +156,7 @@ def mean_and_spread(values: NDArray[np.floating], chosen: NDArray[np.bool_]) -> 
 def log_norms(norms: NDArray[np.floating]) -> Floats:
     """Return log10 of norms, clipped to +-`NORM_DECADES`."""
     exact = np.maximum(np.asarray(norms, dtype=np.float64), 10.0**-NORM_DECADES)
-    clipped: Floats = np.log10(exact).clip(-NORM_DECADES, NORM_DECADES)
-    return clipped
+    return np.asarray(np.log10(exact).clip(-NORM_DECADES, NORM_DECADES))
 
 
 SHOWN = {"train": 0, "val": 1}

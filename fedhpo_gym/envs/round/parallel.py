@@ -1,7 +1,5 @@
 """Round environments as PettingZoo parallel environments: every client is an agent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """The decision process of round environments, for N courses at once; one is the case N = 1."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -510,5 +508,4 @@ _ADDED: Final = np.array(
 
 def _epsilons(spent: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (N,) epsilons that (N, orders) divergences prove, as `epsilon_from_renyi` does."""
-    found: NDArray[np.float64] = np.maximum((spent + _ADDED).min(axis=1), 0.0)
-    return found
+    return np.asarray(np.maximum((spent + _ADDED).min(axis=1), 0.0))

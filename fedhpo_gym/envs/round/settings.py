@@ -1,7 +1,5 @@
 """What an action of a round environment sets, how long episodes are, and what they reward."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, TypeAlias

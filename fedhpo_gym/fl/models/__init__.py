@@ -1,7 +1,5 @@
 """Models, a class each. Those that torch trains are loaded when they are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module

@@ -208,10 +208,9 @@ class SparseMatrix:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """Return the (n, k) product with a contiguous (d, k) matrix."""
-        product: Tensor = torch.embedding_bag(
+        return torch.embedding_bag(
             dense, self._columns, self._offsets, False, 0, False, self._values, True
         )[0]
-        return product
 
 
 def take(
@@ -351,10 +350,7 @@ class _GraphBatch:
     def mean(self, values: Tensor) -> Tensor:
         """Return the (g, k) means over each graph of adjacency times (n, k) values."""
         every = torch.arange(len(values), dtype=torch.int32, device=values.device)
-        pooled: Tensor = torch.embedding_bag(
-            values, every, self.bounds, False, 0, False, self.pool, True
-        )[0]
-        return pooled
+        return torch.embedding_bag(values, every, self.bounds, False, 0, False, self.pool, True)[0]
 
 
 class _Client:

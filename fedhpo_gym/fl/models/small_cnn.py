@@ -1,7 +1,5 @@
 """A convolutional network for pictures of eight by eight pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn

@@ -435,8 +435,7 @@ def restore_state(kept: Kept) -> None:
 def monitors() -> list[Any]:
     """Return FederatedScope's list of the monitors of all courses; it never forgets one."""
     module = importlib.import_module("federatedscope.core.monitors.monitor")
-    known: list[Any] = getattr(module, "global_all_monitors", [])
-    return known
+    return getattr(module, "global_all_monitors", [])
 
 
 def _log() -> logging.Logger:
