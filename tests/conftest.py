@@ -49,10 +49,15 @@ def find_datasets(environ: Mapping[str, str], repository: Path) -> tuple[Path | 
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start read the same real data as the tests themselves."""
+    """Let the processes that tests start read the same real data, and share compiled code.
+
+    Tests with a cache folder of their own would compile all kernels anew, each for half a minute.
+    """
     folder, _ = find_datasets(os.environ, REPOSITORY)
     if folder is not None:
         os.environ[DATA_VARIABLE] = str(folder)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "fedhpo_gym"))
 
 
 def pytest_report_header() -> str:

@@ -72,7 +72,10 @@ def test_without_the_second_an_id_names_the_line_that_brings_it() -> None:
 
 @pytest.mark.usefixtures("core_alone")
 def test_without_the_second_commands_do_what_they_can(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    recwarn: pytest.WarningsRecorder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert main(["list", "FedHPO-LR-CreditG-v0"]) == 0
     assert "tabular" not in capsys.readouterr().out
@@ -83,10 +86,12 @@ def test_without_the_second_commands_do_what_they_can(
         name for name in list_tables() if "-v1-" in name
     }
     assert re.search(r"\d\d tables and pools are left out", capsys.readouterr().err)
+    few = tuple(f"FedHPO-{one}-v0" for one in ("LR-CreditG", "LR-KC1", "BERT-SST2", "GNN-PubMed"))
+    monkeypatch.setattr("fedhpo_gym.studies.suites.SUITES", {"paper": few})
     assert main(["compare", "paper", "--agents", "random", "--out", str(tmp_path)]) == ERROR
     said = capsys.readouterr().err
-    assert "that are not: 11 need `pip install ./data` in" in said
-    assert "; 9 lack other numbers or data, FedHPO-BERT-SST2-v0 the first" in said
+    assert "that are not: 2 need `pip install ./data` in" in said
+    assert "; 2 lack other numbers or data, FedHPO-BERT-SST2-v0 the first" in said
     assert not [one for one in recwarn if "out of date" in str(one.message)]
 
 

@@ -60,11 +60,13 @@ def task_federation(task: Task, seed: int) -> Federation:
     return found
 
 
-def task_label_frequencies(task: Task) -> dict[str, float]:
-    """Return what label frequencies reach, on average over seeds, of a task's training data."""
+def task_label_frequencies(task: Task) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return what label frequencies of training data reach: the mean over seeds, and by seed."""
     own, squared = task.partition in OWN_TASKS, task.guess_loss is not None
     seeds = [label_frequencies(task_federation(task, seed), own, squared) for seed in task.seeds]
-    return {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
+    mean = {name: float(f"{np.mean([s[name] for s in seeds]):.6g}") for name in seeds[0]}
+    rounded = [{name: float(f"{value:.6g}") for name, value in one.items()} for one in seeds]
+    return mean, dict(zip(map(str, task.seeds), rounded, strict=True))
 
 
 def data_fingerprint(task: Task) -> str:

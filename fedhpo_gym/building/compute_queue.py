@@ -22,6 +22,7 @@ from fedhpo_gym.core.archive import EMBEDDED, require_writable, second_folder
 from fedhpo_gym.core.checks import CheckedFields, Range, as_record, as_typed, checked_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import read_json
+from fedhpo_gym.stored.surrogate import has_surrogate
 from fedhpo_gym.stored.table import SUFFIX, Sample
 from fedhpo_gym.tasks import Task, get_task
 
@@ -182,13 +183,12 @@ def train_queue(
     return failed
 
 
-@checked_types
 def store_queue(
     designs: Sequence[SampleDesign],
     folder: Path,
     target: Path,
     arrays: Path,
-    fewest: Annotated[int, Range(1)],
+    fewest: int,
     tell: Callable[[str], None],
 ) -> Iterator[Path]:
     """Store the trained courses of designs that have new ones, and yield their cards.
@@ -199,8 +199,11 @@ def store_queue(
         target: of the cards.
         arrays: of the arrays.
         fewest: configurations that an unfinished design must have.
-        tell: is told of samples that stay, because they have more courses of another plan.
+        tell: is told of samples that stay, because they have more courses of another plan. Drawn
+            ones from which no surrogate was fitted give way to a crossed design of any size.
     """
+    if fewest < 1:
+        raise InvalidArgumentError(f"`--fewest` must be at least 1, got {fewest}")
     for where, option in ((target, "`--store`"), (arrays, "`--arrays`")):
         require_writable(where, option)
     chosen: dict[str, SampleDesign] = {}
@@ -215,7 +218,9 @@ def store_queue(
         card = target / f"{name}{SUFFIX}.json"
         there = Sample(card) if card.exists() else None
         known = len(design.done(parts))
-        if there is not None and not design.extends(there) and len(there) > known:
+        # Of drawn rates and seeds a pool has one each; a surrogate may still be fitted again.
+        drawn = there is not None and not there.crossed and not has_surrogate(name)
+        if not (there is None or drawn or design.extends(there) or len(there) <= known):
             tell(f"{card} stays: it has {len(there)} courses of another plan, and this {known}")
             continue
         design.consolidate(parts, target)

@@ -25,7 +25,7 @@ from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.health import LABELS, write_health
+from fedhpo_gym.stored.health import LABELS, SEED_LABELS, write_health
 from fedhpo_gym.stored.table import WHICH, write_table
 from fedhpo_gym.tasks import Task
 
@@ -253,7 +253,7 @@ def provenance(task: Task, samples: NDArray[np.int64], hardware: set[str]) -> di
         "splits": list(task.splits),
         "metrics": list(task.metric_names),
         "num_samples": samples.tolist(),
-        LABELS: training.task_label_frequencies(task),
+        **dict(zip((LABELS, SEED_LABELS), training.task_label_frequencies(task), strict=True)),
         "class_shares": (np.bincount(data.labels) / len(data.labels)).tolist(),
         "codes": codec.DESCRIPTION,
         "data_licence": source.licence,

@@ -128,12 +128,14 @@ def queue(
             "`--status` prints the names"
         )
     if status:
-        rows = []
+        rows, faults = [], dict[str, None]()
         for design in designs:
             try:
                 rows.append(progress_of(design, folder))
             except MissingDataError as error:
-                complain("queue", error)
+                faults[str(error)] = None  # several samples are of the same data
+        for fault in faults:
+            complain("queue", fault)
         say_progress(rows)
         return 0
     if store is not None:

@@ -25,6 +25,7 @@ from fedhpo_gym.stored import health as figures
 from fedhpo_gym.stored.catalogue import is_installed
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of
 from fedhpo_gym.stored.meta_data import open_meta_data
+from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.tasks import Task, get_task, task_of
 from fedhpo_gym.tasks.meta import generated_space, meta_space
@@ -108,17 +109,19 @@ def chosen(ids: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(picked))
 
 
-def _labels(stored: StoredNumbers) -> dict[str, float] | None:
+def _labels(stored: StoredNumbers) -> dict[str, Any]:
     """Return what the label frequencies reach if the card lacks it and the data are at hand."""
-    if figures.LABELS in stored.card:
-        return None
+    needed = figures.SEED_LABELS if isinstance(stored, Pool) else figures.LABELS
+    if needed in stored.card:
+        return {}
     try:
         with needing("reading training data", "torch", "raw", "torch"):
             from fedhpo_gym.backends.training import task_label_frequencies
-        return task_label_frequencies(task_of(stored.identity))
+        found = task_label_frequencies(task_of(stored.identity))
+        return dict(zip((figures.LABELS, figures.SEED_LABELS), found, strict=True))
     except FedHPOError as error:
         complain("health", error)
-        return None
+        return {}
 
 
 TERMS = f"""\

@@ -53,6 +53,7 @@ DESCRIBING: Mapping[str, Any] = {
     ),
     "software": Mapping[str, str],
     "label_frequencies": Mapping[str, float],
+    "seed_label_frequencies": Mapping[str, Mapping[str, float]],
     "health": Mapping[str, Any],
     "objectives": Mapping[str, Any],
     "claimed_best": Mapping[str, Any],

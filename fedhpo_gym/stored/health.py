@@ -29,6 +29,8 @@ from fedhpo_gym.tasks import task_of
 
 LABELS = "label_frequencies"
 """Entry of a card: what the frequencies of the labels, as a prediction, reach."""
+SEED_LABELS = "seed_label_frequencies"
+"""Entry of a card: the same by seed, because another seed is another split."""
 HEALTH = "health"
 """Entry of a card: what `health_of` returned."""
 SURVIVAL = "survival"
@@ -83,6 +85,8 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
 def labels_on(stored: lattice.StoredNumbers) -> Mapping[str, float] | None:
     """Return what the label frequencies reach, as a card states it; None where it does not."""
     found: Mapping[str, float] | None = stored.card.get(LABELS)
+    if isinstance(stored, Pool):
+        found = stored.card.get(SEED_LABELS, {}).get(str(stored.seeds[0]), found)
     if found is not None and not found.keys() >= {*MEANS}:
         raise DamagedDataError(
             f"the card of {stored.card['name']}: `{LABELS}` must hold {', '.join(MEANS)}, got "
@@ -349,7 +353,7 @@ def open_card(card: Path) -> lattice.StoredNumbers:
 
 
 @checked_types
-def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
+def write_health(card: Path, labels: Mapping[str, Any] | None = None) -> Path:
     """Compute the health of stored numbers, and write it onto their card, whose digest stays.
 
     Raises DamagedDataError for a damaged card or arrays, OSError for a card that is not writable.
@@ -357,8 +361,8 @@ def write_health(card: Path, labels: Mapping[str, float] | None = None) -> Path:
     number = next((known for ending, known in KINDS.items() if card.name.endswith(ending)), None)
     if number is None:
         raise InvalidArgumentError(f"`card` must end in one of {list(KINDS)}, got {card.name!r}")
-    if labels is not None:
-        archive.add_to_card(card, number, {LABELS: dict(labels)})
+    if labels:
+        archive.add_to_card(card, number, labels)
     archive.add_to_card(card, number, {HEALTH: health_of(open_card(card))})
     return card
 

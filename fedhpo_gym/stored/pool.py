@@ -64,6 +64,8 @@ class Pool:
         sample = self.sample
         if self._asked_seed is not None:
             return sample.seeds.index(self._asked_seed)
+        if sample.crossed:
+            return 0  # under which all configurations are trained
         return int(np.bincount(sample.codes("seed"), minlength=len(sample.seeds)).argmax())
 
     @property

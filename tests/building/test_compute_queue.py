@@ -290,6 +290,22 @@ def test_a_smaller_sample_never_takes_the_place_of_a_larger_one(tmp_path: Path) 
 
 
 @in_this_process
+def test_a_drawn_sample_without_a_surrogate_gives_way_to_a_crossed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = read_queue(queue_file(tmp_path))
+    cards = tmp_path / "cards"
+    for design in (first, second):
+        build_sample(design.task, 30, rounds=2, rates=[1.0], folder=cards, workers=1)
+    train(queue_file(tmp_path), tmp_path)
+    kept = second.task.table_name
+    monkeypatch.setattr(compute_queue, "has_surrogate", lambda name: name == kept)
+    stored = [*store_queue([first, second], tmp_path, cards, cards, 1, lambda _: None)]
+    assert [card.name for card in stored] == [f"{first.task.table_name}.sample.json"]
+    assert json.loads(stored[0].read_text())["crossed"]
+
+
+@in_this_process
 def test_a_torn_note_of_seconds_is_passed_over(tmp_path: Path) -> None:
     design, _ = read_queue(queue_file(tmp_path))
     train(queue_file(tmp_path), tmp_path)

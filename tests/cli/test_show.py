@@ -124,8 +124,9 @@ def test_what_is_shown_is_what_answers(name: str, capsys: pytest.CaptureFixture[
 
 def test_a_version_with_a_surrogate_of_its_own_is_judged_by_that_one() -> None:
     assert "GNN-Cora-v1-fedavg.surrogate.json" in {card.name for card in chosen(["GNN-Cora-v1"])}
-    assert "| MF-MadeRatings-v0, -v1 | fedavg |" in page()
-    surrogates = page().partition("## Surrogates")[2].partition("## Pools")[0]
+    text = page()
+    assert "| MF-MadeRatings-v0, -v1 | fedavg |" in text
+    surrogates = text.partition("## Surrogates")[2].partition("## Pools")[0]
     assert "| GNN-Cora-v1 | fedavg |" in surrogates
     assert "| GNN-Cora-v0, -v1 | fedavg |" not in surrogates
 

@@ -137,7 +137,7 @@ def test_noise_and_spread_by_hand(card: Path) -> None:
 def test_written_health_changes_no_digest_and_no_arrays(card: Path, tmp_path: Path) -> None:
     before, files = json.loads(card.read_text()), {p.name for p in tmp_path.iterdir()}
     arrays = (tmp_path / before["arrays"]).read_bytes()
-    write_health(card, LABEL_LOSSES)
+    write_health(card, {LABELS: LABEL_LOSSES})
     after = json.loads(card.read_text())
     assert {k: v for k, v in after.items() if k not in (LABELS, HEALTH)} == before
     assert {p.name for p in tmp_path.iterdir()} == files

@@ -15,12 +15,13 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.backends import default_backend, make_backend
 from fedhpo_gym.backends.base import Backend
+from fedhpo_gym.backends.training import task_label_frequencies
 from fedhpo_gym.building.build import build_sample
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, OffGridError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample
-from fedhpo_gym.stored.health import difficulty_of, health_of, seed_error, write_health
+from fedhpo_gym.stored.health import difficulty_of, health_of, labels_on, seed_error, write_health
 from fedhpo_gym.stored.pool import Pool
 from fedhpo_gym.stored.table import Sample
 from fedhpo_gym.tasks import get_task, task_of, work_of
@@ -220,6 +221,16 @@ def test_its_card_gives_its_identity_back(folder: Path) -> None:
     assert card["tuned"] == {"epsilon": [1.0, 16.0]}
     assert card["crossed"] is True
     assert "--tune epsilon=[1.0,16.0] --sample 12" in card["build_command"]
+
+
+def test_the_guess_is_that_of_the_seed(pool: Pool) -> None:
+    mean, by_seed = task_label_frequencies(TASK)
+    assert labels_on(pool) == by_seed["1"] != by_seed["2"]
+    assert labels_on(Pool(pool.sample, 2)) == by_seed["2"]
+    assert pool.card["label_frequencies"] == mean
+    guesses = [one["val_loss"] for one in by_seed.values()]
+    assert mean["val_loss"] == pytest.approx(np.mean(guesses), rel=1e-5)
+    assert difficulty_of(pool).guess == guesses[0]
 
 
 @pytest.mark.parametrize(
