@@ -94,9 +94,11 @@ def test_the_judge_finds_a_planted_fault_and_nothing_where_there_is_none() -> No
 
 @pytest.mark.slow
 def test_the_study_goes_on_where_it_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr(told, "REMOVED", 1)
+    monkeypatch.setattr(told, "FOLDS", 3)
     words = ["--quick", "--out", str(tmp_path), "--workers", "1"]
     study.main(words)
     first = capsys.readouterr().out
