@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,19 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         buffer.write("<svg></svg>" if isinstance(buffer, io.StringIO) else b"%PDF")  # type: ignore[arg-type]
 
     monkeypatch.setattr(figure.Figure, "savefig", savefig)
+
+
+@pytest.fixture
+def few_meta_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a split of FedHPO-B have ten tasks, and agents learn from six: they model each."""
+    from fedhpo_gym.agents.transfer.base import TransferSearch  # not for those that need none
+    from fedhpo_gym.stored.meta_data import MetaData
+
+    tasks, sources = MetaData.where, TransferSearch.sources.func
+    monkeypatch.setattr(MetaData, "where", lambda data, split: tasks(data, split)[:10])
+    few = cached_property(lambda agent: sources(agent)[:6])
+    few.__set_name__(TransferSearch, "sources")
+    monkeypatch.setattr(TransferSearch, "sources", few)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -408,7 +408,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     study = Study()
     if options.quick:
-        small = [Problem(one, 640, 2, 3, episodes=2) for one in ("Quadratic", "Deadline")]
+        least = {"steps": 160, "judged": 2, "validated": 3, "episodes": 2, "num_envs": 8}
+        small = [Problem(one, **least) for one in ("Quadratic", "Deadline")]
         study = Study(small, 1, 2, 2)
     if options.seeds:
         study = replace(study, seeds=options.seeds)

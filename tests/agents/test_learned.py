@@ -282,11 +282,17 @@ def test_stored_networks_learned_from_what_is_stored(name: str, space: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_meta_tasks")
 def test_the_smallest_training_ends_in_agents_that_act_on_pools(
-    training: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    training: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Trains with torch and sb3-contrib; what was imitated before an interruption is kept."""
     pytest.importorskip("sb3_contrib")
+    fit = training.fit_prices
+    monkeypatch.setattr(training, "fit_prices", lambda *given: fit(*given[:-1], 20))
     card, ends = tmp_path / "learned-transformer-LR.json", []
     for again in range(3):
         training.main(["--out", str(tmp_path), "--quick", "--spaces", "LR"])

@@ -19,6 +19,7 @@ SMALL = {"NETWORKS": 2, "WIDTHS": (8, 8), "CHAINS": 2, "BURN_IN": 100, "KEEP_EVE
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_meta_tasks")
 def test_a_generator_is_that_of_its_seed_and_knows_good_configurations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.stored.meta_data import open_meta_data
 
-pytest.importorskip("sklearn")
+ensemble = pytest.importorskip("sklearn.ensemble")
 import generated_report as told
 import generated_study as study
 import generated_tasks as measured
@@ -93,12 +93,17 @@ def test_the_judge_finds_a_planted_fault_and_nothing_where_there_is_none() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_meta_tasks")
 def test_the_study_goes_on_where_it_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With few draws and trees: what they say is the question of the tests above."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(told, "REMOVED", 1)
-    monkeypatch.setattr(told, "FOLDS", 3)
+    for name, value in {"REMOVED": 1, "FOLDS": 3, "DRAWS": 10, "RESAMPLES": 200}.items():
+        monkeypatch.setattr(told, name, value)
+    monkeypatch.setattr(told.Judge.area, "__defaults__", (10,))
+    trees = ensemble.ExtraTreesClassifier
+    monkeypatch.setattr(ensemble, "ExtraTreesClassifier", lambda _, **of: trees(10, **of))
     words = ["--quick", "--out", str(tmp_path), "--workers", "1"]
     study.main(words)
     first = capsys.readouterr().out

@@ -16,6 +16,7 @@ import learned_study as study
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_meta_tasks")
 def test_the_smallest_study_fills_a_page_and_knows_another_network(tmp_path: Path) -> None:
     out, page, policies = tmp_path / "out", tmp_path / "page.md", tmp_path / "policies"
     page.write_text("Words.\n<!-- test -->\nold\n<!-- end -->\nMore.\n")

@@ -12,7 +12,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.testing import laws_of
 
 MINE = """
-import numpy as np, torch, fedhpo_gym
+import numpy as np, fedhpo_gym
 from fedhpo_gym.agents.black_box import RandomSearch
 from fedhpo_gym.objectives import Objective, register_objective
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -22,7 +22,9 @@ class Unseeded(RandomSearch):
     def ask(self, observation):
         return np.random.uniform(-1, 1, self.action_space.shape).astype(np.float32)
 
-def net(shape, classes): return torch.nn.Linear(*shape, classes)
+def net(shape, classes):
+    import torch  # not at once: every process that tries an agent or an objective imports this
+    return torch.nn.Linear(*shape, classes)
 def leaf(configuration, fidelity): return {"val_loss": configuration["x"] / fidelity["round"]}
 
 def kept(evaluation): return evaluation.mean("val", "accuracy")
