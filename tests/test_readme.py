@@ -89,7 +89,7 @@ def test_everything_in_the_readme_runs_in_its_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedhpo_gym.studies.comparison.WorkerPool", CrewHere)
-    for name, few in {"MAX_QUERIES": 300, "DRAWS": 200}.items():  # of the best that is known
+    for name, few in {"MAX_QUERIES": 300, "DRAWS": 200, "STARTS": 4}.items():
         monkeypatch.setattr(f"fedhpo_gym.envs.trial.truth.{name}", few)
     folder = tmp_path / "checkout"
     environment, snippets = fresh_checkout(folder), {}

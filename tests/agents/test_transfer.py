@@ -52,11 +52,16 @@ def made(name: str, sources: tuple[SourceTask, ...] = SOURCES, **given: object) 
     return kind(SearchProblem(BOX, SPACE, source_tasks=sources, **given))  # type: ignore[arg-type]
 
 
+LEARNED: dict[tuple[str, str], object] = {}
+"""What was learned of `SOURCES` in this many steps, for all tests."""
+
+
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 500)):
+    for module, steps in ((ablr, 200), (cts, 300), (fsbo, 200), (pfn, 300)):
         monkeypatch.setattr(module, "STEPS", steps)
-    monkeypatch.setattr(process, "_MADE", {})
+    monkeypatch.setattr(pfn, "WIDTH", 32)
+    monkeypatch.setattr(process, "_MADE", LEARNED)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -124,6 +129,7 @@ def test_a_source_is_its_best_and_a_draw() -> None:
 
 
 def test_what_is_learned_is_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_MADE", {})
     one = [Known(np.zeros((3, 2)), np.arange(3.0))]
     first = process.made_once("test", one, object)
     assert process.made_once("test", [Known(np.zeros((3, 2)), np.arange(3.0))], object) is first
@@ -263,7 +269,8 @@ def test_the_linear_posterior_has_its_closed_form() -> None:
 def test_a_prior_fitted_network_follows_the_scores_it_is_told() -> None:
     agent, rng = made("pfn"), np.random.default_rng(0)
     assert isinstance(agent, pfn.PriorFittedSearch)
-    points, network = np.random.default_rng(1).random((90, 4)), agent._trained()
+    points = np.random.default_rng(1).random((90, 4))
+    network = process.made_once("pfn", agent.sources, agent._trained)
     found = []
     for _ in range(40):  # functions of its prior that are like no source
         values = pfn.drawn_function(points, rng)
@@ -307,6 +314,7 @@ def test_a_misleading_source_does_little_harm(name: str) -> None:
 def test_what_is_learned_depends_on_the_sources_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ablr, cts, fsbo, pfn):
         monkeypatch.setattr(module, "STEPS", 5)
+    monkeypatch.setattr(process, "_MADE", {})
     own, candidates = Known(RNG.random((6, 4)), RNG.random(6)), RNG.random((900, 4))
     for name in NAMES:
         torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.stored.meta_data import open_meta_data
 
-ensemble = pytest.importorskip("sklearn.ensemble")
+pytest.importorskip("sklearn")
 import generated_report as told
 import generated_study as study
 import generated_tasks as measured
@@ -102,6 +102,8 @@ def test_the_study_goes_on_where_it_stopped(
     for name, value in {"REMOVED": 1, "FOLDS": 3, "DRAWS": 10, "RESAMPLES": 200}.items():
         monkeypatch.setattr(told, name, value)
     monkeypatch.setattr(told.Judge.area, "__defaults__", (10,))
+    from sklearn import ensemble
+
     trees = ensemble.ExtraTreesClassifier
     monkeypatch.setattr(ensemble, "ExtraTreesClassifier", lambda _, **of: trees(10, **of))
     words = ["--quick", "--out", str(tmp_path), "--workers", "1"]

@@ -69,7 +69,11 @@ def test_a_study_goes_on_where_it_stopped(
     svm: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name, steps in {"STEPS": 10, "FIRST_STEPS": 20}.items():
+        monkeypatch.setattr(f"profet_bohamiann.{name}", steps)
+    monkeypatch.setattr("profet_report.RESAMPLES", 20)
     main = importlib.import_module(script).main
     asked = [*(str(svm) if word == SVM else word for word in words), "--out", str(tmp_path)]
     main(asked)

@@ -22,9 +22,6 @@ class Unseeded(RandomSearch):
     def ask(self, observation):
         return np.random.uniform(-1, 1, self.action_space.shape).astype(np.float32)
 
-def net(shape, classes):
-    import torch  # not at once: every process that tries an agent or an objective imports this
-    return torch.nn.Linear(*shape, classes)
 def leaf(configuration, fidelity): return {"val_loss": configuration["x"] / fidelity["round"]}
 
 def kept(evaluation): return evaluation.mean("val", "accuracy")
@@ -32,16 +29,26 @@ def outside(evaluation): return evaluation.mean("val", "loss") * np.random.rando
 
 good = Objective.of(kept, name="good", unit="1", minimize=False, bounds=(0, 1))
 odd = Objective.of(outside, name="odd", unit="nats", minimize=True, bounds=(0, 10))
-fedhpo_gym.register_model("Line", net)
 SPACE = SearchSpace((Dimension("x", 0.1, 2.0, "float"),))
 fedhpo_gym.register_function("Own-Leaf", leaf, SPACE, rounds=[1, 2, 4])
 register_objective(good)
 """
 
+MODEL = """
+import torch, fedhpo_gym
+
+def net(shape, classes): return torch.nn.Linear(*shape, classes)
+
+fedhpo_gym.register_model("Line", net)
+"""
+"""Not among the others: every process that tries one of them would import torch."""
+
 
 def check(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
-    code = "import mine, sys\nfrom fedhpo_gym.cli import main\nsys.exit(main(sys.argv[1:]))"
+    (folder / "models.py").write_text(MODEL, encoding="utf-8")
+    modules = "mine, models" if "Line" in names else "mine"
+    code = f"import {modules}, sys\nfrom fedhpo_gym.cli import main\nsys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "check", "--laws", *names]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
 

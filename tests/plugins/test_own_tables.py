@@ -438,7 +438,7 @@ def test_a_surrogate_of_an_own_task_claims_what_can_be_trained(
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))
     fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
     task = get_task("LR-Passed")
-    build_sample(task, 240, rounds=30, workers=1, announce=lambda _: None)
+    build_sample(task, 240, rounds=13, workers=1, announce=lambda _: None)
     identity = task.surrogate_identities[0]
     card = fit_surrogate(task.identity, candidate="gaussian_process", keep=True, identity=identity)
     land = landscape_of(Surrogate(card))

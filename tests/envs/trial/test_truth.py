@@ -161,7 +161,10 @@ def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_random_configurations_do_not_beat_the_truth_of_the_flagship() -> None:
+def test_random_configurations_do_not_beat_the_truth_of_the_flagship(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(truths, "MAX_QUERIES", 20_000)
     env: Any = gym.make("FedHPO-CNN-FEMNIST-v1").unwrapped
     known, rng = fedhpo_gym.truth("FedHPO-CNN-FEMNIST-v1"), np.random.default_rng(0)
     drawn = [env.backend.space.sample(rng) for _ in range(300)]
