@@ -32,6 +32,7 @@ from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.own import ENV_VAR, read_task_file
+from stored_files import fit_quickly
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("sklearn")
@@ -435,6 +436,7 @@ def test_a_surrogate_of_an_own_task_claims_what_can_be_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sample is built, and a model fitted."""
+    fit_quickly(monkeypatch)
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))
     fedhpo_gym.new_task(made(), "passed", client="school", name="Passed")
     task = get_task("LR-Passed")
