@@ -75,7 +75,11 @@ def test_many_tests_are_corrected_as_holm_does() -> None:
     )
 
 
-def test_the_judge_finds_a_planted_fault_and_nothing_where_there_is_none() -> None:
+def test_the_judge_finds_a_planted_fault_and_nothing_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(told, "FOLDS", 4)
+    monkeypatch.setattr(told.Judge.area, "__defaults__", (40,))
     rng = stream(3, "test_generated_study")
     real, same = rng.standard_normal((60, 5)), rng.standard_normal((120, 5))
     surveys = np.array([f"real {i // 3}" for i in range(60)])
