@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: numbers numbers-status numbers-store help venv demo demo-training test check format docs bench lock clean dist try-install
 
 help:
-	@echo "make demo    compare three optimizers on nine stored problems: who wins, how sure (no torch)"
+	@echo "make demo    compare three optimizers on seven stored problems: who wins, how sure (no torch)"
 	@echo "make demo-training  compare two agents on a federation that is really trained (needs torch)"
 	@echo "make test    run the whole test suite"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
@@ -81,7 +81,7 @@ lock:
 	$(PYTHON) requirements/make.py $(UV)
 
 demo: $(DEMO)/.installed
-	MPLBACKEND=Agg $(DEMO)/bin/python -m fedhpo_gym compare lr --agents random,de,hyperband --seeds 3 --workers $(WORKERS) --out runs/demo
+	MPLBACKEND=Agg $(DEMO)/bin/python -m fedhpo_gym compare small --agents random,de,hyperband --seeds 3 --workers $(WORKERS) --out runs/demo
 	@echo "Open runs/demo/report.html in a browser."
 
 demo-training: $(STAMP)

@@ -21,7 +21,7 @@ from workers import CrewHere
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LEFT = shutil.ignore_patterns(".git", ".venv*", "runs", "__pycache__", ".*_cache", ".hypothesis")
-LESS = {" lr ": " FedHPO-LR-CreditG-v1 FedHPO-LR-Car-v1 ", "--seeds 3 ": "--seeds 1 "}
+LESS = {" small ": " FedHPO-LR-CreditG-v1 FedHPO-LR-Car-v1 ", "--seeds 3 ": "--seeds 1 "}
 """What the demonstrations of the copy do instead."""
 STAMPS = (".venv", ".venv-demo")
 

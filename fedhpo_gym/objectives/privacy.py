@@ -96,7 +96,13 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 @checked_types
 def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
     """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``."""
-    epsilon = epsilon_from_renyi(SEARCH_ORDERS, divergences, delta)
+    known = np.array(divergences, dtype=np.float64)
+    if len(known) != len(SEARCH_ORDERS) or not (known >= 0).all():  # NaN is not, either
+        raise InvalidArgumentError(
+            f"`divergences` must be {len(SEARCH_ORDERS)} numbers of at least 0, one per order of "
+            f"`SEARCH_ORDERS`, got {shown(divergences)}."
+        )
+    epsilon = _smallest_epsilon(SEARCH_ORDERS, known, delta)
     if epsilon > CAP:
         return NO_PRIVACY
     renyi = tuple(min(float(divergences[a - SEARCH_ORDERS.start]), CAP) for a in ORDERS)
@@ -188,8 +194,7 @@ def planned_noise(
     bracket = [0.0, math.inf]  # the most noise known to be too little, the least known to do
 
     def log_excess(noise: float) -> float:
-        divergences = _poisson_curve(noise, rounds, sample_rate).tolist()
-        spent = _smallest_epsilon(SEARCH_ORDERS, divergences, delta)
+        spent = _smallest_epsilon(SEARCH_ORDERS, _poisson_curve(noise, rounds, sample_rate), delta)
         bracket[spent <= promised] = noise
         ratio = spent / promised
         return math.log(ratio) if 0.0 < ratio < math.inf else math.nan
@@ -234,17 +239,23 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta
         raise InvalidArgumentError(
             f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
         )
-    return _smallest_epsilon(orders, renyi, delta)
+    return _smallest_epsilon(orders, np.array(renyi, dtype=np.float64), delta)
 
 
-def _smallest_epsilon(orders: Sequence[int], renyi: Sequence[float], delta: float) -> float:
-    return max(0.0, min(_epsilon_at(a, r, delta) for a, r in zip(orders, renyi, strict=True)))
-
-
-def _epsilon_at(order: int, renyi: float, delta: float) -> float:
-    if delta**2 + math.expm1(-renyi) >= 0:
+def _smallest_epsilon(orders: Sequence[int], renyi: Floats, delta: float) -> float:
+    if delta**2 + math.expm1(-renyi.min()) >= 0:
         return 0.0
-    return renyi + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1)
+    gained, paid = _conversion(tuple(orders), delta)
+    return max(0.0, float((renyi + gained - paid).min()))
+
+
+@lru_cache(maxsize=16)
+def _conversion(orders: tuple[int, ...], delta: float) -> tuple[Floats, Floats]:
+    """Return the (orders,) terms of `epsilon_from_renyi` that depend on no divergence."""
+    # Not numpy's logarithms, whose last bits depend on the processor.
+    gained = [math.log1p(-1 / order) for order in orders]
+    paid = [(math.log(delta) + math.log(order)) / (order - 1) for order in orders]
+    return np.array(gained), np.array(paid)
 
 
 DISTRIBUTIONS = ("geometric", "poisson")

@@ -118,4 +118,4 @@ def _curve(poisson: bool, noise_multiplier: float, share: float) -> NDArray[np.f
 
 @lru_cache(maxsize=4096)
 def _ledger(poisson: bool, noise_multiplier: float, rounds: int, share: float) -> PrivacyLedger:
-    return ledger_of(_CURVES[poisson](noise_multiplier, rounds, share).tolist(), DELTA)
+    return ledger_of((rounds * _curve(poisson, noise_multiplier, share)).tolist(), DELTA)

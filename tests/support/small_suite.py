@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ from fedhpo_gym.core.archive import EMBEDDED
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.tasks import TASKS, Task
 
-ENDINGS = (".table.json", ".surrogate.json")
+ENDINGS = {"table": ".table.json", "surrogate": ".surrogate.json", "pool": ".sample.json"}
+"""Of the cards of stored numbers, by kind: what answers by default comes first."""
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "difficulty.md"
 
 
 def representative(
@@ -40,14 +44,28 @@ def _ranked(column: NDArray[np.float64]) -> NDArray[np.float64]:
 def candidates() -> dict[str, list[float]]:
     """Return the features of every candidate, by id."""
     newest = {task.name: task for task in sorted(TASKS.values(), key=lambda task: task.version)}
-    cards = [_card(ending) for ending in ENDINGS]
-    found = {}
+    cards = {kind: _card(ending) for kind, ending in ENDINGS.items()}
+    contests, found = _contests(), {}
     for task in newest.values():
         names = (task.identity, *task.surrogate_identities)
-        own = [card[one] for card in cards for one in names if one in card]
-        if own:
-            found[task.id] = _features(task, own[0])
+        stored = [(kind, card[one]) for kind, card in cards.items() for one in names if one in card]
+        if (
+            stored
+            and (f"{task.name}-v{task.version}", f"{task.algorithm}, {stored[0][0]}") in contests
+        ):
+            found[task.id] = _features(task, stored[0][1])
     return found
+
+
+def _contests() -> set[tuple[str, str]]:
+    """Return the problems, with a version, and the variants that docs/difficulty.md says yes to."""
+    rows = (line.strip("| ").split(" | ") for line in PAGE.read_text("utf-8").splitlines())
+    return {
+        (f"{row[0].split('-v')[0]}-v{version}", row[1])
+        for row in rows
+        if row[-1] == "yes"
+        for version in re.findall(r"-v(\d+)", row[0])
+    }
 
 
 def _card(ending: str) -> dict[Identity, Mapping[str, Any]]:
