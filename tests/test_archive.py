@@ -51,7 +51,7 @@ def read_until(folder: Path, enough: Callable[[set[float]], bool]) -> None:
         seen.add(policy.limit)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("writers", [1, 2])
 def test_a_reader_beside_writers_sees_whole_pairs_even_if_they_are_killed(
     writers: int, tmp_path: Path

@@ -70,6 +70,7 @@ def test_without_the_second_an_id_names_the_line_that_brings_it() -> None:
     assert open_table("LR-CreditG-fedavg").card["health"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("core_alone")
 def test_without_the_second_commands_do_what_they_can(
     tmp_path: Path,

@@ -56,6 +56,7 @@ def test_a_worker_that_is_killed_while_it_starts_is_an_error_too() -> None:
         crew.do([1], int)
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_ends_at_its_first_worker(tmp_path: Path) -> None:
     words = "import workers\nfrom fedhpo_gym.core.processes import WorkerPool\n"
     words += "with WorkerPool(1, workers.square) as crew:\n    print(*crew.each(range(9), int))\n"
@@ -142,6 +143,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_for_work_ends_with_who_started_it(tmp_path: Path) -> None:
     script = tmp_path / "idle.py"
     script.write_text(IDLE, encoding="utf-8")
@@ -160,6 +162,7 @@ list(each_on_cluster(str, [1], "no address"))
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_address_leaves_nothing_behind_that_fails_at_the_end() -> None:
     pytest.importorskip("distributed")
     command = [sys.executable, "-c", LOST]

@@ -358,16 +358,16 @@ def certainty(found: Comparison) -> str:
         else:
             words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
     note = (
-        f" With {_problems(found)} and {counted(len(found.pairs), 'pair')}, this test on means "
-        "can never reach 0.05."
+        f" With {_problems(found)} and {counted(len(found.pairs), 'pair')}, Wilcoxon's test "
+        "on means can never reach 0.05."
         if _floor(len(found.pairs), len(found.study.problems))
         else ""
     )
     return (
         "How sure: Friedman's test that all agents are alike, by chi-squared, gives "
-        f"{' and '.join(tests)}. By Wilcoxon's test with Holm's correction at 0.05, "
-        f"{'; '.join(words)}.{note} What is said on all runs holds for these problems "
-        "only: runs of one problem are not new problems."
+        f"{' and '.join(tests)}. Two agents differ where it and Wilcoxon's test of the two, with "
+        f"Holm's correction, both reject at 0.05: {'; '.join(words)}.{note} What is said on all "
+        "runs holds for these problems only: runs of one problem are not new problems."
     )
 
 

@@ -5,10 +5,10 @@ Stored numbers of several values of a setting answer as one problem in which it 
 
 import hashlib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +31,7 @@ from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.catalogue import find, has_sample, has_table, list_names
+from fedhpo_gym.stored.table import SUFFIX
 from fedhpo_gym.tasks import Task, versions_of
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
@@ -274,11 +275,17 @@ def open_tuned(
     first = next(iter(parts.values()), None)
     answered = [(one.space, one.fidelity_space, one.seeds) for one in parts.values()]
     if first is None or len(parts) < FEWEST or answered != answered[:1] * len(parts):
+        pools = [
+            f"{setting}=[{low:g}, {high:g}] with algorithm={dict(identity.options)['algorithm']!r}"
+            for identity in _identities(f"{SUFFIX}.json", task.name)
+            for setting, low, high in identity.tuned
+        ]
         raise MissingDataError(
-            f"`tune` needs stored numbers of at least {FEWEST} values of one setting, with the "
-            f"same fidelities; backend={name!r} has {values} of "
-            f"{[d.name for d in task.tuned]} in that range for {task.algorithm} on {task.id}. "
-            'Build more (`fedhpo-gym build --setting`), or train: backend="raw" tunes any setting'
+            f"`tune` needs a pool of the same range, or stored numbers of at least {FEWEST} values "
+            f"of one setting with the same fidelities; backend={name!r} has {values} of "
+            f"{[d.name for d in task.tuned]} in that range for {task.algorithm} on {task.id}, and "
+            f"{'pools of ' * bool(pools)}{', '.join(pools) or 'no pool'}. Build more "
+            '(`fedhpo-gym build --setting`), or train: backend="raw" tunes any setting'
         )
     kind = TunedTables if isinstance(first, StoredBackend) else TunedNumbers
     return kind(name, task, parts)
@@ -289,8 +296,8 @@ def stored_values(name: str, task: Task, has_one: Callable[[Task], bool]) -> lis
     if len(task.tuned) != 1:
         return []
     [tuned] = task.tuned
-    cards = (find(stem, ENDINGS[name]) for stem in list_names(ENDINGS[name]))
-    said = (_settings_on(card, task.name).get(tuned.name) for card in cards if card is not None)
+    identities = _identities(ENDINGS[name], task.name)
+    said = (dict(identity.settings).get(tuned.name) for identity in identities)
     values = {value for value in said if value is not None and tuned.low <= value <= tuned.high}
     return sorted(value for value in values if has_one(at_value(task, value)))
 
@@ -301,13 +308,14 @@ def at_value(task: Task, value: float) -> Task:
     return task.variant(tuned=()).fix({tuned.name: value})
 
 
-def _settings_on(card: Path, task: str) -> dict[str, float]:
-    """Return the settings of a card of a task; nothing of one that is damaged or another's."""
-    try:
-        identity = Identity.from_card(read_json(card))
-    except (OSError, ValueError, TypeError):  # whoever opens it says what is wrong
-        return {}
-    return dict(identity.settings) if identity.task == task else {}
+def _identities(suffix: str, task: str) -> Iterator[Identity]:
+    """Yield what the cards of a task say that they belong to; damaged ones are left out."""
+    for card in filter(None, (find(stem, suffix) for stem in list_names(suffix))):
+        # Whoever opens it says what is wrong.
+        with suppress(OSError, ValueError, TypeError):
+            identity = Identity.from_card(read_json(card))
+            if identity.task == task:
+                yield identity
 
 
 __all__ = [

@@ -4,9 +4,11 @@
 problems, and its units are those of `building.sample`: each is stored as soon as it is trained, so
 that an interruption costs one unit of each process, and several processes, or machines that share
 the folder, divide the work. Besides the units, a design's folder holds `seconds`, with one line for
-each unit: the seconds it took, on one core.
+each unit: the seconds it took, on one core. It also holds the fingerprint of the data set, so that
+the status of a queue needs no data.
 """
 
+import glob
 import re
 import shutil
 import time
@@ -14,20 +16,23 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fedhpo_gym.building.build import UnitWork, claim, compute_units, set_damaged_aside
 from fedhpo_gym.building.sample import SampleDesign, SampleUnit
 from fedhpo_gym.core.archive import EMBEDDED, require_writable, second_folder
-from fedhpo_gym.core.checks import CheckedFields, Range, as_record, as_typed, checked_types
+from fedhpo_gym.core.checks import CheckedFields, Range, as_record, checked_types, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.core.files import read_json
+from fedhpo_gym.core.files import new_file, read_json
+from fedhpo_gym.stored.catalogue import find
 from fedhpo_gym.stored.surrogate import has_surrogate
 from fedhpo_gym.stored.table import SUFFIX, Sample
 from fedhpo_gym.tasks import Task, get_task
 
 SECONDS = "seconds"
 """File of a design's folder: name of each unit, and the seconds it took."""
+FINGERPRINT = "data_fingerprint"
+"""File of a design's folder, and entry of cards: the fingerprint of the data set."""
 _SECONDS = re.compile(r"(\S+) (\d+\.\d\d)")
 MOST_BYTES = 1 << 20
 
@@ -83,21 +88,27 @@ def read_queue(path: Path) -> list[SampleDesign]:
     """Return the designs of a list (TOML, tables `[[sample]]`), the most wanted first.
 
     Raises:
-        InvalidArgumentError: an entry is missing, unknown or out of its range.
+        InvalidArgumentError: no TOML, or an entry is missing, unknown or out of its range.
         OSError: there is no such file, or it cannot be read.
     """
     try:
         with path.open("rb") as handle:
             content = tomllib.loads(handle.read(MOST_BYTES).decode("utf-8"))
-        entries = as_typed("sample", content.pop("sample", []), Sequence[Mapping[str, Any]])
-        if content or not entries:
-            raise InvalidArgumentError(
-                f"it must hold tables `[[sample]]` and nothing else, got {[*content] or 'none'}"
-            )
-        queued = [as_record("an entry `[[sample]]`", QueuedSample, entry) for entry in entries]
-        return [design for entry in queued for design in entry.designs()]
-    except (ValueError, FedHPOError) as error:
-        raise InvalidArgumentError(f"the list {path} cannot be used: {error}") from error
+    except ValueError as error:
+        raise InvalidArgumentError(f"{path} must be a TOML file: {error}") from error
+    entries = content.pop("sample", [])
+    if content or not isinstance(entries, list) or not entries:
+        raise InvalidArgumentError(
+            f"{path} must contain tables `[[sample]]`, in double brackets, and nothing else, got "
+            f"{[*content] or shown(entries)}"
+        )
+    designs: list[SampleDesign] = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            designs += as_record("`[[sample]]`", QueuedSample, entry).designs()
+        except FedHPOError as error:
+            raise InvalidArgumentError(f"{path}, entry {number}: {error}") from error
+    return designs
 
 
 @dataclass(frozen=True)
@@ -133,29 +144,50 @@ class Progress:
 
 
 def progress_of(design: SampleDesign, folder: Path) -> Progress:
-    """Return how far a design is."""
+    """Return how far a design is; this needs no data."""
+    fingerprint = _recorded_fingerprint(design, folder)
+    if fingerprint is None:
+        return Progress(design, 0, False, 0.0, None)
+    design.data_fingerprint = fingerprint
     parts = parts_of(design, folder)
-    left = design.missing(parts)
+    left = set(range(design.size)) - design.done(parts)
     notes = (parts / SECONDS).read_text("utf-8") if (parts / SECONDS).is_file() else ""
     noted = (_SECONDS.fullmatch(line) for line in notes.splitlines())  # the last may be torn
     took = {line[1]: float(line[2]) for line in noted if line}
     core_s = sum(took.values())
     here = sum(design.points_in(name) for name in took)
-    number = sum(len(unit.points) for unit in left)
-    running = parts.is_dir() and any(not _is_free(parts, unit) for unit in left)
-    return Progress(
-        design, design.size - number, running, core_s, core_s / here * number if here else None
-    )
+    running = parts.is_dir() and not all(_is_free(parts, point) for point in left)
+    trained, left_s = design.size - len(left), core_s / here * len(left) if here else None
+    return Progress(design, trained, running, core_s, left_s)
 
 
-def _is_free(parts: Path, unit: SampleUnit) -> bool:
-    with claim(parts, unit.points) as ours:
+def _is_free(parts: Path, point: int) -> bool:
+    with claim(parts, (point,)) as ours:
         return ours
+
+
+def _recorded_fingerprint(design: SampleDesign, folder: Path) -> str | None:
+    """Return the fingerprint of the data that a design was last trained on."""
+    name = design.task.table_name
+    files = folder.glob(f"parts/{glob.escape(name)}-{design.kind}-*/{FINGERPRINT}")
+    if newest := max(files, key=lambda file: file.stat().st_mtime, default=None):
+        return newest.read_text("utf-8")
+    card = find(name, f"{SUFFIX}.json")
+    return None if card is None else str(read_json(card)[FINGERPRINT])
 
 
 def parts_of(design: SampleDesign, folder: Path) -> Path:
     """Return the folder of a design's units."""
     return folder / "parts" / design.parts_name
+
+
+def make_parts(design: SampleDesign, folder: Path) -> Path:
+    """Make and return the folder of a design's units, for the data that are here now."""
+    parts = parts_of(design, folder)
+    parts.mkdir(parents=True, exist_ok=True)
+    with new_file(parts / FINGERPRINT) as handle:
+        handle.write(design.data_fingerprint.encode())
+    return parts
 
 
 def train_queue(
@@ -171,8 +203,7 @@ def train_queue(
     for index, design in enumerate(designs, 1):
         name = f"[{index}/{len(designs)}] {design.task.table_name}"
         try:
-            parts = parts_of(design, folder)
-            parts.mkdir(parents=True, exist_ok=True)
+            parts = make_parts(design, folder)
             set_damaged_aside(design, parts)
             if units := design.missing(parts):
                 tell(f"{name}: {sum(len(unit.points) for unit in units)} courses to train")
@@ -208,8 +239,7 @@ def store_queue(
         require_writable(where, option)
     chosen: dict[str, SampleDesign] = {}
     for design in designs:
-        known = len(design.done(parts_of(design, folder)))
-        if known >= min(design.size, design.courses_of(fewest)):
+        if progress_of(design, folder).trained >= min(design.size, design.courses_of(fewest)):
             chosen[design.task.table_name] = design
     for name, design in chosen.items():
         parts = parts_of(design, folder)

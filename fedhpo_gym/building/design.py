@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -115,7 +116,7 @@ class Design(ABC, Generic[U]):
         return {
             "name": task.table_name,
             "engine_version": training.engine_version(task),
-            "data_fingerprint": load_dataset(task.dataset).fingerprint,
+            "data_fingerprint": self.data_fingerprint,
             "space": self.space.to_dict(),
             "rounds_trained": task.max_round,
             "client_sample_rates": list(task.fidelity_space["client_sample_rate"].grid),
@@ -127,6 +128,11 @@ class Design(ABC, Generic[U]):
             **({} if task.precision == "float32" else {"precision": task.precision}),
             **({"settings": settings} if (settings := task.all_settings) else {}),
         }
+
+    @cached_property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the data set, which is loaded for it."""
+        return load_dataset(self.task.dataset).fingerprint
 
     @property
     def parts_name(self) -> str:

@@ -128,20 +128,16 @@ def queue(
             "`--status` prints the names"
         )
     if status:
-        rows, faults = [], dict[str, None]()
-        for design in designs:
-            try:
-                rows.append(progress_of(design, folder))
-            except MissingDataError as error:
-                faults[str(error)] = None  # several samples are of the same data
-        for fault in faults:
-            complain("queue", fault)
-        say_progress(rows)
+        say_progress([progress_of(design, folder) for design in designs])
         return 0
     if store is not None:
         warn = partial(complain, "queue")
+        cards = 0
         for card in store_queue(designs, folder, store, arrays or store, fewest, warn):
             say(str(card))
+            cards += 1
+        if not cards:
+            warn(f"no sample has new courses and {fewest} configurations; see `--status`, `--out`")
         return 0
     return 1 if train_queue(designs, folder, workers, device, partial(complain, "queue")) else 0
 

@@ -152,7 +152,7 @@ COLUMNS = {
     "useless": "share of those that are no better than the guess, or diverge",
     "contest": f"whether seeds left is at least {figures.CONTEST[0]:g}, left 25 at least "
     f"{figures.CONTEST_LEFT:g}, and seeds gained at least {figures.CONTEST[1]:g}; "
-    "what is none is easy, or its seeds decide",
+    "what is none is easy, or its seeds decide; a dash where that is not known",
 }
 """What the columns of a table mean, by their heads."""
 DIFFICULTY_HEADS = ("id", "variant", *COLUMNS)
@@ -240,8 +240,7 @@ def _figures(found: figures.Difficulty) -> Iterator[str]:
         yield number(float(f"{value:.3g}")) if math.isfinite(value) else "–"
     yield percent(found.near)
     yield percent(found.useless)
-    is_known = not math.isnan(found.left[25] + found.usual)
-    yield ("yes" if found.is_contest else "no") if is_known else "–"
+    yield {True: "yes", False: "no", None: "–"}[found.is_contest]
 
 
 def _share(value: float) -> str:

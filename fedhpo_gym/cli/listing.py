@@ -86,20 +86,27 @@ def list_ids(word: Word = None) -> int:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
         named = kept or [_row_or_fault(name, names) for name in ids]
-        if not named:
+        variants = [row for row in stored_variants(names)[0] if word in " ".join(row)]
+        if not named and not variants:
             known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
-        say_table(HEADS, named)
+        if named:
+            say_table(HEADS, named)
+        _say_variants(variants)
         return 0
     say_table(HEADS, rows)
     variants, faults = stored_variants(names)
-    if variants:
-        say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
-        say_table(VARIANT_HEADS, variants)
+    _say_variants(variants)
     for note in [f"Not listed: {fault}." for fault in faults] + [*_notes()]:
         say("")
         say_prose(note)
     return 0
+
+
+def _say_variants(rows: Sequence[tuple[str, str, str]]) -> None:
+    if rows:
+        say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
+        say_table(VARIANT_HEADS, rows)
 
 
 def _notes() -> Iterator[str]:
@@ -228,14 +235,21 @@ def lacking(task: Task) -> tuple[str, str] | None:
     return next((pair for pair in needed if pair and not find_spec(pair[0])), None)
 
 
-def stored_variants(names: StoredNames) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Return the stored variants that no id has by default, as their cards tell them."""
+def stored_variants(
+    names: StoredNames, task: str = ""
+) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Return the stored variants, of one task or all, that no id has by default.
+
+    They come with what is wrong with cards that cannot be read.
+    """
     defaults = {
         i.name for task in TASKS.values() for i in (task.identity, *task.surrogate_identities)
     }
     found: dict[tuple[str, str], set[str]] = {}
     faults = []
     for name in sorted({*names.tables, *names.samples, *names.surrogates} - defaults):
+        if not name.startswith(task):
+            continue
         try:
             identity = names.identity(name)
             words = ", ".join(arguments_of(identity))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from tqdm import tqdm
 
 from fedhpo_gym.analysis import Report, RunRecord, build_report, group, read_folder, set_aside
 from fedhpo_gym.analysis.comparison import counted
@@ -15,6 +16,7 @@ from fedhpo_gym.analysis.figures import File
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
 from fedhpo_gym.analysis.page import csv_text
+from fedhpo_gym.analysis.problems import ReferenceValues
 from fedhpo_gym.analysis.report import sentences
 from fedhpo_gym.analysis.tuning_cost import (
     WEIGHTS,
@@ -39,6 +41,7 @@ from fedhpo_gym.core.files import new_file, write_text
 from fedhpo_gym.evaluation.multi_objective import volumes_known
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
+from fedhpo_gym.records.record import Header
 from fedhpo_gym.records.runs import problem_arguments
 from fedhpo_gym.studies.export import to_optuna
 from fedhpo_gym.studies.plan import problem_words
@@ -85,7 +88,15 @@ def report(
         return _landscape(landscape, paths, out)
     foreign = [(path, run) for path in tables for run in read_table(path, rule)]
     records = read_each(paths, read_judged, _teller("report", damaged)) if paths else ()
-    problems = group(records, foreign, present_fingerprint, rule, known_of)
+    with tqdm(unit=" optima", disable=None, leave=False) as bar:
+
+        def optimum_of(header: Header) -> ReferenceValues | None:
+            bar.set_postfix_str(header.id)  # that of a surrogate is searched, for a minute or so
+            found = known_of(header)
+            bar.update()
+            return found
+
+        problems = group(records, foreign, present_fingerprint, rule, optimum_of)
     beside = named[0] if named[0].is_dir() else named[0].parent
     target = _figure_file(figure, out) if figure else out or beside / "report.html"
     require_writable(target.parent, "`--out`, without its last part,")

@@ -12,7 +12,14 @@ from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
-from fedhpo_gym.cli.listing import WITHOUT_DATA, concerned, lacking, round_space
+from fedhpo_gym.cli.listing import (
+    WITHOUT_DATA,
+    concerned,
+    lacking,
+    round_space,
+    stored_names,
+    stored_variants,
+)
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -128,7 +135,14 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
         "backend": backend,
         "stored": _stored(backend, task),
         "elsewhere": elsewhere(task) if backend in problems.OPENERS else [],
+        "variants": [] if of_rounds else _variants(task),
     }
+
+
+def _variants(task: Task) -> list[str]:
+    """Return the arguments of other variants of an id that have stored numbers."""
+    found, _ = stored_variants(stored_names(), task.name)
+    return [f"{words} ({backends})" for one, backends, words in found if one == task.id]
 
 
 def _references(env_id: str) -> dict[str, Any]:
@@ -198,15 +212,16 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     except FedHPOError as error:
         return {"answers": False, "words": str(error)}
     rounds, rates = (stored.fidelity_space[n] for n in ("round", "client_sample_rate"))
-    every = "every point of its grid" if isinstance(stored, Table) else "any configuration"
+    seeds = f"seeds {', '.join(map(str, stored.seeds))}"
     if isinstance(stored, Pool):
-        every = (
-            f"the {len(stored)} configurations of a pool, exactly: an action goes to the nearest"
-        )
+        held = f"rounds {_listed([*rounds.grid])}, client sample rates {_listed([*rates.grid])}"
+        words = f"{len(stored)} trained configurations (a pool), {held}, {seeds}"
+        return {"answers": True, "words": f"{words}; an action gets the nearest of these"}
+    every = "every point of its grid" if isinstance(stored, Table) else "any configuration"
     return {
         "answers": True,
         "words": f"{every}, rounds {rounds.low} to {rounds.high}, client sample rates "
-        f"{rates.low} to {rates.high}, seeds {', '.join(map(str, stored.seeds))}",
+        f"{rates.low} to {rates.high}, {seeds}",
     }
 
 
@@ -276,7 +291,13 @@ def _print(found: Mapping[str, Any]) -> None:
     for name, answer in found["backends"].items():
         words = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
         whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), words)
-        lines = textwrap.fill(whole, problems.WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines = textwrap.fill(
+            whole,
+            problems.WIDTH,
+            subsequent_indent="  ",
+            break_on_hyphens=False,
+            break_long_words=False,  # commands are to be copied
+        )
         say(lines.replace("\xa0", " "))
     if found["references"]:
         words = (
@@ -291,6 +312,9 @@ def _print(found: Mapping[str, Any]) -> None:
             for name, one in found["references"].items()
         ]  # fmt: skip
         say_table(("reference", "mean return", "score", "95 %"), rows)
+    if found["variants"]:
+        say("\nOther variants with stored numbers, by the arguments of gymnasium.make:\n")
+        say("\n".join(f"- {line}" for line in found["variants"]))
     stored = found["stored"]
     if stored is None:
         say(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")

@@ -96,13 +96,13 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 @checked_types
 def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
     """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``."""
-    known = np.array(divergences, dtype=np.float64)
-    if len(known) != len(SEARCH_ORDERS) or not (known >= 0).all():  # NaN is not, either
+    curve = np.array(divergences, dtype=np.float64)
+    if len(curve) != len(SEARCH_ORDERS) or not (curve >= 0).all():  # NaN is not, either
         raise InvalidArgumentError(
             f"`divergences` must be {len(SEARCH_ORDERS)} numbers of at least 0, one per order of "
             f"`SEARCH_ORDERS`, got {shown(divergences)}."
         )
-    epsilon = _smallest_epsilon(SEARCH_ORDERS, known, delta)
+    epsilon = _smallest_epsilon(SEARCH_ORDERS, curve, delta)
     if epsilon > CAP:
         return NO_PRIVACY
     renyi = tuple(min(float(divergences[a - SEARCH_ORDERS.start]), CAP) for a in ORDERS)
@@ -245,17 +245,17 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta
 def _smallest_epsilon(orders: Sequence[int], renyi: Floats, delta: float) -> float:
     if delta**2 + math.expm1(-renyi.min()) >= 0:
         return 0.0
-    gained, paid = _conversion(tuple(orders), delta)
-    return max(0.0, float((renyi + gained - paid).min()))
+    order_terms, delta_terms = conversion_terms(tuple(orders), delta)
+    return max(0.0, float((renyi + order_terms - delta_terms).min()))
 
 
 @lru_cache(maxsize=16)
-def _conversion(orders: tuple[int, ...], delta: float) -> tuple[Floats, Floats]:
-    """Return the (orders,) terms of `epsilon_from_renyi` that depend on no divergence."""
+def conversion_terms(orders: tuple[int, ...], delta: float) -> tuple[Floats, Floats]:
+    """Return the two (orders,) terms of `epsilon_from_renyi` that depend on no divergence."""
     # Not numpy's logarithms, whose last bits depend on the processor.
-    gained = [math.log1p(-1 / order) for order in orders]
-    paid = [(math.log(delta) + math.log(order)) / (order - 1) for order in orders]
-    return np.array(gained), np.array(paid)
+    order_terms = [math.log1p(-1 / order) for order in orders]
+    delta_terms = [(math.log(delta) + math.log(order)) / (order - 1) for order in orders]
+    return np.array(order_terms), np.array(delta_terms)
 
 
 DISTRIBUTIONS = ("geometric", "poisson")

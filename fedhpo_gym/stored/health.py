@@ -462,10 +462,13 @@ class Difficulty:
         return first, second, third
 
     @property
-    def is_contest(self) -> bool:
-        """Whether optimizers have something to do here."""
+    def is_contest(self) -> bool | None:
+        """Whether optimizers have something to do here; None where what decides is not known."""
         share, _, deviations = self.scaled(25)
-        return share >= CONTEST_LEFT and deviations >= CONTEST[0] and self.gain >= CONTEST[1]
+        figures = ((share, CONTEST_LEFT), (deviations, CONTEST[0]), (self.gain, CONTEST[1]))
+        if self.guess <= self.best or any(value < least for value, least in figures):
+            return False  # a comparison with NaN is false
+        return None if any(math.isnan(value) for value, _ in figures) else True
 
 
 def difficulty_of(stored: lattice.StoredNumbers) -> Difficulty:

@@ -14,7 +14,8 @@ codes beyond repeat the last ones, so that they take no room; they are no data.
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -122,15 +123,29 @@ class StoredCurves(ABC):
         return {**curves, "best_round": courses}
 
     @cached_property
-    def _codes(self) -> Mapping[str, NDArray[Any]]:
-        """All arrays, unpacked after the file and what it declares were verified."""
-        shapes, packing, layout = self._shapes(), self._packing(), self._layout()
-        own = {name: shape for name, shape in shapes.items() if name not in layout.names}
-        arrays = self._arrays.read(self.sha256, self._repair, own | packing.shapes(layout))
-        try:
+    def _packed(self) -> Mapping[str, NDArray[Any]]:
+        """What is in the file, verified: arrays as they are, and the curves packed."""
+        layout = self._layout()
+        shapes = {name: x for name, x in self._shapes().items() if name not in layout.names}
+        declared = shapes | self._packing().shapes(layout)
+        arrays = self._arrays.read(self.sha256, self._repair, declared)
+        with self._naming_damage():
             _require_codes(arrays)
+        return arrays
+
+    @cached_property
+    def _codes(self) -> Mapping[str, NDArray[Any]]:
+        """All arrays, unpacked."""
+        arrays, path = self._packed, self._arrays.path
+        with self._naming_damage():
             seeds = self._cell_seeds(arrays)
-            return unpack(arrays, layout, seeds, packing, self._arrays.path)
+            return unpack(arrays, self._layout(), seeds, self._packing(), path)
+
+    @contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        """Name the file, and what to do, where its content is refused."""
+        try:
+            yield
         except TooLargeError:
             raise
         except ValueError as error:
@@ -139,10 +154,10 @@ class StoredCurves(ABC):
             ) from error
 
     def codes(self, name: str) -> NDArray[Any]:
-        """Return a stored array as it is."""
-        if name not in self._codes:
-            raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self._codes)}")
-        return self._codes[name]
+        """Return a stored array as it is; only curves have to be unpacked for it."""
+        if name not in self.names:
+            raise InvalidArgumentError(f"no array {name!r}; there are {sorted(self.names)}")
+        return (self._packed if name in self._packed else self._codes)[name]
 
     def split_samples(self, split: str) -> Integers:
         """Return (seeds, clients) samples of a split."""

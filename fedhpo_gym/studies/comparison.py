@@ -27,6 +27,7 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.processes import WorkerPool, check_executor
+from fedhpo_gym.data.catalogue import get_source
 from fedhpo_gym.records import parquet
 from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
@@ -242,13 +243,21 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
         except (MissingDataError, DamagedDataError) as error:
             if not is_suite:  # a fact about the suite; whoever names an id means it
                 raise
-            left_out[env_id] = str(error)
+            left_out[env_id] = f"{error}{_where_from(env_id)}"
     if not plans:
         raise InvalidArgumentError(
             f"`problems` must be some that are answered here, got {len(left_out)} that are not: "
             f"{_lacking(left_out)}"
         )
     return plans, left_out
+
+
+def _where_from(env_id: str) -> str:
+    """Return where the data of a problem comes from, where training needs a download."""
+    if kind_of_id(env_id) in MANY_TASK_KINDS:
+        return ""
+    source = get_source(get_task(env_id).dataset)
+    return "" if source.offline else f" (its data: `{source.repair}`)"
 
 
 def _lacking(left_out: Mapping[str, str]) -> str:

@@ -316,9 +316,12 @@ class Task(Problem):
         for name, ends in ranges.items():
             if name not in known or name in searched:
                 free = [one for one in sorted(known) if one not in searched]
+                others = [repr(one) for one in ALGORITHMS if name in ALGORITHMS[one].settings]
                 raise InvalidArgumentError(
-                    f"`tune` must name settings of {self.algorithm} that {self.name} does not "
-                    f"search already, {free or 'none'}, got {name!r}"
+                    f"`tune` must name settings of algorithm={self.algorithm!r} that {self.name} "
+                    f"does not search already, {free or 'of which there are none'}, got {name!r}"
+                    + f"; it is a setting of algorithm={' or '.join(others)}"
+                    * bool(others)
                 )
             checked = [known[name].validate(name, end) for end in ends]
             if known[name].instead and checked and checked[0] == 0:

@@ -29,6 +29,7 @@ def key(configuration: dict[str, Any]) -> str:
     return json.dumps(configuration, sort_keys=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optuna-tpe", "de", "bo-kde", "cma-es"])
 def test_no_configuration_is_asked_twice_at_one_fidelity(name: str) -> None:
     env = gym.make(**POOL, fidelity=FULL, budget_trials=60)
@@ -50,6 +51,7 @@ def test_without_a_pool_suggestions_stay_as_they_are() -> None:
     assert read_problem(gym.make(**POOL, fidelity=FULL), 0).pool is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hyperband", "asha"])
 def test_a_promoted_configuration_is_the_one_that_was_tried_below(name: str) -> None:
     env = gym.make(**POOL, fidelity={"client_sample_rate": 1.0}, budget_trials=60)

@@ -266,6 +266,7 @@ def test_the_linear_posterior_has_its_closed_form() -> None:
     np.testing.assert_allclose(deviation**2, np.diag(x[:2] @ covariance @ x[:2].T), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_prior_fitted_network_follows_the_scores_it_is_told() -> None:
     agent, rng = made("pfn"), np.random.default_rng(0)
     assert isinstance(agent, pfn.PriorFittedSearch)
@@ -296,6 +297,7 @@ def trials(agent: TransferSearch, number: int) -> np.ndarray:
     return np.minimum.accumulate(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sources_help(name: str) -> None:
     drawn = 1.0 - bowl(np.random.default_rng(3).random((200, 12, 4)).reshape(-1, 4), 0.68)

@@ -121,7 +121,7 @@ def test_the_answer_says_who_by_how_much_and_how_sure() -> None:
     assert "good beats bad on 2 of 2 problems and ties on 0" in how_much
     assert "with probability 1.00 (95 % interval 1.00 to 1.00)" in how_much
     assert "can be told from no other agent" in how_sure
-    assert "With 2 problems and 1 pair, this test on means can never reach 0.05." in how_sure
+    assert "With 2 problems and 1 pair, Wilcoxon's test on means can never reach 0.05." in how_sure
     sure, _, words = answer(compare(study(problems=8)))
     assert sure == "Best is good; bad (p = 0.0078) is worse over 8 problems."
     by_runs = answer(compare(study(seeds=4)))[0]

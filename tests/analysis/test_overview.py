@@ -221,6 +221,7 @@ def test_what_is_no_landscape_is_refused() -> None:
         landscape([record, other], ("x", "y"))
 
 
+@pytest.mark.slow
 def test_the_command_draws_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     write_record(tmp_path / "a.jsonl", tried((1.0, 0.1, 5.0, 9), (2.0, 0.2, 4.0, 9)))

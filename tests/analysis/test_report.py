@@ -135,6 +135,7 @@ def page() -> str:
     return html_of(two_agents(), "9.9.9", NOW)
 
 
+@pytest.mark.slow
 def test_the_page_is_whole_and_needs_no_other_file() -> None:
     html = html_of([*two_agents(), run(id="FedHPO-LR-Car-v0")], "0.1.0", NOW)
     page = Page(html)

@@ -215,6 +215,7 @@ def test_moments_are_means_over_all_cohorts(rate: float, steps: int) -> None:
         assert kept * own.scale * (x @ x) + added == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_episodes_have_the_expected_loss() -> None:
     number = 1_500
     wanted = [(0.5, seed) for seed in range(number)]
@@ -288,6 +289,7 @@ def test_the_best_static_configuration_is_the_best() -> None:
             assert mean_of({"learning_rate": rate, "step_size": steps}) > mean
 
 
+@pytest.mark.slow
 def test_schedules_are_worth_finding() -> None:
     """Where the default scores 0 and an instance's best static configuration 1."""
     instances = make_instances(QUADRATIC, "train")

@@ -324,6 +324,7 @@ def test_the_command_names_what_it_refuses_and_imports_the_rest(
     assert "lr/99" in said.err
 
 
+@pytest.mark.slow
 def test_reading_keeps_the_codes_of_rows_and_nothing_else(folder: Path) -> None:
     """Memory is a constant and about two kilobytes a row, however long its text is."""
     peaks = []

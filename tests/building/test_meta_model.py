@@ -33,6 +33,7 @@ def _answers(found: dict[str, NDArray[np.float32]], x: NDArray[np.float64]) -> N
     return np.asarray(hidden @ found["weight_1"] + found["bias_1"][:, None])
 
 
+@pytest.mark.slow
 def test_tasks_lie_as_what_makes_them_different() -> None:
     rng = np.random.default_rng(0)
     causes, parts = rng.uniform(-1, 1, (14, 2)), rng.standard_normal((2, 40))
@@ -49,6 +50,7 @@ def test_tasks_lie_as_what_makes_them_different() -> None:
     assert (found.deviation > 0).all()
 
 
+@pytest.mark.slow
 def test_networks_fit_values_and_their_noise() -> None:
     x, targets = _line()
     found = sampled_networks(x, targets, **SMALL, least_noise=0.05)
@@ -59,6 +61,7 @@ def test_networks_fit_values_and_their_noise() -> None:
     assert len({one.tobytes() for one in found["weight_0"]}) == 4
 
 
+@pytest.mark.slow
 def test_what_is_known_without_error_outweighs_nothing() -> None:
     """Its precision grew without end, and with it the steps of all weights."""
     x, targets = _line()

@@ -40,6 +40,7 @@ def copy_of(folder: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return target / "tables" / f"{NAME}.surrogate.json"
 
 
+@pytest.mark.slow
 def test_it_answers_between_the_grid_points(surrogate: Surrogate) -> None:
     found = surrogate.evaluate(BETWEEN, Fidelity(17, 0.5), (2, 1))
     assert found.best.shape == (2, 3, 3, 3)

@@ -137,6 +137,7 @@ def test_the_spread_of_outcomes_by_hand(tmp_path: Path, monkeypatch: pytest.Monk
     assert outcome_spread(rows) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_a_table_goes_before_a_sample() -> None:
     assert isinstance(open_source(SAMPLE_NAME), FittingSample)

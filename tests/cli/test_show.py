@@ -34,6 +34,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_problem_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", ID]) == 0
     words = capsys.readouterr().out
@@ -66,6 +67,23 @@ def test_a_conditional_space_is_drawn_as_a_tree(capsys: pytest.CaptureFixture[st
     below = [words.index(f"\n└ {name}") for name in ("server_learning_rate", "adaptivity")]
     assert parent < below[0] < below[1] < words.index("\nround ")
     assert "adaptivity is active where server_optimizer is adam or yogi." in words
+
+
+def test_variants_with_stored_numbers_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    private = "algorithm='dpfedavg', tune={'epsilon': [1, 16]}"
+    found = shown(capsys, "FedHPO-JointPrivate-ExamLondon-v1")
+    assert found["variants"] == [f"{private} (tabular)"]
+    assert shown(capsys, "FedHPO-GNN-Cora-v1", "--algorithm", "fedopt")["variants"] == [
+        f"{one} (tabular, surrogate)"
+        for one in (
+            "algorithm='fedopt'", "algorithm='fedprox'", "algorithm='nbafl'",
+            "algorithm='nbafl', settings={'epsilon': 1}",
+            "algorithm='nbafl', settings={'epsilon': 10}",
+        )
+    ]  # fmt: skip
+    assert main(["list", "epsilon"]) == 0
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    assert ["FedHPO-JointPrivate-ExamLondon-v1", "tabular", private] in rows
 
 
 @pytest.mark.parametrize(
@@ -114,6 +132,7 @@ def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["backends"]["tabular"]["answers"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FedHPO-MF-MadeRatings-v0", "FedHPO-GNN-Cora-v1"])
 def test_what_is_shown_is_what_answers(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, name)
@@ -122,6 +141,7 @@ def test_what_is_shown_is_what_answers(name: str, capsys: pytest.CaptureFixture[
     assert info["fingerprint"] == f"surrogate-sha256:{found['stored']['fingerprint']}"
 
 
+@pytest.mark.slow
 def test_a_version_with_a_surrogate_of_its_own_is_judged_by_that_one() -> None:
     assert "GNN-Cora-v1-fedavg.surrogate.json" in {card.name for card in chosen(["GNN-Cora-v1"])}
     text = page()
@@ -148,7 +168,7 @@ def test_variants_and_backends(capsys: pytest.CaptureFixture[str]) -> None:
     opt = shown(capsys, "FedHPO-LR-Segment-v1", "--algorithm", "fedopt")
     assert opt["backend"] == "surrogate"
     assert opt["stored"]["name"] == "LR-Segment-v1-fedopt-standardized"
-    assert "configurations of a pool, exactly" in opt["backends"]["tabular"]["words"]
+    assert "120 trained configurations (a pool)" in opt["backends"]["tabular"]["words"]
     model = shown(capsys, "FedHPO-LR-Car-v1", "--backend", "surrogate")["stored"]
     card = card_of("LR-Car-v1-fedavg-standardized", "surrogate")
     assert model["fingerprint"] == card["card_sha256"]
@@ -310,6 +330,7 @@ KEPT, HARD = "FedHPO-LR-CreditG-v1", "FedHPO-LR-KC1-v1"
 FULL = {"round": 500, "client_sample_rate": 1.0}
 
 
+@pytest.mark.slow
 def test_limits_are_those_that_a_share_of_the_configurations_keeps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -327,6 +348,7 @@ def test_limits_are_those_that_a_share_of_the_configurations_keeps(
     assert [one["useless"] for one in limits] == [True, False, False], "else the law says little"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "said"), [(0.08, "3 of 432"), (0.05, "none of 432"), (0.2, None)]
 )

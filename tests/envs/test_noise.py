@@ -33,6 +33,7 @@ def single(name: str, steps: int = 12, **arguments: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [TABLE, SURROGATE])
 @pytest.mark.parametrize("nothing", [{}, {"clients": 1.0, "bias": 0.0, "epsilon": math.inf}])
 def test_no_noise_is_the_environment_without_it_bit_for_bit(name: str, nothing: Any) -> None:

@@ -255,6 +255,7 @@ def test_tables_join_once_they_were_downloaded_and_never_by_themselves(
         load_dataset.cache_clear()
 
 
+@pytest.mark.slow
 def test_pieces_are_computed_in_processes_and_kept(tmp_path: Path) -> None:
     jobs = {tmp_path / f"{n}.json": partial(math.factorial, n) for n in (3, 4, 5)}
     assert list(pieces.pieces(jobs, 2).values()) == [6, 24, 120]

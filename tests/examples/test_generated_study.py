@@ -75,6 +75,7 @@ def test_many_tests_are_corrected_as_holm_does() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_judge_finds_a_planted_fault_and_nothing_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -66,6 +66,7 @@ PORTIONS: list[dict[str, int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("portions", PORTIONS, ids=str)
 def test_portions_of_clients_and_rows_give_the_same_numbers(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, portions: dict[str, int]
@@ -149,7 +150,7 @@ def trained(
     return batch
 
 
-@pytest.mark.fast(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "sharing"),
     [("fedavg", True), ("fedavg", False), ("fedprox", True), ("ditto", False)],

@@ -25,7 +25,7 @@ GIVEN = {
 }
 
 
-@pytest.mark.fast(6)
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "algorithm"), PAIRS)
 def test_courses_of_every_family_are_alone_what_they_are_in_company(
     family: str, algorithm: str

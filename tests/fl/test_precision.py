@@ -49,6 +49,7 @@ COURSES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", [True, False])
 def test_curves_of_both_precisions_are_close(
     federation: Federation, sharing: bool, monkeypatch: pytest.MonkeyPatch
@@ -62,6 +63,7 @@ def test_curves_of_both_precisions_are_close(
     np.testing.assert_allclose(rounded[..., 0], exact[..., 0], rtol=0.05)
 
 
+@pytest.mark.slow
 def test_a_course_in_bfloat16_is_bitwise_the_same_alone(federation: Federation) -> None:
     together = run(federation, COURSES, rounds=2).metrics
     for index, chosen in enumerate(COURSES):

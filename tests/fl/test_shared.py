@@ -107,6 +107,7 @@ def test_sharing_changes_no_algorithm(
     )
 
 
+@pytest.mark.slow
 def test_observing_changes_nothing_and_company_neither(federation: Federation) -> None:
     name = "fedprox"
     courses = [course(batch=b, dropout=0.2, **GIVEN[name]) for b in (8, 16)]

@@ -17,6 +17,7 @@ from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM
 TREE = os.environ.get("HPOBENCH", "")
 
 
+@pytest.mark.slow
 def test_the_optimum_comes_out_and_fidelities_are_at_their_highest() -> None:
     benchmark = Benchmark(CREDIT, rng=1, constraints={"fairness_std": 0.1})
     found = benchmark.objective_function(BEST)

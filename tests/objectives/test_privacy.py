@@ -251,6 +251,7 @@ def test_poisson_sampling_by_hand() -> None:
     assert (curve < renyi_curve(z, 7, q)).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(z=st.floats(0.5, 20.0), rounds=st.integers(1, 1000), share=st.floats(0.01, 1.0))
 def test_two_established_accountants_agree_on_poisson_sampling(
@@ -264,6 +265,7 @@ def test_two_established_accountants_agree_on_poisson_sampling(
     assert ours == pytest.approx(renyi.get_epsilon(1e-5), rel=1e-7, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_distribution_of_privacy_losses_says_less_than_renyi() -> None:
     oracle = pytest.importorskip("dp_accounting", reason="the oracle is not installed")
     for z, rounds, share in ((4.0, 200, 0.1), (1.5, 20, 1.0), (0.8, 5, 0.4)):

@@ -116,6 +116,7 @@ def test_what_was_not_measured_is_refused_by_name_and_fairness_needs_clients() -
     assert "FedHPO-DAC-Results-Mine-v0" not in gym.registry
 
 
+@pytest.mark.slow
 def test_a_grid_with_holes_gets_a_surrogate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,7 @@ def made(rows: int = 400, clients: int = 20) -> Any:
     return frame
 
 
+@pytest.mark.slow
 def test_an_own_task_is_trained_by_its_id_here_and_in_another_process(
     own_folder: Path, run_python: Callable[..., str]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_task_of_a_module_is_trained_with_its_agent_and_objective() -> None:
     assert main(["show", "mine:FedHPO-LR-Mine"]) == 0
 
 
+@pytest.mark.slow
 def test_a_record_of_ones_own_is_replayed_once_its_module_is_named(
     folder: Path, run_python: RunPython
 ) -> None:

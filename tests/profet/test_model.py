@@ -42,6 +42,7 @@ def test_a_network_by_hand() -> None:
     np.testing.assert_allclose(network(np.array([[3.0, 4.0]]), None), np.exp(5.0 * hidden + 10.0))
 
 
+@pytest.mark.slow
 def test_a_saved_model_makes_the_same_tasks(model: ProfetModel, tmp_path: Path) -> None:
     model.save(tmp_path)
     again = ProfetModel.load(tmp_path)
@@ -144,6 +145,7 @@ def test_a_family_without_costs_has_none(family: Family) -> None:
         task.value(GRID + 1.0)
 
 
+@pytest.mark.slow
 def test_generated_functions_are_lowest_where_others_of_the_family_are() -> None:
     pytest.importorskip("gpytorch")
     made, nine, others = (

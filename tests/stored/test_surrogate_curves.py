@@ -106,6 +106,7 @@ def test_the_best_so_far_never_rises(seed: int, asked: set[int]) -> None:
         before = found
 
 
+@pytest.mark.slow
 def test_the_best_so_far_of_what_is_stored_never_rises() -> None:
     stored = [open_surrogate(name) for name in list_surrogates()]
     assert stored

@@ -87,6 +87,7 @@ def test_a_seed_draws_anew_on_every_problem(alone: Path) -> None:
     assert by_hand.action.tolist() == list(first)
 
 
+@pytest.mark.slow
 def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
     assert digests(tmp_path) == digests(alone)
 
 
+@pytest.mark.slow
 def test_noise_and_simulated_workers_are_part_of_every_cell(tmp_path: Path) -> None:
     words = ["compare", IDS[0], "--agents", "random,asha", "--seeds", "1", "--no-report"]
     words += ["--budget-s", "240", "--out", str(tmp_path), "--records", "jsonl"]
@@ -199,6 +201,7 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     assert str(why.value) in str(none.value), "what is missing is said"
 
 
+@pytest.mark.slow
 def test_the_first_line_says_who_chooses_fidelities(tmp_path: Path) -> None:
     told = list[str]()
     fast = {"budget_s": BUDGET_S, "execution": Execution(columnar=False), "tell": told.append}

@@ -45,6 +45,7 @@ def recorded(folder: Path, env_id: str = ID, **arguments: Any) -> list[RunRecord
     return [record for _, record in read_folder([folder])]
 
 
+@pytest.mark.slow
 def test_every_trial_is_there_with_its_numbers(tmp_path: Path) -> None:
     records = recorded(tmp_path / "runs")
     assert main(["export", str(tmp_path / "runs"), "--optuna", str(tmp_path / "s.db")]) == 0

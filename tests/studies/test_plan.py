@@ -42,6 +42,7 @@ def test_agents_choose_the_rounds_of_generated_tasks_where_they_are_left_to_them
     assert fixed("hyperband", client_sample_rate=0.2) == [{"client_sample_rate": 0.2}] * 2
 
 
+@pytest.mark.slow
 def test_a_run_whose_record_is_there_opens_no_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def made(**returns: tuple[float, ...]) -> References:
     return References(ID, (0, 1), returns, {}, None, {})
 
 
+@pytest.mark.slow
 def test_hindsight_is_at_least_every_reference_on_every_instance(found: References) -> None:
     returns = np.array([found.returns[name] for name in found.returns if name != "random"])
     assert (returns <= np.array(found.returns["hindsight"])).all()
@@ -42,10 +43,12 @@ def test_hindsight_is_at_least_every_reference_on_every_instance(found: Referenc
     assert "growing participation" not in found.returns  # no action sets who takes part
 
 
+@pytest.mark.slow
 def test_neither_width_nor_a_second_run_changes_a_number(found: References) -> None:
     assert find_references(ID, LITTLE, width=5) == found
 
 
+@pytest.mark.slow
 def test_more_generations_never_make_hindsight_worse(found: References) -> None:
     less = find_references(ID, replace(LITTLE, generations=2), width=16)
     assert (np.array(less.returns["hindsight"]) <= found.returns["hindsight"]).all()
@@ -141,6 +144,7 @@ def test_what_is_searched_is_best_on_train_instances(found: References) -> None:
     assert found.best_schedule == best
 
 
+@pytest.mark.slow
 def test_test_instances_decide_nothing(found: References, monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(Player):
         def __init__(self, env_id: str, instances: str, *more: Any) -> None:

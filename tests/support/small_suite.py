@@ -49,11 +49,11 @@ def candidates() -> dict[str, list[float]]:
     for task in newest.values():
         names = (task.identity, *task.surrogate_identities)
         stored = [(kind, card[one]) for kind, card in cards.items() for one in names if one in card]
-        if (
-            stored
-            and (f"{task.name}-v{task.version}", f"{task.algorithm}, {stored[0][0]}") in contests
-        ):
-            found[task.id] = _features(task, stored[0][1])
+        if not stored:
+            continue
+        kind, health = stored[0]
+        if (f"{task.name}-v{task.version}", f"{task.algorithm}, {kind}") in contests:
+            found[task.id] = _features(task, health)
     return found
 
 

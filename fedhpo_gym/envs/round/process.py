@@ -1,6 +1,5 @@
 """The decision process of round environments, for N courses at once; one is the case N = 1."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -36,6 +35,7 @@ from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unn
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
+from fedhpo_gym.objectives.privacy import conversion_terms
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
 from fedhpo_gym.tasks import Instance, Task
@@ -500,10 +500,7 @@ MAX_NATS: Final = float(np.finfo(np.float32).max)
 """What a loss that is not finite is reported as."""
 
 
-# Not numpy's logarithms, whose last bits depend on the processor.
-_ADDED: Final = np.array(
-    [math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1) for a in SEARCH_ORDERS]
-)
+_ADDED: Final = np.subtract(*conversion_terms(tuple(SEARCH_ORDERS), DELTA))
 
 
 def _epsilons(spent: NDArray[np.float64]) -> NDArray[np.float64]:

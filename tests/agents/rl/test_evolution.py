@@ -61,6 +61,7 @@ def test_a_seed_decides_everything_and_steps_are_counted(tmp_path: Any) -> None:
     np.testing.assert_array_equal(load_policy(tmp_path).act(shown), first.act(shown))
 
 
+@pytest.mark.slow
 def test_candidates_play_the_same_episodes_and_a_return_is_that_of_one_episode() -> None:
     # As good as no spread: all candidates are the middle of the space, and share their episodes.
     given: Any = {"dynamic": ["learning_rate"]}

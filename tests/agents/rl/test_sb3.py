@@ -58,6 +58,7 @@ def train(algorithm: str, seed: int = 0, steps: int = 32, **options: Any) -> doo
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [ID, pytest.param(ROUND_ID, marks=pytest.mark.raw)])
 def test_every_id_trains_without_glue(name: str) -> None:
     assert fedhpo_gym is not None  # importing it is what registers the ids

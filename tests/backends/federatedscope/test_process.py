@@ -169,6 +169,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     """The real program, without FederatedScope: it listens before it imports anything."""
     source = tmp_path / "tree" / "federatedscope"

@@ -59,6 +59,7 @@ def test_gymnasium_accepts_it(env_id: str) -> None:
     check_env(_make(env_id), skip_render_check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"choose_fidelity": True, "noise": "fresh"}, {"fidelity": {"round": 1}, "noise": "none"}],
@@ -141,6 +142,7 @@ def test_noise_is_frozen_fresh_or_none() -> None:
     assert heard["none"][0] != heard["frozen"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", GENERATED_SPACES)
 def test_frozen_noise_has_the_moments_of_a_normal_distribution_with_heavy_tails(space: str) -> None:
     generator = open_generator(space)
@@ -178,6 +180,7 @@ def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise
     assert deceived
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fidelity", [-1, 1], ids=["full", "two rounds of few clients"])
 @pytest.mark.parametrize("space", GENERATED_SPACES)
 def test_an_optimum_by_search_is_hardly_ever_missed(space: str, fidelity: int) -> None:
@@ -266,6 +269,7 @@ def test_truth_and_episodes_of_one_task_have_the_same_regret(fidelity: dict[str,
         fedhpo_gym.truth(ID)
 
 
+@pytest.mark.slow
 def test_a_seed_of_a_study_is_a_task_and_its_truth_judges(tmp_path: Path) -> None:
     asked = {"trials": 6, "noise": "frozen"}
     plans = make_plans(Request([ID], ["random", "de"], 2, arguments=asked))

@@ -53,6 +53,7 @@ def play(env_id: str, actions: Any) -> tuple[float, float, dict[str, Any]]:
     return total, 3.0 * float(first["val_loss"][-1] - last["val_loss"][-1]), info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [*suite("dac"), "FedHPO-DAC-LR-BreastCancer-v1"])
 def test_order_by_return_is_order_by_the_last_loss(env_id: str) -> None:
     try:

@@ -306,6 +306,7 @@ def test_energy_is_refused_where_nobody_knows_it() -> None:
         gym.make("MO-FedHPO-LR-BreastCancer-v1", **{**POWERED, **asynchronous})
 
 
+@pytest.mark.slow
 def test_what_was_paid_for_before_still_counts() -> None:
     """An objective is what the whole query costs: else its value would depend on the past."""
     env: Any = gym.make("MO-FedHPO-LR-Car-v0", freeze_thaw=True, objectives=COSTS_NAMES)

@@ -126,6 +126,7 @@ def test_a_range_leaves_values_out() -> None:
         gym.make(ID, **PRIVATE, tune={"w_clip": [0.01, 1]})
 
 
+@pytest.mark.slow
 def test_the_truth_knows_the_price_of_privacy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedhpo_gym.envs.trial.truth.MAX_QUERIES", 600)
     arguments = {name: value for name, value in TUNED.items() if name != "disable_env_checker"}
@@ -145,7 +146,7 @@ def test_a_tuned_backend_survives_pickling() -> None:
 @pytest.mark.parametrize(
     ("tune", "words"),
     [
-        ({"learning_rate": [0.1, 1]}, "settings of nbafl.*got 'learning_rate'"),
+        ({"learning_rate": [0.1, 1]}, "settings of algorithm='nbafl'.*got 'learning_rate'"),
         ({"epsilon": [10, 1]}, "lowest and the highest 'epsilon'"),
         ({"epsilon": [1, 2, 3]}, "lowest and the highest 'epsilon'"),
         ({"epsilon": [0, 1]}, r"must be in \[1e-06"),
@@ -154,6 +155,14 @@ def test_a_tuned_backend_survives_pickling() -> None:
 def test_what_cannot_be_tuned_is_refused(tune: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         gym.make(ID, **PRIVATE, tune=tune)
+
+
+def test_who_asks_for_another_range_or_algorithm_is_told_what_there_is() -> None:
+    pool = r"pools of epsilon=\[1, 16\] with algorithm='dpfedavg'"
+    with pytest.raises(MissingDataError, match=pool):
+        gym.make("FedHPO-JointPrivate-ExamLondon-v1", backend="tabular", tune={"epsilon": [2, 8]})
+    with pytest.raises(InvalidArgumentError, match="a setting of algorithm='nbafl' or 'dpfedavg'"):
+        gym.make(ID, tune={"epsilon": [2, 8]})
 
 
 def test_a_soft_constraint_on_epsilon_can_be_kept() -> None:

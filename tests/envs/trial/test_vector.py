@@ -204,7 +204,7 @@ def test_it_equals_single_environments(arguments: dict[str, Any]) -> None:
     assert episodes >= N or arguments == {}
 
 
-@pytest.mark.fast(10)
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", OTHERS, ids=str)
 def test_it_equals_single_environments_of_every_kind(arguments: dict[str, Any]) -> None:
     if arguments.get("backend") == "raw":
@@ -214,6 +214,7 @@ def test_it_equals_single_environments_of_every_kind(arguments: dict[str, Any]) 
     assert run_both(make(**arguments), singles(**arguments), 14) >= N
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "given"),
     [
