@@ -35,6 +35,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_jobs_are_done_each_once_and_say_how_they_get_on() -> None:
     steps: list[None] = []
     with WorkerPool(2, workers.square) as crew:

@@ -34,7 +34,8 @@ SECONDS = "seconds"
 FINGERPRINT = "data_fingerprint"
 """File of a design's folder, and entry of cards: the fingerprint of the data set."""
 _SECONDS = re.compile(r"(\S+) (\d+\.\d\d)")
-MOST_BYTES = 1 << 20
+MOST_BYTES, MOST_CONFIGURATIONS = 1 << 20, 100_000
+"""Of a list, and of an entry: its courses are numbered in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class QueuedSample(CheckedFields):
     """
 
     ids: Sequence[str]
-    configurations: Annotated[int, Range(1)]
+    configurations: Annotated[int, Range(1, MOST_CONFIGURATIONS)]
     rounds: Annotated[int, Range(1)]
     rates: Sequence[float]
     algorithm: str | None = None
@@ -93,7 +94,10 @@ def read_queue(path: Path) -> list[SampleDesign]:
     """
     try:
         with path.open("rb") as handle:
-            content = tomllib.loads(handle.read(MOST_BYTES).decode("utf-8"))
+            text = handle.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise InvalidArgumentError(f"{path} must be a list of at most {MOST_BYTES:,} bytes")
+        content = tomllib.loads(text.decode("utf-8"))
     except ValueError as error:
         raise InvalidArgumentError(f"{path} must be a TOML file: {error}") from error
     entries = content.pop("sample", [])
@@ -151,14 +155,15 @@ def progress_of(design: SampleDesign, folder: Path) -> Progress:
     design.data_fingerprint = fingerprint
     parts = parts_of(design, folder)
     left = set(range(design.size)) - design.done(parts)
-    notes = (parts / SECONDS).read_text("utf-8") if (parts / SECONDS).is_file() else ""
-    noted = (_SECONDS.fullmatch(line) for line in notes.splitlines())  # the last may be torn
-    took = {line[1]: float(line[2]) for line in noted if line}
-    core_s = sum(took.values())
-    here = sum(design.points_in(name) for name in took)
+    notes = parts / SECONDS
+    text = notes.read_text("utf-8", "replace") if notes.is_file() else ""
+    lines = map(_SECONDS.fullmatch, text.splitlines())  # the last may be torn
+    seconds = {line[1]: float(line[2]) for line in lines if line}
+    core_s = sum(seconds.values())
+    timed = sum(design.points_in(name) for name in seconds)
     running = parts.is_dir() and not all(_is_free(parts, point) for point in left)
-    trained, left_s = design.size - len(left), core_s / here * len(left) if here else None
-    return Progress(design, trained, running, core_s, left_s)
+    left_s = core_s / timed * len(left) if timed else None if left else 0.0
+    return Progress(design, design.size - len(left), running, core_s, left_s)
 
 
 def _is_free(parts: Path, point: int) -> bool:
@@ -171,9 +176,9 @@ def _recorded_fingerprint(design: SampleDesign, folder: Path) -> str | None:
     name = design.task.table_name
     files = folder.glob(f"parts/{glob.escape(name)}-{design.kind}-*/{FINGERPRINT}")
     if newest := max(files, key=lambda file: file.stat().st_mtime, default=None):
-        return newest.read_text("utf-8")
+        return newest.read_text("utf-8", "replace").strip()
     card = find(name, f"{SUFFIX}.json")
-    return None if card is None else str(read_json(card)[FINGERPRINT])
+    return None if card is None else Sample(card).card.get(FINGERPRINT)
 
 
 def parts_of(design: SampleDesign, folder: Path) -> Path:
@@ -199,6 +204,8 @@ def train_queue(
 ) -> int:
     """Train what is missing, one design after the other; return how many cannot be trained here."""
     require_writable(folder, "`--out`")
+    if workers < 1:
+        raise InvalidArgumentError(f"`--workers` must be at least 1, got {workers}")
     failed = 0
     for index, design in enumerate(designs, 1):
         name = f"[{index}/{len(designs)}] {design.task.table_name}"
@@ -239,19 +246,27 @@ def store_queue(
         require_writable(where, option)
     chosen: dict[str, SampleDesign] = {}
     for design in designs:
+        if progress_of(design, folder).trained and (parts := parts_of(design, folder)).is_dir():
+            set_damaged_aside(design, parts)
         if progress_of(design, folder).trained >= min(design.size, design.courses_of(fewest)):
             chosen[design.task.table_name] = design
-    for name, design in chosen.items():
+    new = {n: one for n, one in chosen.items() if one.finished(parts_of(one, folder))}
+    if not new:
+        tell(
+            f"no sample has new courses and {fewest} configurations; see `--status` and `--fewest`"
+        )
+    for name, design in new.items():
         parts = parts_of(design, folder)
-        if not design.finished(parts):
-            continue
         card = target / f"{name}{SUFFIX}.json"
         there = Sample(card) if card.exists() else None
-        known = len(design.done(parts))
+        trained = len(design.done(parts))
         # Of drawn rates and seeds a pool has one each; a surrogate may still be fitted again.
         drawn = there is not None and not there.crossed and not has_surrogate(name)
-        if not (there is None or drawn or design.extends(there) or len(there) <= known):
-            tell(f"{card} stays: it has {len(there)} courses of another plan, and this {known}")
+        if not (there is None or drawn or design.extends(there) or len(there) <= trained):
+            tell(
+                f"{card} stays: it has {len(there)} courses of another plan, and this {trained}; "
+                "train more, or delete it"
+            )
             continue
         design.consolidate(parts, target)
         _move_arrays(card, arrays)

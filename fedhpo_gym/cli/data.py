@@ -120,6 +120,8 @@ def queue(
     from fedhpo_gym.building.compute_queue import progress_of, read_queue, store_queue, train_queue
     from fedhpo_gym.stored.catalogue import table_folder
 
+    if (status and store is not None) or (arrays is not None and store is None):
+        raise InvalidArgumentError("`--arrays` must come with `--store`, and `--status` without it")
     folder = table_folder() if out is None else out
     designs = [one for one in read_queue(file) if only is None or only in one.task.table_name]
     if not designs:
@@ -132,12 +134,8 @@ def queue(
         return 0
     if store is not None:
         warn = partial(complain, "queue")
-        cards = 0
         for card in store_queue(designs, folder, store, arrays or store, fewest, warn):
             say(str(card))
-            cards += 1
-        if not cards:
-            warn(f"no sample has new courses and {fewest} configurations; see `--status`, `--out`")
         return 0
     return 1 if train_queue(designs, folder, workers, device, partial(complain, "queue")) else 0
 

@@ -144,8 +144,9 @@ COLUMNS = {
     },
     "of the usual": "left 25 as a share of (usual - best); a dash where nothing beats the usual, "
     "or nobody trained it",
-    "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth; "
-    "what a seed does to all configurations alike is none",
+    "seeds left": "left 25 in standard errors that seeds leave in comparisons of the best tenth of "
+    f"the configurations, {figures.FEWEST_TOP} at least; what a seed does to all configurations "
+    f"alike is none; a dash where fewer than {2 * figures.FEWEST_TOP} have several seeds",
     "seeds gained": "what tuning gains over the usual, in the same errors",
     "near": f"share of the configurations that lack at most {percent(figures.NEAR_BEST)} "
     "of (guess - best)",

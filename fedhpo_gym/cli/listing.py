@@ -279,9 +279,10 @@ def answering(stored: StoredNumbers) -> list[Task]:
     A version that shares numbers does not answer from the surrogate of another if it has its own.
     """
     identity = stored.identity
-    changes = {**UNSAID, **dict(identity.options)}
+    changes, tuned = {**UNSAID, **dict(identity.options)}, {n: x for n, *x in identity.tuned}
     versions = (
-        task.variant(**changes).fix(dict(identity.settings)) for task in versions_of(identity.task)
+        task.variant(**changes).fix(dict(identity.settings)).tune(tuned)
+        for task in versions_of(identity.task)
     )
     if not isinstance(stored, Surrogate):
         return [task for task in versions if task.identity == identity]

@@ -415,6 +415,8 @@ NEAR_BEST = 0.05
 """A configuration is near the best if it lacks no more of what is to gain than this share."""
 TOP = 0.1
 """Share of the configurations, the best ones, whose seeds say how much a seed moves."""
+FEWEST_TOP = 6
+"""The fewest of these: under three seeds their error is known within a factor of two."""
 CONTEST = (4.0, 10.0)
 """Standard errors of seeds that random search leaves after 25 trials, and that tuning gains over
 the usual configuration, in a contest: at least."""
@@ -569,8 +571,13 @@ def seed_error(losses: NDArray[np.float64]) -> float:
     What a seed does to all configurations alike cancels in every comparison and does not count:
     what is left are the residuals of an additive model of configuration and seed, whose root mean
     square is divided by the root of the number of seeds, because values are means over them.
+    The best tenth counts, but at least `FEWEST_TOP`, and NaN is returned where these would be more
+    than half: of two configurations under three seeds, the error is off by a factor of six.
     """
-    ranked = losses[np.argsort(losses.mean(axis=1))][: max(int(TOP * len(losses)), 2)]
+    number = max(int(TOP * len(losses)), FEWEST_TOP)
+    if 2 * number > len(losses):
+        return math.nan
+    ranked = losses[np.argsort(losses.mean(axis=1))][:number]
     top = ranked[np.isfinite(ranked).all(axis=1)]
     free, seeds = (len(top) - 1) * (top.shape[1] - 1), top.shape[1]
     if free < 1:

@@ -55,15 +55,15 @@ class Pool:
                 f"`seed` must be among {sample.seeds}, the seeds of the pool {sample.name}, got "
                 f'{seed}; use one of them, None, or backend="raw"'
             )
-        self._asked_seed = seed
+        self._requested_seed = seed
 
     # Arrays are unpacked when somebody asks for answers: lists read the card alone.
 
     @cached_property
     def _seed(self) -> int:
         sample = self.sample
-        if self._asked_seed is not None:
-            return sample.seeds.index(self._asked_seed)
+        if self._requested_seed is not None:
+            return sample.seeds.index(self._requested_seed)
         if sample.crossed:
             return 0  # under which all configurations are trained
         return int(np.bincount(sample.codes("seed"), minlength=len(sample.seeds)).argmax())
@@ -127,11 +127,11 @@ class Pool:
 
         Distances are Euclidean, between features of the search space; of equals, the first counts.
         """
-        wanted = self._features_of(columns)
+        targets = self._features_of(columns)
         size = max(MOST_DISTANCES // self._features.size, 1)
         parts = [
-            ((wanted[start : start + size, None] - self._features) ** 2).sum(axis=2).argmin(axis=1)
-            for start in range(0, len(wanted), size)
+            ((targets[start : start + size, None] - self._features) ** 2).sum(axis=2).argmin(axis=1)
+            for start in range(0, len(targets), size)
         ]
         configurations = np.concatenate([np.zeros(0, np.intp), *parts])
         distance = np.abs(columns["client_sample_rate"][:, None] - np.array(self.sample.rates))
@@ -144,9 +144,9 @@ class Pool:
     def columns_at(self, places: Integers) -> Columns:
         """Return the (B,) values at (B, 3) places, those of fidelities among them."""
         configurations, rates, rounds = places.T
-        found = {name: column[configurations] for name, column in self.columns.items()}
+        values = {name: column[configurations] for name, column in self.columns.items()}
         fidelities = np.array(self.sample.rounds)[rounds], np.array(self.sample.rates)[rates]
-        return {**found, **dict(zip(FIDELITIES, fidelities, strict=True))}
+        return {**values, **dict(zip(FIDELITIES, fidelities, strict=True))}
 
     def nearest(self, columns: Columns) -> Columns:
         """Return the (B,) values that are answered where others are asked for."""
@@ -156,9 +156,9 @@ class Pool:
         self, configuration: Mapping[str, Value], fidelity: Fidelity
     ) -> tuple[dict[str, Value], Fidelity]:
         """Return the configuration and the fidelity that are answered where others are asked."""
-        found = self.nearest(query_columns(self.space, [(configuration, fidelity)]))
-        rounds, rates = (found[name].tolist()[0] for name in FIDELITIES)
-        return self.space.configurations_of(found)[0], Fidelity(rounds, rates)
+        nearest = self.nearest(query_columns(self.space, [(configuration, fidelity)]))
+        rounds, rate = (nearest[name].tolist()[0] for name in FIDELITIES)
+        return self.space.configurations_of(nearest)[0], Fidelity(rounds, rate)
 
     def evaluate(
         self, configuration: Mapping[str, object], fidelity: Fidelity, seeds: tuple[int, ...]
@@ -175,8 +175,7 @@ class Pool:
         """
         seed_rows(seeds, self.seeds, f"pool {self.name}")
         places = self.places(columns)
-        known = self.columns_at(places)
-        for name, column in known.items():
+        for name, column in self.columns_at(places).items():
             if not np.array_equal(column, columns[name]):
                 raise OffGridError(
                     f"`{name}` must be that of a trained configuration of the pool "
@@ -201,19 +200,20 @@ class Pool:
         They are of full fidelity, and infinite where training diverged.
         """
         fidelity = {d.name: d.high for d in self.fidelity_space.dimensions}
-        found: list[dict[bytes, float]] = []
+        losses_by_seed: list[dict[bytes, float]] = []
         for seed in self.sample.seeds:
             try:
                 pool = Pool(self.sample, seed)
-                asked = {name: np.full(len(pool), value) for name, value in fidelity.items()}
+                full = {name: np.full(len(pool), value) for name, value in fidelity.items()}
             except InvalidArgumentError:  # nothing was trained under it
                 return np.empty((0, len(self.sample.seeds)))
-            answers = pool.look_up(pool.nearest({**pool.columns, **asked}), pool.seeds)
-            losses = validation_losses(answers, pool.num_samples)[:, 0]
+            answers = pool.look_up(pool.nearest({**pool.columns, **full}), pool.seeds)
+            of_seed = validation_losses(answers, pool.num_samples)[:, 0]
             keys = (row.tobytes() for row in pool._features)
-            found.append(dict(zip(keys, losses.tolist(), strict=True)))
-        everywhere = [key for key in found[0] if all(key in one for one in found)]
-        return np.array([[one[key] for one in found] for key in everywhere]).reshape(-1, len(found))
+            losses_by_seed.append(dict(zip(keys, of_seed.tolist(), strict=True)))
+        shared = [key for key in losses_by_seed[0] if all(key in each for each in losses_by_seed)]
+        rows = [[losses[key] for losses in losses_by_seed] for key in shared]
+        return np.array(rows).reshape(-1, len(losses_by_seed))
 
     def _metrics(self, which: str, courses: Integers, rounds: Integers) -> Singles:
         """Return (B, 1, clients, splits, metrics)."""
@@ -229,13 +229,13 @@ class Pool:
         sample = self.sample
         kinds = list(itertools.product(sample.splits, sample.metrics))
         sizes = len(sample.splits), len(sample.metrics)
-        found = {
+        stacked = {
             which: np.stack(
                 [sample.codes(f"{which}_{s}_{m}") for s, m in kinds], -1, dtype=np.uint16
             )
             for which in WHICH
         }
-        return {which: codes.reshape(*codes.shape[:-1], *sizes) for which, codes in found.items()}
+        return {which: codes.reshape(*codes.shape[:-1], *sizes) for which, codes in stacked.items()}
 
 
 class PoolCells:
@@ -252,10 +252,10 @@ class PoolCells:
         self._shape = len(pool), len(pool.sample.rates), len(pool.sample.rounds)
         ranges = zip(FIDELITIES, (pool.sample.rounds, pool.sample.rates), strict=True)
         rounds, rates = ([fixed[name]] if name in fixed else values for name, values in ranges)
-        wanted = np.array(list(itertools.product(range(len(pool)), rates, rounds)))
-        columns = {name: column[wanted[:, 0].astype(int)] for name, column in pool.columns.items()}
-        asked = dict(zip(FIDELITIES, (wanted[:, 2].astype(int), wanted[:, 1]), strict=True))
-        self._flat = np.unique(self._numbers({**columns, **asked}))
+        grid = np.array(list(itertools.product(range(len(pool)), rates, rounds)))
+        columns = {name: column[grid[:, 0].astype(int)] for name, column in pool.columns.items()}
+        fidelities = dict(zip(FIDELITIES, (grid[:, 2].astype(int), grid[:, 1]), strict=True))
+        self._flat = np.unique(self._numbers({**columns, **fidelities}))
         places = np.column_stack(np.unravel_index(self._flat, self._shape))
         self.columns = pool.columns_at(places)
         self.courses = self._flat // self._shape[2]
@@ -264,8 +264,8 @@ class PoolCells:
         return len(self._flat)
 
     def _numbers(self, columns: Columns) -> Integers:
-        found = np.ravel_multi_index(tuple(self._pool.places(columns).T), self._shape)
-        return np.asarray(found, dtype=np.int64)
+        places = self._pool.places(columns)
+        return np.asarray(np.ravel_multi_index(tuple(places.T), self._shape), dtype=np.int64)
 
     def index(self, columns: Columns) -> Integers:
         """Return the (B,) cells that answer (B,) legal values."""

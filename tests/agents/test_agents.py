@@ -57,6 +57,7 @@ def test_random_search_uses_the_bounds_of_the_box() -> None:
     assert done[:, 1].max() > 1.0, "the bounds of the second coordinate were not used"
 
 
+@pytest.mark.slow
 def test_optuna_keeps_its_log_level_and_stays_silent(run_python: Callable[..., str]) -> None:
     # In a new process, because tests that ran before may have left another level behind.
     code = """

@@ -65,6 +65,7 @@ def _random_regret(number: int) -> float:
     return -float(np.mean([_best("random", number, seed) for seed in range(20)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _learners("scalar", ladder=False))
 def test_it_beats_random_search_on_a_bowl(name: str) -> None:
     """The optimum, 0, is known: the regret is compared, of the mean over seeds."""
@@ -132,6 +133,7 @@ GRID = SearchSpace(
 )
 
 
+@pytest.mark.slow
 def test_a_grid_visits_every_point_once_and_then_again() -> None:
     agent = GridSearch(SearchProblem(BOX, GRID), points=4)
     tried = [str(GRID.decode(agent.ask({}))) for _ in range(96)]

@@ -214,6 +214,7 @@ def _pickled(arrays: dict[str, Any]) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
     network, stem = made(name), f"{name}-Mine"

@@ -66,6 +66,7 @@ def test_a_promoted_configuration_is_the_one_that_was_tried_below(name: str) -> 
     assert sum(own[0] == lowest and own == sorted(own) for own in climbed) >= 5
 
 
+@pytest.mark.slow
 def test_when_all_were_tried_they_come_again() -> None:
     env = gym.make(**POOL, fidelity=FULL, seed=2, budget_trials=100)
     size = len(env.get_wrapper_attr("pool"))
@@ -74,6 +75,7 @@ def test_when_all_were_tried_they_come_again() -> None:
     assert len({key(step.info["configuration"]) for step in steps}) == size < 100
 
 
+@pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on_with_the_same_configurations() -> None:
     env = gym.make(**POOL, fidelity=FULL, budget_trials=20)
     whole = [s.action for s in run_episode(env, make_agent("de", env, seed=3), seed=3)]

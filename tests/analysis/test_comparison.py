@@ -180,6 +180,7 @@ def test_final_tables_hold_means_and_deviations() -> None:
     assert tables["ranks"].rows[0][-1].value == 1.0
 
 
+@pytest.mark.slow
 def test_figures_have_the_numbers_behind_them() -> None:
     pytest.importorskip("matplotlib")
     found = compare(study())

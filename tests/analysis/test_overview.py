@@ -48,6 +48,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix in (".jsonl", ".parquet"))
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_company(tmp_path: Path) -> None:
     for agent, seed in product(("random", "sobol"), (0, 1)):
         do_run(Plan(ID, {"fidelity": FULL}, agent, seed), tmp_path, *[lambda _: None] * 2)

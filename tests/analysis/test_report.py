@@ -152,6 +152,7 @@ def test_the_page_is_whole_and_needs_no_other_file() -> None:
     assert 'name="viewport"' in html
 
 
+@pytest.mark.slow
 def test_the_page_states_results_winner_and_versions(page: str) -> None:
     read = Page(page)
     text = " ".join(read.text.split())
@@ -167,6 +168,7 @@ def test_the_page_states_results_winner_and_versions(page: str) -> None:
     assert "simulated time (seconds)" in text
 
 
+@pytest.mark.slow
 def test_the_same_records_make_the_same_page(page: str) -> None:
     is_same = (
         html_of(reversed(two_agents()), "9.9.9", NOW) == page

@@ -203,9 +203,36 @@ def test_status_and_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main([*words, "--store", str(cards), "--arrays", str(arrays)]) == 0
     [card] = cards.iterdir()
     assert capsys.readouterr().out.split() == [str(card)]
+    assert [path.name for path in arrays.iterdir()] == [json.loads(card.read_text())["arrays"]]
     assert main([*words, "--store", str(cards), "--only", "BreastCancer"]) == 0
     assert "no sample has new courses and 40 configurations" in capsys.readouterr().err
-    assert [path.name for path in arrays.iterdir()] == [json.loads(card.read_text())["arrays"]]
+    for wrong in (["--arrays", str(arrays)], ["--status", "--store", str(cards)]):
+        assert main([*words, *wrong]) == ERROR
+        assert "`--arrays` must come with `--store`" in capsys.readouterr().err
+    assert main([*words, "--workers", "0"]) == ERROR
+    assert "`--workers` must be at least 1, got 0" in capsys.readouterr().err
+
+
+@in_this_process
+def test_damaged_files_are_set_aside_and_the_rest_is_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(queue_file(tmp_path), tmp_path)
+    first, second = read_queue(queue_file(tmp_path))
+    damaged = next(parts_of(first, tmp_path).glob("*.npz"))
+    lost = first.points_in(damaged.stem)
+    damaged.write_bytes(b"junk")
+    with (parts_of(second, tmp_path) / SECONDS).open("ab") as notes:
+        notes.write(b"\xff")
+    cards = tmp_path / "cards"
+    assert len([*store_queue(read_queue(queue_file(tmp_path)), tmp_path, cards, cards, 1, print)])
+    assert f"{damaged.name} is damaged" in capsys.readouterr().err
+    assert progress_of(first, tmp_path).trained == first.size - lost
+    assert progress_of(second, tmp_path).state == "done"
+    assert {path.name.partition(".")[0] for path in cards.glob("*.json")} == {
+        first.task.table_name,
+        second.task.table_name,
+    }
 
 
 @in_this_process
@@ -265,6 +292,7 @@ def test_what_another_process_trains_is_running(tmp_path: Path) -> None:
         (LIST.format(number=3) + "precision = 'float16'\n", "`precision` must be 'float32'"),
         ("[[sample]]\nids = []\nconfigurations = 3\nrounds = 3\nrates = [1.0]\n", "`ids` must"),
         ("a = [", "list.toml must be a TOML file: "),
+        (LIST.format(number=3) + "#" * (1 << 20), "list.toml must be a list of at most 1,048,576"),
     ],
 )
 @in_this_process

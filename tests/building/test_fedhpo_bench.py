@@ -63,6 +63,7 @@ def asked_of(task: Task, row: Row) -> dict[str, Any]:
     return {d.name: ours[d.name] - (d.name == "model_depth") for d in task.space.dimensions}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "name", "grid", "every"),
     [
@@ -150,6 +151,7 @@ def test_a_split_that_is_not_there_is_refused_and_the_observation_stays_valid(fo
         gym.make("FedHPO-BERT-CoLA-v0", table="fedhpo-bench", objectives=["test_loss"])
 
 
+@pytest.mark.slow
 def test_what_diverges_has_a_round_and_what_stops_early_keeps_its_best(folder: Path) -> None:
     rows = made_rows(entries=130)
     for split in fedhpo_bench.SPLITS:

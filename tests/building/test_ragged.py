@@ -268,6 +268,7 @@ def test_optimism_is_of_the_courses_that_are_claimed_best(tmp_path: Path) -> Non
     assert found["above"] == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_cards_say_where_courses_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

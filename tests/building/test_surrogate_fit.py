@@ -54,6 +54,7 @@ def test_it_answers_between_the_grid_points(surrogate: Surrogate) -> None:
     assert np.all(found.best[..., 1:] <= 1)
 
 
+@pytest.mark.slow
 def test_seeds_and_clients_stay_apart(surrogate: Surrogate) -> None:
     found = surrogate.evaluate(BETWEEN, Fidelity(17, 0.5), SEEDS)
     loss = found.clients("val", "loss")
@@ -293,6 +294,7 @@ def test_when_nothing_is_small_enough_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tables")
 def test_a_fit_repeats_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forest = surrogate_fit.CANDIDATES["compact_forest"]

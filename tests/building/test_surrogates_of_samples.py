@@ -151,6 +151,7 @@ def test_a_table_goes_before_a_sample() -> None:
 # --------------------------------------------------------------------------------------- card
 
 
+@pytest.mark.slow
 def test_the_card_says_what_it_was_fitted_on(surrogate: Surrogate, folder: Path) -> None:
     card = surrogate.card
     assert card["fitted_on"] == "sample"

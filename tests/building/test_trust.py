@@ -48,6 +48,7 @@ def learning_rates(sample: Sample) -> np.ndarray[Any, Any]:
 # ------------------------------------------------------------------------------------ divergence
 
 
+@pytest.mark.slow
 def test_a_course_that_diverges_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = write_made_up_sample(tmp_path / "made")
     rates = learning_rates(made)
@@ -77,6 +78,7 @@ def test_a_course_that_diverges_is_said_to(tmp_path: Path, monkeypatch: pytest.M
 # ------------------------------------------------------------------------- the client sample rate
 
 
+@pytest.mark.slow
 def test_the_rate_matters_where_it_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sample = write_made_up_sample(tmp_path / "made")
     high = sample.codes("client_sample_rate") > 0.5
@@ -142,6 +144,7 @@ def noise(tmp_path: Path) -> None:
     written_with(write_made_up_sample(tmp_path / "made"), tmp_path, **dict.fromkeys(names, flat))
 
 
+@pytest.mark.slow
 def test_what_is_no_better_than_a_constant_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +159,7 @@ def test_what_is_no_better_than_a_constant_is_refused(
 # ------------------------------------------------------------------- old and new, side by side
 
 
+@pytest.mark.slow
 def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +181,7 @@ def test_a_surrogate_of_its_own_goes_before_a_shared_one(
     check_law(new, 0)
 
 
+@pytest.mark.slow
 def test_one_command_fits_all_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +224,7 @@ def test_a_claim_that_training_misses_is_refused_and_nothing_is_written(
     assert sorted(tmp_path.iterdir()) == files
 
 
+@pytest.mark.slow
 def test_a_claim_that_training_reaches_is_on_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

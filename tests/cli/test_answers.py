@@ -44,6 +44,7 @@ def test_agents_are_listed_by_what_their_classes_say(capsys: pytest.CaptureFixtu
         assert [line.split()[0] for line in out.splitlines()[1:]] == [found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "near"),
     [
@@ -62,6 +63,7 @@ def test_misspelt_words_are_answered_with_the_nearest(
     assert len(said(["list", "nonsense"], capsys)[2]) < 200
 
 
+@pytest.mark.slow
 def test_a_list_takes_a_suite_and_show_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("contest", "multi-objective"):
         _, out, _ = said(["list", name], capsys)
@@ -85,6 +87,7 @@ def test_a_list_takes_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("FEMNIST" in line for line in out.splitlines()[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["FedHPO-", "MO-FedHPO-", "FedHPO-DAC-", "MO-FedHPO-DAC-"])
 def test_show_prints_the_id_that_was_asked_for(
     prefix: str, capsys: pytest.CaptureFixture[str]

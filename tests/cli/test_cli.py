@@ -367,6 +367,7 @@ def test_unknown_words_are_a_usage_error(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_help_and_list_need_nothing_heavy(run_python: Callable[..., str]) -> None:
     code = """
 import sys
@@ -392,6 +393,7 @@ sys.exit(main(["agents"]))
 """
 
 
+@pytest.mark.slow
 def test_agents_are_listed_without_torch(run_python: Callable[[str], str]) -> None:
     said = run_python(WITHOUT_TORCH)
     assert said.count("Not listed: ") == 3  # some of them name several agents

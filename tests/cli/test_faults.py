@@ -185,7 +185,7 @@ def test_run_sets_a_truncated_record_aside_and_makes_it_again(
     assert damaged.with_name(f"{damaged.name}.damaged").read_bytes() == half
 
 
-@pytest.mark.fast(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "replay"])
 def test_one_truncated_record_does_not_block_the_others(
     tmp_path: Path, command: str, capsys: Capture
@@ -254,6 +254,7 @@ def test_arguments_of_a_wrong_kind_are_one_line(
 # -------------------------------------------------------------------------------- missing packages
 
 
+@pytest.mark.slow
 def test_without_torch_training_says_what_to_install(
     tmp_path: Path, run_python: Callable[..., str]
 ) -> None:
@@ -281,6 +282,7 @@ for words in {asked!r}:
 # ------------------------------------------------------------------------------------ the rest
 
 
+@pytest.mark.slow
 def test_the_module_is_the_script() -> None:
     done = python("-m", "fedhpo_gym", "list")
     assert done.returncode == 0
@@ -290,6 +292,7 @@ def test_the_module_is_the_script() -> None:
     assert done.stderr.startswith("fedhpo-gym run: Unknown environment id 'Nope'")
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_sees_no_traceback() -> None:
     code = "import sys; from fedhpo_gym.cli import main; sys.exit(main(['list']))"
     process = subprocess.Popen(

@@ -86,6 +86,7 @@ def test_variants_with_stored_numbers_are_named(capsys: pytest.CaptureFixture[st
     assert ["FedHPO-JointPrivate-ExamLondon-v1", "tabular", private] in rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "missing", "extra"),
     [
@@ -124,6 +125,7 @@ def test_a_setting_that_decides_nothing_is_not_shown(capsys: pytest.CaptureFixtu
     assert "noise_multiplier" not in settings
 
 
+@pytest.mark.slow
 def test_a_problem_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, ID)
     assert found["id"] == ID
@@ -238,6 +240,7 @@ def test_health_is_compared_and_written(mine: Path, capsys: pytest.CaptureFixtur
     assert main(["health"]) == BAD
 
 
+@pytest.mark.slow
 def test_health_of_an_id_without_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["health", "FedHPO-CNN-CIFAR10-v0"]) == ERROR
     assert "must be one with stored numbers" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_arguments_of_round_environments(name: str) -> None:
         check(lambda value: RoundArguments(**{**named, name: value}))
 
 
-@pytest.mark.fast(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["num_envs", "autoreset_mode", "copy", "info_keys"])
 def test_arguments_of_vector_environments(name: str) -> None:
     def make(value: Any) -> None:
@@ -251,6 +251,7 @@ def test_none_means_what_the_task_says() -> None:
 # ------------------------------------------------------------- legal, and no more than it says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tabular", "surrogate"])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_how_actions_lie_in_memory_does_not_matter(backend: str, kind: Any) -> None:

@@ -339,6 +339,7 @@ def test_the_module_form_of_an_id_imports_the_package(run_python: Callable[..., 
     assert "nothing" in message
 
 
+@pytest.mark.slow
 def test_a_tabular_environment_needs_no_torch(run_python: Callable[..., str]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

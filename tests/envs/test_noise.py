@@ -62,6 +62,7 @@ def test_raw_training_is_heard_as_its_table_is() -> None:
         assert told == kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [TABLE, SURROGATE])
 def test_what_is_told_is_computed_again_in_plain_numpy(name: str) -> None:
     """Key of the episode, waiting times of clients, their weighted mean, Laplace noise, clip."""
@@ -137,6 +138,7 @@ def test_rounds_follow_each_other_on_one_worker(tmp_path: Path, capsys: Any) -> 
     assert "follow" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tabular", "surrogate"])
 def test_asking_again_for_nothing_tells_nothing_new(backend: str) -> None:
     arguments = {"noise": {"clients": 0.2}, "backend": backend, "disable_env_checker": True}

@@ -67,6 +67,7 @@ def plain_cohort(noise: Noise, accuracy: Any, samples: Any, rng: np.random.Gener
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [0.0, 1.0, 3.0])
 def test_cohorts_are_distributed_as_clients_drawn_one_by_one(bias: float) -> None:
     number, noise = 3000, Noise(clients=0.3, bias=bias)
@@ -138,6 +139,7 @@ def test_private_means_weigh_clients_alike_and_clip_them() -> None:
     assert heard.mean("val", "loss") == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_laplace_noise_has_the_variance_of_its_formula() -> None:
     number, evaluations, epsilon, clients = 10_000, 16, 100.0, 20.0
     each = np.full((number, 2, 1), 1.0 / clients)
@@ -189,6 +191,7 @@ def test_exchanged_samples_keep_all_right_answers_and_sizes() -> None:
     np.testing.assert_array_equal(exchanged(accuracy, samples, 0.0, stream(1, "test")), accuracy)
 
 
+@pytest.mark.slow
 def test_exchanging_everything_makes_clients_random_samples() -> None:
     """Of K right among M answers, a client of n gets hypergeometric many: mean and variance."""
     samples = np.array([[5, 10, 15, 20]])

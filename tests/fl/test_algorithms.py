@@ -47,6 +47,7 @@ def close(found: NDArray[np.generic], expected: Any) -> None:
     np.testing.assert_allclose(found, np.asarray(expected), rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", PLAIN)
 def test_it_equals_a_plain_implementation(federation: Federation, algorithm: str) -> None:
     chosen = course(**GIVEN[algorithm])

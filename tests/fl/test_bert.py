@@ -97,6 +97,7 @@ def test_it_has_the_papers_number_of_parameters() -> None:
     assert BertTiny(2, CPU).num_parameters == 4_386_178
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_its_logits_are_those_of_transformers(num_classes: int) -> None:
     plain = reference(num_classes)
@@ -138,6 +139,7 @@ class Logits(torch.nn.Module):
         return logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "chosen", [course(epochs=2), course(rate=0.5, decay=0.0, batch=32)], ids=str
 )

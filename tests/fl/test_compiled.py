@@ -44,6 +44,7 @@ Numba's names are of x86; elsewhere the digests of the machine itself are compar
 `benchmarks/engine/emulate_aarch64.sh` computes."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True], ids=["together", "apart, from snapshots"])
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_this_processor_computes_the_recorded_bits(
@@ -97,6 +98,7 @@ def test_normal_numbers_have_the_bits_that_were_recorded() -> None:
     assert abs(np.corrcoef(drawn)[np.triu_indices(40, 1)]).max() < 6.5 / math.sqrt(5000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**40, 2**130 + 5])
 def test_draws_are_those_of_numpy(seed: int) -> None:
     pool, state = np.empty(rng.POOL, np.uint32), np.empty(rng.STATE, np.uint64)
@@ -113,6 +115,7 @@ def test_draws_are_those_of_numpy(seed: int) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_exponentials_and_logarithms_are_right_to_some_units_of_a_double() -> None:
     for x in np.linspace(-700.0, 700.0, 20_011).tolist():
         assert exp(x) == pytest.approx(math.exp(x), rel=1e-15)
@@ -126,6 +129,7 @@ def test_exponentials_and_logarithms_are_right_to_some_units_of_a_double() -> No
     assert [power(0.0, 0.0), power(0.0, 2.0)] == [1.0, 0.0]
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_done_without(
     run_python: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -182,6 +186,7 @@ def test_damaged_or_old_code_is_compiled_again(answer: Callable[..., str], tmp_p
     assert answer(result="x + 5") == "6 -6 0", "a change of any source"
 
 
+@pytest.mark.slow
 def test_code_that_a_full_disk_cannot_keep_is_used(answer: Callable[..., str]) -> None:
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     assert answer(full) == "2 -2 1"

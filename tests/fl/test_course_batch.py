@@ -58,7 +58,7 @@ CHANGES: list[dict[str, float]] = [
 ]
 
 
-@pytest.mark.fast(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", PLAIN)
 def test_a_configuration_can_change_on_the_way(
     federations: dict[int, Federation], algorithm: str

@@ -50,12 +50,14 @@ def peak_bytes(clients: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_of_a_round_grows_by_the_order_of_sampling_alone() -> None:
     """One number of eight bytes per client is drawn to sample; nothing else has so many."""
     grown = peak_bytes(MANY) - peak_bytes(FEW)
     assert grown <= 8 * (MANY - FEW) + 16_384  # bytes; half a page per hundred clients would show
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [FEW, MANY])
 def test_as_many_clients_train_and_as_many_rows_are_ordered(
     clients: int, monkeypatch: pytest.MonkeyPatch

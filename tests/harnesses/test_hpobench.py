@@ -31,6 +31,7 @@ def test_the_optimum_comes_out_and_fidelities_are_at_their_highest() -> None:
     )
 
 
+@pytest.mark.slow
 def test_spaces_are_drawn_from_a_seed_and_what_they_draw_is_answered() -> None:
     for env_id, more in ((CREDIT, {}), (CONDITIONAL, {"options": {"instance": 1}})):
         benchmark = Benchmark(env_id, rng=np.random.RandomState(3), **more)

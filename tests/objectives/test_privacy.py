@@ -332,6 +332,7 @@ def test_pure_privacy_is_tripled() -> None:
     assert found[-1] == pytest.approx(0.3, rel=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     z=st.floats(0.8, 50.0),
@@ -371,6 +372,7 @@ def test_composition_adds_up_over_trials() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.floats(1.0, 1e6), st.sampled_from(DISTRIBUTIONS))
 def test_selection_costs_more_than_a_trial_and_rises_with_trials(
     mean: float, distribution: str

@@ -59,6 +59,7 @@ def reference(frame: Any, cell: dict[str, Any], last: int, name: str) -> float:
     return weighted(min(by_round, key=lambda one: weighted(one, "val_loss")), name)
 
 
+@pytest.mark.slow
 def test_a_complete_grid_answers_with_its_own_numbers() -> None:
     frame = made_frame()
     env_id, card = fedhpo_gym.import_results(frame, "Mine", 1000, **MINE)
@@ -153,6 +154,7 @@ def test_a_grid_with_holes_gets_a_surrogate(
     assert "(test not known, test accuracy not known)" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_another_process_knows_the_id(run_python: Any) -> None:
     fedhpo_gym.import_results(made_frame(), "Mine", 1000, **MINE)
     code = (

@@ -374,6 +374,7 @@ def test_any_words_survive_the_file() -> None:
             read_frame(made().rename(columns={"age": name}))
 
 
+@pytest.mark.slow
 def test_the_command_says_what_to_run_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -506,6 +507,7 @@ def test_one_name_is_of_one_file_and_an_old_version_does_not_answer_with_new_dat
     assert not {"FedHPO-LR-Passed-v1", "MO-FedHPO-DAC-LR-Passed-v1"} & {*gym.registry}
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_own_task_keeps_nothing_else_away(
     own_folder: Path, capsys: pytest.CaptureFixture[str], run_python: Callable[..., str]
 ) -> None:

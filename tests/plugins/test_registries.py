@@ -111,6 +111,7 @@ def test_another_process_finds_what_the_module_registers(folder: Path) -> None:
     assert (outcome.status, outcome.words) == ("done", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_an_objective_by_module_and_name_is_a_function_that_no_record_holds() -> None:
     env = gym.make("FedHPO-LR-CreditG-v1", objectives=["val_loss", "mine:worst"])

@@ -54,6 +54,7 @@ def test_a_saved_model_makes_the_same_tasks(model: ProfetModel, tmp_path: Path) 
         ProfetModel.load(tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_tasks_differ_and_stay_in_their_range(model: ProfetModel) -> None:
     values = np.array([model.task(i).value(GRID) for i in range(6)])
     assert len(np.unique(values[:, 0])) == 6

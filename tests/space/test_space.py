@@ -127,6 +127,7 @@ def test_decoding_is_monotone(dimension: Dimension, a: float, b: float) -> None:
     assert dimension.decode(low) <= dimension.decode(high)
 
 
+@pytest.mark.slow
 @given(grids())
 def test_uniform_coordinates_are_uniform_over_the_grid(dimension: Dimension) -> None:
     n = len(dimension.grid)

@@ -39,6 +39,7 @@ def tree() -> SearchSpace:
 ACTIVE = {"none": (), "sgd": ("rate",), "adam": ("rate", "depth", "tau")}
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(coordinates, min_size=5, max_size=5), min_size=1))
 def test_coordinates_that_are_not_active_change_nothing(drawn: list[list[float]]) -> None:
     """Of actions that differ there only, all there is is the same, bit for bit."""

@@ -62,6 +62,17 @@ def test_only_what_comparisons_feel_of_seeds_is_noise() -> None:
     assert np.isnan(seed_error(drawn[:, :1]))
 
 
+def test_few_configurations_say_no_error_and_of_twelve_six_are_used() -> None:
+    """Two under three seeds have two degrees of freedom, and decide no contest."""
+    rng = np.random.default_rng(0)
+    drawn = np.arange(12)[:, None] + rng.normal(size=(12, 3)) * np.repeat([0.01, 100], 6)[:, None]
+    assert np.isnan(seed_error(drawn[:11]))
+    drawn[6:] += 1000.0
+    six = drawn[:6] - drawn[:6].mean(axis=0)
+    variance = six.var(axis=1, ddof=1).mean() * 6 / 5 / 3
+    assert seed_error(drawn) == pytest.approx(np.sqrt(variance))
+
+
 def test_the_usual_configuration_is_plain_averaging() -> None:
     found = usual(get_task("JointFew-ExamLondon").space)
     assert found["server_optimizer"] == "none"
@@ -73,6 +84,7 @@ def test_the_usual_configuration_is_plain_averaging() -> None:
     assert grid.validate(usual(grid)) == usual(grid)
 
 
+@pytest.mark.slow
 def test_figures_of_a_table_are_those_of_its_numbers() -> None:
     stored = open_card(EMBEDDED / "LR-CreditG-v1-fedavg-standardized.table.json")
     assert isinstance(stored, Table)
@@ -135,9 +147,9 @@ def test_a_problem_without_numbers_is_trained() -> None:
     assert len(cells) == len(DIFFICULTY_HEADS)
     # Six configurations say nothing of ten trials, nor of twenty-five.
     named = dict(zip(DIFFICULTY_HEADS, cells, strict=True))
-    unknown = {"left 10", "left 25", "left 50", "of the usual", "seeds left"}
+    unknown = {"left 10", "left 25", "left 50", "of the usual", "contest"}
+    unknown |= {"seeds left", "seeds gained"}
     assert {head for head, cell in named.items() if cell == "–"} == unknown
-    assert (float(named["seeds gained"]) < 10, named["contest"]) == (True, "no")
 
 
 def test_too_few_configurations_and_no_ids_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

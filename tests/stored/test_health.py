@@ -222,6 +222,7 @@ def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
     assert found["lattice"]["exact"] == (not card.name.endswith(".surrogate.json"))
 
 
+@pytest.mark.slow
 def test_what_a_card_of_a_surrogate_states_is_true() -> None:
     stored = open_card(EMBEDDED / "GNN-CiteSeer-v1-fedprox.surrogate.json")
     assert agree(health_of(stored), dict(health_on(stored, COMMAND)))

@@ -215,6 +215,7 @@ def test_what_follows_takes_no_room(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------- damage
 
 
+@pytest.mark.slow
 def test_any_members_are_damage_or_the_same_numbers() -> None:
     kind = layout((6, 4, 3, 2, 2), 0, ("loss", "accuracy", "f1"))
     rng = np.random.default_rng(8)

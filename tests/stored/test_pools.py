@@ -258,7 +258,7 @@ def test_noise_of_seeds_is_that_of_the_repeated(pool: Pool) -> None:
         np.testing.assert_allclose(row, means)
     difficulty = difficulty_of(pool)
     assert difficulty.configurations == SIZE
-    assert difficulty.seed == pytest.approx(seed_error(again) * 3**0.5)
+    assert np.isnan([difficulty.seed, seed_error(again)]).all()  # three say too little
     health = health_of(pool)
     assert health["lattice"]["exact"]
     assert health["kendall"]["seeds"]["pairs"] == 3
@@ -272,7 +272,7 @@ def test_show_and_list_say_that_a_pool_answers(
     write_health(folder / f"{card.name}.sample.json")
     assert main(["show", ID, *words]) == 0
     out = capsys.readouterr().out
-    assert f"tabular: the {SIZE} configurations of a pool, exactly" in " ".join(out.split())
+    assert f"tabular: {SIZE} trained configurations (a pool), rounds" in " ".join(out.split())
     assert card.digest in out
     assert main(["list"]) == 0
     assert "tune={'epsilon': [1, 16]}" in capsys.readouterr().out

@@ -280,7 +280,7 @@ TABLES = [name for name in list_tables() if "-v1-" in name] + ["LR-BloodTransfus
 """What version 0 stores stays for good, and one of it is enough."""
 
 
-@pytest.mark.fast(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_stored_table_keeps_the_laws_and_its_card_is_true(name: str) -> None:
     table = open_table(name)

@@ -53,6 +53,7 @@ def test_the_rule(changes: dict[str, Any], passed: bool) -> None:
     assert held(**changes).passed is passed
 
 
+@pytest.mark.slow
 def test_what_a_card_states_of_a_surrogate_follows_from_its_courses() -> None:
     pytest.importorskip("sklearn")
     from fedhpo_gym.building.surrogate_verdicts import JUDGED, measured

@@ -175,7 +175,7 @@ def test_columns_hold_what_lines_hold(alone: Path, tmp_path: Path) -> None:
     assert {one.status for one in study(tmp_path, ids=IDS[:1]).outcomes} == {"there"}
 
 
-@pytest.mark.fast(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["FedHPO-BERT-SST2-v0", "FedHPO-LR-TrumpVote-v1"])
 def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     lacking: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +192,8 @@ def test_a_suite_says_what_nothing_here_answers_and_a_named_id_fails(
     found = compare("two", ["random"], 1, tmp_path, budget_s=BUDGET_S, warn=told.append)
     assert list(found.left_out) == [lacking]
     assert told[0].startswith(f"{lacking} is left out: ")
+    downloaded = "(its data: `fedhpo-gym download SST2`)"
+    assert told[0].endswith(downloaded) == ("SST2" in lacking)
     written = json.loads((tmp_path / "study.json").read_text())
     assert (written["left_out"], written["simulated_workers"]) == (found.left_out, 1)
     with pytest.raises((MissingDataError, DamagedDataError)) as why:

@@ -109,6 +109,7 @@ def test_what_diverged_has_failed(tmp_path: Path) -> None:
         assert (trial.value is None) == (not trial.intermediate_values) == failed
 
 
+@pytest.mark.slow
 def test_a_course_is_one_trial_with_its_losses(tmp_path: Path) -> None:
     record = make_record()
     steps = []

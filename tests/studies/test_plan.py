@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gymnasium as gym
-import numpy as np
 import pytest
 
 from fedhpo_gym.cli import make_parser
@@ -14,9 +14,10 @@ from fedhpo_gym.studies import SUITES, suite
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
-from small_suite import candidates, representative
+from fedhpo_gym.tasks import TASKS
 
 ID = "FedHPO-LR-BreastCancer-v0"
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_fidelity_that_is_named_counts() -> None:
@@ -106,22 +107,27 @@ def test_a_wrong_name_is_told_the_right_ones() -> None:
         suite("lrs")
 
 
-def test_the_central_one_comes_first_and_then_the_farthest_by_hand() -> None:
-    # Ranks 0, 1/4, 1/2, 3/4, 1: "c" is central; "a" and "e" are as far, then "b" and "d".
-    features = np.array([[1.0], [2.0], [30.0], [400.0], [5000.0]])
-    assert representative("abcde", features, 4) == ("c", "a", "e", "b")
-    assert representative("abcde", features, 9) == ("c", "a", "e", "b", "d")
-
-
 def test_the_small_suite_is_what_its_rule_says() -> None:
-    found = candidates()
-    features = np.array([found[name] for name in sorted(found)])
-    assert suite("small") == representative(sorted(found), features, 7)
+    lines = (ROOT / "docs" / "difficulty.md").read_text("utf-8").splitlines()
+    head, _, *rows = (line.strip("| ").split(" | ") for line in lines if line.startswith("|"))
+    cells = {
+        (f"{row[0].partition('-v')[0]}-v{version}", row[1]): dict(zip(head, row, strict=True))
+        for row in rows
+        for version in re.findall(r"-v(\d+)", row[0])
+    }
+    newest = {task.name: task for task in sorted(TASKS.values(), key=lambda task: task.version)}
+    left: dict[str, float] = {}
+    for task in newest.values():
+        kinds = [f"{task.algorithm}, {kind}" for kind in ("table", "surrogate", "pool")]
+        stored = [cells[key] for kind in kinds if (key := (task.key, kind)) in cells][:1]
+        for row in stored:
+            if _number(row["left 25"]) >= 0.01 and _number(row["seeds gained"]) >= 10:
+                left[task.id] = _number(row["seeds left"])
+    assert suite("small") == tuple(sorted(left, key=lambda one: -left[one])[:7])
 
 
-def test_what_is_unknown_is_neither_near_nor_far_and_equals_share_a_rank() -> None:
-    features = np.array([[1.0, 7.0], [np.nan, 7.0], [3.0, 7.0]])
-    assert representative("abc", features, 3) == ("b", "a", "c")
+def _number(cell: str) -> float:
+    return -1.0 if cell == "–" else float(cell.replace(",", ""))
 
 
 def test_the_small_suite_answers_from_stored_numbers_alone() -> None:

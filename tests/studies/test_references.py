@@ -101,6 +101,7 @@ def test_where_the_default_is_best_nothing_has_a_score() -> None:
     assert np.isnan(level.score([2.0])).all()
 
 
+@pytest.mark.slow
 def test_a_file_is_read_as_it_was_written(found: References, tmp_path: Path) -> None:
     path = tmp_path / "references.json"
     path.write_text(dumped([found]), encoding="utf-8")
@@ -129,6 +130,7 @@ def test_an_environment_tells_those_of_its_id_unless_arguments_differ(
     assert references_of("FedHPO-DAC-LR-CreditG-v1") is None
 
 
+@pytest.mark.slow
 def test_what_is_searched_is_best_on_train_instances(found: References) -> None:
     player = Player(ID, "train", 16)
     many = spread(player.instances, LITTLE.train)
@@ -194,6 +196,7 @@ def test_instances_are_spread() -> None:
     assert spread(3, 16) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [ID, "FedHPO-DAC-FewClients-v1", "FedHPO-DAC-Tuna-v1"])
 def test_what_is_stored_is_what_the_environment_returns(env_id: str) -> None:
     pytest.importorskip("numba")

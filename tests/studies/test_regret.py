@@ -69,6 +69,7 @@ def at_full_fidelity(record: RunRecord) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_regret_is_that_of_the_recommended_configuration_at_full_fidelity(
     record: RunRecord,
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_short_trial_is_on_no_front_of_full_fidelity(full_record: RunRecord) -
     assert hypervolume_regret_of(replace(full_record, steps=short))[1][-1] == 1.0
 
 
+@pytest.mark.slow
 def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(
     full_record: RunRecord,
 ) -> None:
@@ -293,6 +295,7 @@ def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> N
         assert line.final == pytest.approx(1 - volume / whole, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_without_moocore_all_that_needs_no_volume_is_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,6 +311,7 @@ def test_without_moocore_all_that_needs_no_volume_is_judged(
     assert "Fronts are not judged" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_table_of_runs_has_the_return_of_courses(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     for env_id in ("FedHPO-DAC-LR-BreastCancer-v0", "FedHPO-LR-BreastCancer-v0"):

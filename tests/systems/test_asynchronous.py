@@ -175,7 +175,7 @@ def test_what_cannot_be_asynchronous_is_refused(tmp_path: Any) -> None:
             JobClock(system, work())
 
 
-@pytest.mark.fast(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("availability", "dropout"), [("always", 0.0), ("lognormal", 0.25), ("sine", 0.25)]
 )

@@ -251,6 +251,7 @@ models = st.builds(
 COHORTS = [[1, 0, 0, 1, 0], [0, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(models, st.floats(1, 100))
 def test_more_bandwidth_is_never_slower(model: DeviceModel, times: float) -> None:
@@ -347,7 +348,7 @@ HOURS = [
 ]
 
 
-@pytest.mark.fast(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "clients", "rate"),
     [(model, *((5, 0.2), (5, 1.0), (40, 0.25))[i % 3]) for i, model in enumerate(HOURS)],

@@ -103,6 +103,7 @@ def test_over_selection_with_a_deadline_never_ends_later(
     )
 
 
+@pytest.mark.slow
 @given(rounds(), st.one_of(st.just(math.inf), SECONDS), st.floats(0.01, 1.0))
 def test_faster_reports_never_end_a_round_later(
     one: tuple[np.ndarray, np.ndarray, int], deadline_s: float, share: float

@@ -246,6 +246,7 @@ AGENT_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "planted", "laws", "law"), AGENT_FAULTS)
 def test_a_faulty_agent_breaks_its_law(
     kind: type[Agent],

@@ -158,6 +158,7 @@ def episode(agent: str, workers: int | None, **arguments: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("agent", SOME)
 def test_one_worker_is_the_environment_alone(agent: str, kind: dict[str, Any]) -> None:

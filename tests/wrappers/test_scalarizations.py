@@ -155,6 +155,7 @@ def test_who_exceeds_a_limit_is_below_who_does_not(
         assert first > second or second == pytest.approx(-1.0)
 
 
+@pytest.mark.slow
 def test_with_the_truth_a_return_is_what_regret_lacks() -> None:
     """Two ways to the same volume: the wrapper adds up improvements, the truth counts the rest."""
     given: Any = {"objectives": ["val_loss", "time_s"], "fidelity": {"client_sample_rate": 0.6}}
@@ -334,6 +335,7 @@ def test_every_objective_has_a_potential(name: str) -> None:
     assert found[2] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, {"name": NEW, "reward": "score"}])
 def test_the_reward_score_is_the_score_that_info_says(arguments: dict[str, Any]) -> None:
     played = play(30, **arguments)

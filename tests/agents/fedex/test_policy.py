@@ -144,6 +144,7 @@ def test_regret_on_a_noisy_bandit_is_half_that_of_uniform_play(
     assert np.mean(regret) < 0.5 * np.mean(means - means.min())
 
 
+@pytest.mark.slow
 @given(
     sched=st.sampled_from(SCHEDULES),
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3),

@@ -18,6 +18,7 @@ from fedhpo_gym.agents.cloning import clone, demonstrate
 ID = "FedHPO-DAC-Quadratic-v1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_linear_rule_is_recovered(size: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

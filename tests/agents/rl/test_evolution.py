@@ -28,6 +28,7 @@ def one_step() -> Iterator[str]:
     del gym.registry[name]
 
 
+@pytest.mark.slow
 def test_the_best_action_of_one_step_is_found(one_step: str) -> None:
     training = evolve_policy(one_step, steps=3000, seed=0, layers=(), episodes=1, population=8)
     shown = {"remaining_rounds": np.ones(1), "val_loss": np.full(1, 3.0)}
@@ -35,6 +36,7 @@ def test_the_best_action_of_one_step_is_found(one_step: str) -> None:
     assert training.episode_returns[-8:].mean() > training.episode_returns[:8].mean()
 
 
+@pytest.mark.slow
 def test_a_seed_decides_everything_and_steps_are_counted(tmp_path: Any) -> None:
     def evolve(seed: int, **options: Any) -> Policy:
         entries = ("val_loss", "remaining_budget")

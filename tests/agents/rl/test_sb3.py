@@ -69,6 +69,7 @@ def test_every_id_trains_without_glue(name: str) -> None:
     assert action in env.action_space
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [(ID, {}), ("FedHPO-GNN-Cora-v1", {"algorithm": "fedopt"})],  # a table; a kernel surrogate
@@ -157,6 +158,7 @@ class Target(gym.Env[Any, Any]):
         return {"target": self.target.copy()}, reward, True, False, {}
 
 
+@pytest.mark.slow
 def test_training_hits_what_is_shown() -> None:
     env = gym.vector.SyncVectorEnv([Target] * 8, autoreset_mode="SameStep")
     settings = {"n_steps": 32, "batch_size": 64, "n_epochs": 5, "learning_rate": 2e-2}

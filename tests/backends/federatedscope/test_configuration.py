@@ -93,6 +93,7 @@ def test_networks_have_the_shape_of_ours() -> None:
     assert graph["federate.local_update_steps"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS.values(), ids=lambda task: task.id)
 def test_what_it_cannot_do_is_refused_with_a_reason(task: Task) -> None:
     trained = task.variant(precision="float32")  # what environments train unless asked

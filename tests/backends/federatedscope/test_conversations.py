@@ -39,6 +39,7 @@ def places(good: list[list[str]], what: str) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["hello", "trained", "round", "done"])
 @pytest.mark.parametrize("how", ["twice", "lost", "late", "of another request"])
 def test_a_line_in_the_wrong_place_is_refused(

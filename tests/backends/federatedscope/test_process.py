@@ -100,6 +100,7 @@ def test_a_misfortune_is_told(
         assert log == ("Fatal: no luck\n" if mode == "crash" else "")
 
 
+@pytest.mark.slow
 def test_a_hang_ends_at_the_time_limit_with_all_it_started(ask: Answer, tmp_path: Path) -> None:
     with pytest.raises(WorkerTimeoutError, match="time_limit_s"):
         ask("hang", time_limit_s=1.0)

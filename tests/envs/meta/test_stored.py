@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +13,8 @@ import pytest
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.core.archive import second_folder
-from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, open_meta_data
+from fedhpo_gym.stored.health import difficulty_in_pool
+from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, REPEATED, open_meta_data
 from fedhpo_gym.tasks.meta import META_IDS, META_SPACES, meta_tasks
 
 pytestmark = pytest.mark.skipif(second_folder() is None, reason="fedhpo-gym-data is not here")
@@ -46,6 +48,7 @@ def test_an_agent_tunes_from_the_surrogate(env_id: str) -> None:
         assert info["score"][0] == step.info["score"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", META_IDS)
 def test_a_configuration_has_one_answer(env_id: str) -> None:
     asked: dict[str, Any] = {"instances": "Tuna", "continuous": True, "trials": 20}
@@ -86,3 +89,16 @@ def test_what_sources_taught_is_the_same_in_another_process(
     first, second = (run_python(ACTIONS) for _ in range(2))
     assert first == second
     assert len({line.partition(" ")[2] for line in first.splitlines()}) == 4
+
+
+def test_what_a_seed_does_to_a_pool_is_no_error_of_a_mean() -> None:
+    data = open_meta_data("LR")
+    index, loss = data.where("test")[0], data.objectives.index("val_loss")
+    first = data.arrays["values"][index, ::REPEATED, -1, -1, loss]
+    others = data.arrays["repeats"][index, :, :, -1, -1, loss]
+    seeds = np.stack([first, *others]).astype(float)
+    best = seeds.T[np.argsort(seeds.mean(axis=0))[:6]]
+    # Of two configurations, all that a seed does to one alone is in their difference.
+    pairs = [np.var(one - other, ddof=1) / 2 for one, other in combinations(best, 2)]
+    found = difficulty_in_pool(data, int(index)).seed
+    assert found == pytest.approx(np.sqrt(np.mean(pairs)), rel=1e-6)

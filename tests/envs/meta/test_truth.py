@@ -14,8 +14,7 @@ from fedhpo_gym.analysis import group
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.records.files import read_record
-from fedhpo_gym.stored.health import difficulty_in_pool
-from fedhpo_gym.stored.meta_data import REPEATED, open_meta_data
+from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.regret import known_of, regret_of
 from fedhpo_gym.studies.replay import replay
@@ -61,18 +60,6 @@ def test_the_truth_of_an_environment_is_made_once() -> None:
     with gym.make(ID, instances=task(), trials=4, fidelity={"round": 1}) as env:
         for name in ("truth", "full_truth"):
             assert env.get_wrapper_attr(name) is env.get_wrapper_attr(name)
-
-
-def test_what_a_seed_does_to_a_pool_is_no_error_of_a_mean() -> None:
-    data = open_meta_data("LR")
-    index, loss = data.index(task()), data.objectives.index("val_loss")
-    first = data.arrays["values"][index, ::REPEATED, -1, -1, loss]
-    others = data.arrays["repeats"][index, :, :, -1, -1, loss]
-    seeds = np.stack([first, *others]).astype(float)
-    best, second = seeds.T[np.argsort(seeds.mean(axis=0))[:2]]
-    # Of two configurations, all that a seed does to one alone is in their difference.
-    expected = np.sqrt(np.var(best - second, ddof=1) / 2.0)
-    assert difficulty_in_pool(data, index).seed == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_truth_is_of_one_task_without_constraints() -> None:

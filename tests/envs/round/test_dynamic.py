@@ -134,6 +134,7 @@ def test_what_is_planned_for_an_episode_is_spent_by_it(horizon: int) -> None:
     assert 4.99 <= info["epsilon"] < 1.03 * 5.0
 
 
+@pytest.mark.slow
 def test_each_episode_in_company_has_a_budget_of_its_own_and_the_next_a_new_one() -> None:
     """One has little noise, and is refused before the other is."""
     env_id, actions = "FedHPO-DAC-LR-BreastCancer-v1", np.zeros((2, 2), np.float32)

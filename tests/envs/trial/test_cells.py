@@ -49,7 +49,7 @@ def test_rows_are_the_same_one_by_one_and_all_together(monkeypatch: pytest.Monke
     assert some == first_ten_alone == outcomes(monkeypatch, 0)
 
 
-@pytest.mark.fast(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [{"clients": 0.4, "bias": 1.0}, {"clients": 0.4, "epsilon": 9}])
 def test_noisy_trials_are_the_same_where_the_truth_is_known(
     noise: Any, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +64,7 @@ def test_noisy_trials_are_the_same_where_the_truth_is_known(
         assert one[2]["test"] == other[2]["test"]
 
 
+@pytest.mark.slow
 def test_few_grids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "PATIENCE", 0)
     for objective in ("val_loss", "val_f1", "val_error", "train_loss", "train_f1"):
@@ -73,6 +74,7 @@ def test_few_grids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(evaluator._known) == evaluator.MAX_KNOWN
 
 
+@pytest.mark.slow
 def test_rows_keep_no_environment_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluator, "PATIENCE", 0)
     env: Any = gym.make_vec(ID, num_envs=2, freeze_thaw=True)

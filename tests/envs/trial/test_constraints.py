@@ -98,6 +98,7 @@ def test_records_and_judges_know_the_feasible_incumbent(agent: str, tmp_path: Pa
             assert trials.violation[incumbents(trials, rule)[-1]] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optuna-tpe", "nsga2", "motpe"])
 def test_agents_of_optuna_hear_violations_as_such(name: str) -> None:
     prefix = "" if name == "optuna-tpe" else "MO-"

@@ -298,7 +298,7 @@ def test_a_step_needs_a_reset_before_it() -> None:
 # ------------------------------------------------------------------------- what is remembered
 
 
-@pytest.mark.fast(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tabular", "analytic"])
 def test_the_trials_of_a_long_episode_are_all_there(backend: str) -> None:
     long = 2 * PACKED + 3

@@ -60,6 +60,7 @@ def test_draws_are_those_of_the_seed_and_go_on_without_one() -> None:
         env.reset(options={"instance": 4})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tabular", "surrogate"])
 def test_an_instance_answers_as_the_variant_under_its_seed(backend: str) -> None:
     env = gym.make(ID, instances="train", backend=backend, disable_env_checker=True)

@@ -173,6 +173,7 @@ def test_the_truth_knows_it() -> None:
     assert truth.values[row, 1] == gap_of(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objectives", [[WORST, "fairness_p10"], ["fairness_p10", GAP]])
 def test_a_table_knows_the_regret_of_it(objectives: list[Any]) -> None:
     given = {"objectives": objectives, "fidelity": FULL, "constraints": {"fairness_p10": 0.5}}

@@ -31,6 +31,7 @@ def truth() -> Truth:
     return found
 
 
+@pytest.mark.slow
 def test_the_truth_is_all_that_can_be_asked(truth: Truth) -> None:
     assert truth.exact
     env = gym.make(f"MO-{ID}", objectives=(*TWO, "val_error"), fidelity=FULL)
@@ -135,6 +136,7 @@ def test_maximized_objectives_keep_their_sign() -> None:
     assert found.hypervolume([0.0, 10.0]) > 0
 
 
+@pytest.mark.slow
 def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments: Any = {"algorithm": "nbafl", "objectives": ("val_loss", "epsilon")}
     monkeypatch.setattr(truths, "MAX_QUERIES", 300)
@@ -237,6 +239,7 @@ def test_what_are_no_numbers_is_refused(truth: Truth, wrong: Any) -> None:
         truth.front(3)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -259,6 +262,7 @@ def test_of_a_surrogate_portions_change_no_bit_and_no_query_is_checked_alone(
     np.testing.assert_array_equal(again.values, queries.values)
 
 
+@pytest.mark.slow
 def test_metrics_that_no_objective_reads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     id_, backend = "FedHPO-LR-Synthetic-v1", gym.make("FedHPO-LR-Synthetic-v1").unwrapped.backend
     known = backend.task.objectives
@@ -340,6 +344,7 @@ def lowest_regret(env_id: str, queries: int = 100_000, **arguments: Any) -> floa
 SMALL = "FedHPO-LR-CreditG-v1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "arguments"),
     [
