@@ -27,7 +27,8 @@ LIKE_OTHERS = ("Vehicle", "KC1", "BloodTransfusion", "Australian", "Car", "Segme
 LIKE_OTHERS += ("CiteSeer",)
 """Data sets whose trained ids are compared by the recording command alone: those of CreditG,
 BreastCancer and Cora train the same models. Vectors are compared of CreditG only, for they are
-single environments by a law of `round/test_vector.py`."""
+single environments by a law of `round/test_vector.py`, and so are ids of many objectives, which
+train the same courses."""
 
 
 @functools.cache
@@ -55,7 +56,8 @@ def of_ids(trained: bool) -> Any:
     for trajectory, recorded in ALL:
         task = trajectory.id.removeprefix("MO-").replace("-DAC-", "-")
         data = task.split("-")[2]
-        like_another = data in LIKE_OTHERS or (trajectory.form == "vector" and data != "CreditG")
+        same_course = trajectory.form == "vector" or trajectory.id.startswith("MO-")
+        like_another = data in LIKE_OTHERS or (same_course and data != "CreditG")
         if trajectory.trained == trained and not (trained and like_another):
             chosen.setdefault(task, []).append((trajectory, recorded))
     fast = {task: [] if "CreditG" in task else [pytest.mark.slow] for task in chosen}

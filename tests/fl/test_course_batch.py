@@ -75,7 +75,8 @@ def test_a_configuration_can_change_on_the_way(
     assert batch.courses == tuple(after)
     parts.append(batch.advance(2).metrics)
     found = np.concatenate(parts, axis=1)
-    for index in range(4):
+    first = PLAIN.index(algorithm) % 2  # every change is tried with half of the algorithms
+    for index in (first, first + 2):
         history = [before[index]] * 2 + [after[index]] * 2
         close(found[index], plain_course(federations[1], history, algorithm, HORIZON).metrics)
 
