@@ -223,6 +223,11 @@ class SampleDesign(design.Design[SampleUnit]):
             points = []
         return frozenset(points)
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the stored sample holds every course."""
+        return self._stored_points.issuperset(range(self.size))
+
     def finished(self, parts: Path) -> dict[str, dict[int, int]]:
         """Return, per file stem, the rows that hold new points of the design, each point once."""
         seen: set[int] = set(self._stored_points)

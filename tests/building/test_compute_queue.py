@@ -111,7 +111,10 @@ def test_a_sample_that_is_stored_is_extended(
     train(queue_file(tmp_path, 4), stored)
     list(store_queue(read_queue(queue_file(tmp_path, 4)), stored, stored, stored, 1, print))
     monkeypatch.setenv(ENV_VAR, str(stored))
+    assert all(design.is_published for design in read_queue(queue_file(tmp_path, 4)))
+    assert train(queue_file(tmp_path, 4), elsewhere) == []
     design, _ = read_queue(queue_file(tmp_path, 9))
+    assert not design.is_published
     known = (4 + 2) * 2
     assert progress_of(design, elsewhere).trained == known
     train(queue_file(tmp_path, 9), elsewhere)
