@@ -165,7 +165,7 @@ print({k: v.tolist() for k, v in course.step(course.action_space.low)[0].items()
 """
     told = {
         run_python(code, {"PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path)})
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(told) == 1
 
