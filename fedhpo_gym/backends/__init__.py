@@ -297,8 +297,8 @@ def stored_values(name: str, task: Task, has_one: Callable[[Task], bool]) -> lis
         return []
     [tuned] = task.tuned
     identities = _identities(ENDINGS[name], task.name)
-    said = (dict(identity.settings).get(tuned.name) for identity in identities)
-    values = {value for value in said if value is not None and tuned.low <= value <= tuned.high}
+    stored = (dict(identity.settings).get(tuned.name) for identity in identities)
+    values = {value for value in stored if value is not None and tuned.low <= value <= tuned.high}
     return sorted(value for value in values if has_one(at_value(task, value)))
 
 

@@ -8,6 +8,7 @@ each unit: the seconds it took, on one core. It also holds the fingerprint of th
 the status of a queue needs no data.
 """
 
+import copy
 import glob
 import re
 import shutil
@@ -107,11 +108,11 @@ def read_queue(path: Path) -> list[SampleDesign]:
             f"{[*content] or shown(entries)}"
         )
     designs: list[SampleDesign] = []
-    for number, entry in enumerate(entries, 1):
+    for position, entry in enumerate(entries, 1):
         try:
             designs += as_record("`[[sample]]`", QueuedSample, entry).designs()
         except FedHPOError as error:
-            raise InvalidArgumentError(f"{path}, entry {number}: {error}") from error
+            raise InvalidArgumentError(f"{path}, entry {position}: {error}") from error
     return designs
 
 
@@ -148,22 +149,24 @@ class Progress:
 
 
 def progress_of(design: SampleDesign, folder: Path) -> Progress:
-    """Return how far a design is; this needs no data."""
+    """Return how far a design is on the data of its last training; this needs no data."""
     fingerprint = _recorded_fingerprint(design, folder)
     if fingerprint is None:
         return Progress(design, 0, False, 0.0, None)
-    design.data_fingerprint = fingerprint
-    parts = parts_of(design, folder)
-    left = set(range(design.size)) - design.done(parts)
+    # A copy: what trains or stores must ask the data that are here now.
+    trained = copy.copy(design)
+    trained.data_fingerprint = fingerprint
+    parts = parts_of(trained, folder)
+    missing = set(range(design.size)) - trained.done(parts)
     notes = parts / SECONDS
     text = notes.read_text("utf-8", "replace") if notes.is_file() else ""
     lines = map(_SECONDS.fullmatch, text.splitlines())  # the last may be torn
     seconds = {line[1]: float(line[2]) for line in lines if line}
     core_s = sum(seconds.values())
     timed = sum(design.points_in(name) for name in seconds)
-    running = parts.is_dir() and not all(_is_free(parts, point) for point in left)
-    left_s = core_s / timed * len(left) if timed else None if left else 0.0
-    return Progress(design, design.size - len(left), running, core_s, left_s)
+    running = parts.is_dir() and not all(_is_free(parts, point) for point in missing)
+    left_s = core_s / timed * len(missing) if timed else None if missing else 0.0
+    return Progress(design, design.size - len(missing), running, core_s, left_s)
 
 
 def _is_free(parts: Path, point: int) -> bool:
@@ -248,9 +251,12 @@ def store_queue(
         require_writable(where, option)
     chosen: dict[str, SampleDesign] = {}
     for design in designs:
-        if progress_of(design, folder).trained and (parts := parts_of(design, folder)).is_dir():
+        if not progress_of(design, folder).trained:  # its data need not be here
+            continue
+        parts = parts_of(design, folder)
+        if parts.is_dir():
             set_damaged_aside(design, parts)
-        if progress_of(design, folder).trained >= min(design.size, design.courses_of(fewest)):
+        if len(design.done(parts)) >= min(design.size, design.courses_of(fewest)):
             chosen[design.task.table_name] = design
     new = {n: one for n, one in chosen.items() if one.finished(parts_of(one, folder))}
     if not new:

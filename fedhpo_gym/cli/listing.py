@@ -82,11 +82,12 @@ def list_ids(word: Word = None) -> int:
     stored = (*many, *filter(has_generator, GENERATED_IDS))
     shown = (*(task.id for task in TASKS.values()), *own, *stored)
     rows = [_row_or_fault(name, names) for name in shown]
+    variants, faults = stored_variants(names)
     if word is not None:
         ids = suite(word) if word in SUITES else [name for name in known_ids() if word in name]
         kept = [row for row in rows if word in " ".join(row) and word not in SUITES]
         named = kept or [_row_or_fault(name, names) for name in ids]
-        variants = [row for row in stored_variants(names)[0] if word in " ".join(row)]
+        variants = [row for row in variants if word in " ".join(row)]
         if not named and not variants:
             known = [*SUITES, *(row[0] for row in rows)] + [task.dataset for task in TASKS.values()]
             raise unknown_name("environment", word, known)
@@ -95,7 +96,6 @@ def list_ids(word: Word = None) -> int:
         _say_variants(variants)
         return 0
     say_table(HEADS, rows)
-    variants, faults = stored_variants(names)
     _say_variants(variants)
     for note in [f"Not listed: {fault}." for fault in faults] + [*_notes()]:
         say("")

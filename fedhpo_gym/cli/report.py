@@ -92,9 +92,9 @@ def report(
 
         def optimum_of(header: Header) -> ReferenceValues | None:
             bar.set_postfix_str(header.id)  # that of a surrogate is searched, for a minute or so
-            found = known_of(header)
+            values = known_of(header)
             bar.update()
-            return found
+            return values
 
         problems = group(records, foreign, present_fingerprint, rule, optimum_of)
     beside = named[0] if named[0].is_dir() else named[0].parent

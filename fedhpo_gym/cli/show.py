@@ -27,7 +27,7 @@ from fedhpo_gym.core.errors import (
     unknown_name,
 )
 from fedhpo_gym.core.identity import OWN_TABLE
-from fedhpo_gym.data import get_source
+from fedhpo_gym.data.catalogue import download_command
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
 from fedhpo_gym.stored.lattice import StoredNumbers
@@ -141,8 +141,8 @@ def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
 
 def _variants(task: Task) -> list[str]:
     """Return the arguments of other variants of an id that have stored numbers."""
-    found, _ = stored_variants(stored_names(), task.name)
-    return [f"{words} ({backends})" for one, backends, words in found if one == task.id]
+    rows, _ = stored_variants(stored_names(), task.name)
+    return [f"{arguments} ({backends})" for name, backends, arguments in rows if name == task.id]
 
 
 def _references(env_id: str) -> dict[str, Any]:
@@ -198,11 +198,10 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     if name == "raw":
         if missing := lacking(task):
             return {"answers": False, "words": str(missing_dependency("training it", *missing))}
-        source = get_source(task.dataset)
-        fetched = not source.offline and "download" in source.repair
-        words = f"; the data comes by `{source.repair}`" if fetched else ""
-        trains = f"trains any configuration, on {source.name}, at {_trained(task)}{words}"
-        return {"answers": True, "words": trains}
+        command = download_command(task.dataset)
+        trains = f"trains any configuration, on {task.dataset}, at {_trained(task)}"
+        download = f"; the data comes by `{command}`" if command else ""
+        return {"answers": True, "words": f"{trains}{download}"}
     if name == "federatedscope":
         reason = why_not(task)
         trains = f"trains any configuration as it does, at {_trained(task)}"
@@ -215,8 +214,8 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     seeds = f"seeds {', '.join(map(str, stored.seeds))}"
     if isinstance(stored, Pool):
         held = f"rounds {_listed([*rounds.grid])}, client sample rates {_listed([*rates.grid])}"
-        words = f"{len(stored)} trained configurations (a pool), {held}, {seeds}"
-        return {"answers": True, "words": f"{words}; an action gets the nearest of these"}
+        pool = f"{len(stored)} trained configurations (a pool), {held}, {seeds}"
+        return {"answers": True, "words": f"{pool}; an action gets the nearest of these"}
     every = "every point of its grid" if isinstance(stored, Table) else "any configuration"
     return {
         "answers": True,

@@ -50,6 +50,12 @@ def get_source(name: str) -> Source:
     return known[name]
 
 
+def download_command(name: str) -> str:
+    """Return the command that downloads a data set; empty where there is nothing to download."""
+    source = get_source(name)
+    return source.repair if not source.offline and "download" in source.repair else ""
+
+
 @checked_types
 def register_source(source: Source) -> None:
     """Add a data set of your own, which tasks then name.

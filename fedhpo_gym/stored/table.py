@@ -131,7 +131,7 @@ class StoredCurves(ABC):
         arrays = self._arrays.read(self.sha256, self._repair, declared)
         with self._naming_damage():
             _require_codes(arrays)
-            self._cell_seeds(arrays)
+            self._cell_seeds(arrays)  # refuses seeds that there are not
         return arrays
 
     @cached_property

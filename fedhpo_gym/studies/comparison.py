@@ -27,7 +27,7 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.processes import WorkerPool, check_executor
-from fedhpo_gym.data.catalogue import get_source
+from fedhpo_gym.data.catalogue import download_command
 from fedhpo_gym.records import parquet
 from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, resolve_id
 from fedhpo_gym.studies.plan import Plan, Request, make_plans
@@ -254,10 +254,9 @@ def _plans(request: Request, *, is_suite: bool) -> tuple[list[Plan], dict[str, s
 
 def _where_from(env_id: str) -> str:
     """Return where the data of a problem comes from, where training needs a download."""
-    if kind_of_id(env_id) in MANY_TASK_KINDS:
-        return ""
-    source = get_source(get_task(env_id).dataset)
-    return "" if source.offline else f" (its data: `{source.repair}`)"
+    many = kind_of_id(env_id) in MANY_TASK_KINDS
+    command = "" if many else download_command(get_task(env_id).dataset)
+    return f" (its data: `{command}`)" if command else ""
 
 
 def _lacking(left_out: Mapping[str, str]) -> str:

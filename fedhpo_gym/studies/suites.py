@@ -4,9 +4,9 @@
 (`tests/studies/test_plan.py` computes it). Candidates are the newest versions of the problems whose
 default variant has stored numbers, if random search leaves a hundredth after 25 trials (`left 25`)
 and tuning gains ten standard errors of seeds (`seeds gained`). Those seven are chosen on which
-random search leaves most standard errors of seeds (`seeds left`): on seven problems, the tests of
-`compare` can tell three agents apart, and on six they cannot. Where a problem has a table, its
-figures count, else those of its surrogate, else those of its pool.
+random search leaves most standard errors of seeds (`seeds left`): on means over seeds, the tests of
+`compare` can tell three agents apart on seven problems, and not on six. Where a problem has a
+table, its figures count, else those of its surrogate, else those of its pool.
 """
 
 from collections.abc import Iterable, Mapping

@@ -317,11 +317,11 @@ class Task(Problem):
             if name not in known or name in searched:
                 free = [one for one in sorted(known) if one not in searched]
                 others = [repr(one) for one in ALGORITHMS if name in ALGORITHMS[one].settings]
+                hint = f"; it is a setting of algorithm={' or '.join(others)}" if others else ""
                 raise InvalidArgumentError(
                     f"`tune` must name settings of algorithm={self.algorithm!r} that {self.name} "
-                    f"does not search already, {free or 'of which there are none'}, got {name!r}"
-                    + f"; it is a setting of algorithm={' or '.join(others)}"
-                    * bool(others)
+                    f"does not search already, {free or 'of which there are none'}, got "
+                    f"{name!r}{hint}"
                 )
             checked = [known[name].validate(name, end) for end in ends]
             if known[name].instead and checked and checked[0] == 0:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedhpo_gym.building.compute_queue import (
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data import load_dataset
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample
 from fedhpo_gym.tasks import get_task
 from workers import CrewHere
@@ -252,6 +254,24 @@ def test_status_needs_no_data(
 
 
 @in_this_process
+def test_what_was_trained_on_other_data_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a table of one's own that has changed since."""
+    train(queue_file(tmp_path), tmp_path)
+    cards, messages = tmp_path / "cards", list[str]()
+    real = load_dataset
+
+    def changed(name: str) -> Any:
+        return replace(real(name), fingerprint="0" * 64)
+
+    monkeypatch.setattr("fedhpo_gym.building.design.load_dataset", changed)
+    designs = read_queue(queue_file(tmp_path))
+    assert not [*store_queue(designs, tmp_path, cards, cards, 1, messages.append)]
+    assert messages[0].startswith("no sample has new courses")
+
+
+@in_this_process
 def test_units_note_their_seconds(tmp_path: Path) -> None:
     design, _ = read_queue(queue_file(tmp_path))
     train(queue_file(tmp_path), tmp_path)
@@ -286,7 +306,10 @@ def test_what_another_process_trains_is_running(tmp_path: Path) -> None:
     [
         ("", "list.toml must contain tables `[[sample]]`, in double brackets, and nothing else"),
         ("[sample]\nids = []\n", "list.toml must contain tables `[[sample]]`, in double brackets"),
-        ("[[sample]]\nids = ['FedHPO-LR-Car-v1']\nrounds = 3\n", "list.toml, entry 1:"),
+        (
+            "[[sample]]\nids = ['FedHPO-LR-Car-v1']\nrounds = 3\n",
+            "entry 1: `[[sample]]` must be given 'config",
+        ),
         (LIST.format(number=3) + LIST.format(number=0), "list.toml, entry 2: "),
         (LIST.format(number=0), "configurations"),
         (LIST.format(number=3) + "colour = 'red'\n", "colour"),
