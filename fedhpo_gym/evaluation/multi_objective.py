@@ -155,11 +155,11 @@ def _untied(ranks: NDArray[np.intp]) -> float:
 
 
 Constraints: TypeAlias = Mapping[str, float | Mapping[str, float]]
+Limits: TypeAlias = Mapping[int, tuple[float, float]]
+"""Limit and weight of each constraint, by the position of its objective."""
 
 
-def read_constraints(
-    objectives: Sequence[Any], constraints: Constraints | None
-) -> dict[int, tuple[float, float]]:
+def read_constraints(objectives: Sequence[Any], constraints: Constraints | None) -> Limits:
     """Return limit and weight of each constraint, by the position of its objective."""
     given: object = {} if constraints is None else constraints
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -182,20 +182,31 @@ def read_constraints(
     return found
 
 
-def violations(
-    objectives: Sequence[Any], constraints: Constraints | None, values: Floats
-) -> Floats:
-    """Return the total violation of each of (..., m) values; 0 where a trial is feasible.
+def excesses(objectives: Sequence[Any], limits: Limits, values: Floats) -> dict[str, Floats]:
+    """Return by how much each of (..., m) values exceeds each limit, in the objective's own unit.
 
-    It is the sum of what exceeds the limits, each in units of its objective's bounds, so that no
-    unit decides which of two infeasible trials is nearer. NaN exceeds every limit without end.
+    It is 0 where the limit is kept, and infinite for NaN.
+    """
+    amounts = {}
+    for column, (limit, _) in limits.items():
+        excess = values[..., column] - limit
+        excess = excess if objectives[column].minimize else -excess
+        finite = np.maximum(excess, 0.0)
+        amounts[objectives[column].name] = np.where(np.isnan(excess), np.inf, finite)
+    return amounts
+
+
+def violations(objectives: Sequence[Any], limits: Limits, values: Floats) -> Floats:
+    """Return the total violation v of each of (..., m) values; 0 where a trial is feasible.
+
+    v = sum_j w_j x_j / (high_j - low_j), where x_j is the excess over limit j, w_j the weight of
+    that constraint, and low_j, high_j are the bounds of its objective: v has no unit.
     """
     total = np.zeros(values.shape[:-1])
-    for column, (limit, _) in read_constraints(objectives, constraints).items():
+    amounts = excesses(objectives, limits, values)
+    for column, (_, weight) in limits.items():
         low, high = objectives[column].bounds
-        excess = values[..., column] - limit
-        excess = (excess if objectives[column].minimize else -excess) / (high - low)
-        total = total + np.where(np.isnan(excess), np.inf, np.maximum(excess, 0.0))
+        total = total + weight / (high - low) * amounts[objectives[column].name]
     return total
 
 
@@ -221,6 +232,8 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
         raise InvalidArgumentError(
             f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
         )
-    rule = Annotated[float, Range(0, ends="[)")]
+    # With a weight of 0, an incumbent that breaks the limit would be worth as much as one that
+    # keeps it; the largest weight keeps violations finite, whatever the values.
+    rule = Annotated[float, Range(0, 1e30, "(]")]
     weight = as_typed(f"weight of constraint {name}", record.get("weight", 1.0), rule)
     return float(limit), float(weight)

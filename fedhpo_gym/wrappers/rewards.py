@@ -53,8 +53,8 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
     r = score_0 - sum_j weight_j max(0, error_j - limit_j). A limit nobody states is never violated.
     Where an objective has a transform, the limit stays in its own unit and the excess is of errors.
 
-    The weight decides this score alone. A trial environment takes the limits as they are: its
-    incumbent is the best trial that keeps them, whatever their weights.
+    A trial environment takes the same constraints for its incumbent, which is the best trial that
+    keeps all limits. Weights do not change which trials keep them; they order those that do not.
 
     Attributes:
         vector_reward: False: what is under this wrapper returns a vector, this returns a number.
@@ -75,7 +75,8 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         Raises:
             UnknownNameError: a constraint names no objective of the environment.
             InvalidArgumentError: `constraints` is no mapping, a limit is not finite, a weight is
-                negative or so large that a penalty may not be finite, or `env` is of another kind.
+                not above 0 or so large that a penalty may not be finite, or `env` is of another
+                kind.
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         self.penalty = Penalty(objectives, constraints)
@@ -159,19 +160,21 @@ class IncumbentValue:
 class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Rewards the incumbent: the best trial of an episode so far.
 
-    The incumbent is that of the environment: the best trial that keeps all constraints. What it
-    lacks to the best value there can be is d, the error of the first objective without the clip. It
-    is worth
+    The incumbent is that of the environment: the best trial that keeps all constraints, or the one
+    of the least total violation while none does. It is worth
 
-        phi = c / (c + d), or -v / (1 + v) while no trial is feasible and its total violation is v,
+        phi = c / (c + d) where it keeps them, and phi = -v / (1 + v) where it does not.
 
-    where c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
-    half of the worst error. So phi of feasible trials lies in [0, 1], falls strictly, and is
-    comparable across problems: 1 is the best value, 1/2 a guess, and 0 a diverged trial. The lower
-    the error, the more it is worth to lower it further. This is a saturation of half-value c, as
-    that of Michaelis and Menten (1913). A clip would make all trials beyond it equal, and a
-    logarithm has no bound. Let phi_t be that of the incumbent after t trials, and phi_0 = 0. Then
-    the reward is
+    Here d is the distance of its first objective from the best value that it can have, without the
+    clip; c, `error_scale`, is the error of a guess: the loss of a prediction that knows nothing, or
+    half of the worst error; and v = sum_j w_j x_j / (high_j - low_j) is the total violation: weight
+    times excess over each limit, as a share of the range of its objective. An incumbent that breaks
+    a limit is therefore worth less than any that keeps all, and the less the larger the weight.
+    Otherwise phi lies in [0, 1], falls strictly with d, and is comparable across problems: 1 is the
+    best value, 1/2 a guess, and 0 a diverged trial. The lower the error, the more it is worth to
+    lower it further. This is a saturation of half-value c, as that of Michaelis and Menten (1913).
+    A clip would make all trials beyond it equal, and a logarithm has no bound. Let phi_t be that of
+    the incumbent after t trials, and phi_0 = 0. Then the reward is
 
     ==============  ======================================  ======================================
     kind            reward                                  return of an episode of T trials

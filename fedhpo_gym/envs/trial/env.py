@@ -67,8 +67,10 @@ class TrialEnv(SetupEnv):
     `info["test"]`.
 
     **Incumbent**: the best trial in the first objective of those that keep all `constraints`, and
-    while there is none, the one of the least total violation. `info["violation"]` and
-    `info["incumbent"]["violation"]` say it where there are constraints; 0 is feasible.
+    while there is none, the one of the least total violation (`violations` of
+    `fedhpo_gym.evaluation.multi_objective`). With constraints, `info` and `info["incumbent"]` hold
+    it as `violation`, 0 where all limits are kept, and `excess`, a dictionary of the excess over
+    each limit in the unit of its objective.
 
     **Reward**: the vector of scores (higher is better, clipped to `reward_space`) of the
     objectives. `ScalarizePenalty` makes it one number, `IncumbentReward` one of the incumbent.

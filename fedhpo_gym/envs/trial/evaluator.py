@@ -19,7 +19,6 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Indices, Layout, Mask
-from fedhpo_gym.evaluation.multi_objective import read_constraints
 from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
@@ -66,8 +65,8 @@ class Scorer:
     @property
     def rule(self) -> tuple[Hashable, ...]:
         """What rows depend on, besides the evaluation: equal rules give equal rows."""
-        limits = read_constraints(self._setup.objectives, self._setup.constraints)
-        return self._setup.objectives, tuple(self._layout.columns), tuple(limits.items())
+        limits = tuple(self._setup.limits.items())
+        return self._setup.objectives, tuple(self._layout.columns), limits
 
     def rows(
         self,

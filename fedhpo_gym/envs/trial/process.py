@@ -246,9 +246,9 @@ class TrialProcess:
                 "configuration": dict(best_configuration),
                 "fidelity": dict(vars(best_fidelity)),
                 **self.named(state.best_numbers[index]),
-                **self._violation(state.best_numbers[index]),
+                **_floats(self.setup.violation_info(self.values(state.best_numbers[index]))),
             },
-            **self._violation(numbers),
+            **_floats(self.setup.violation_info(self.values(numbers))),
             "test": dict(zip(names, found[: len(names)], strict=True)),
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
@@ -256,9 +256,6 @@ class TrialProcess:
             **self._named_instance(index),
             **(_floats(self._truth(numbers, state.best_numbers[index])) if noisy else {}),
         }
-
-    def _violation(self, numbers: Numbers) -> dict[str, float]:
-        return {"violation": float(numbers[evaluator.VIOLATION])} if self.setup.constraints else {}
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries."""
@@ -275,10 +272,9 @@ class TrialProcess:
                 "rounds": state.numbers[:, evaluator.ROUNDS].astype(np.int64),
             },
             "incumbent": {"trial": state.best_trial},
+            **self.setup.violation_info(values),
             **self._truth(state.numbers, state.best_numbers),
         }
-        if self.setup.constraints:
-            info["violation"] = state.numbers[:, evaluator.VIOLATION]
         if self._tuning is not None:
             info[TUNING] = dict(zip(PRIVACY_NAMES, self._tuning.vectors.T, strict=True))
         if self.setup.instances:

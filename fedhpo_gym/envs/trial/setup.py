@@ -15,7 +15,13 @@ from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.envs.trial import instances, observation
-from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints, violations
+from fedhpo_gym.evaluation.multi_objective import (
+    Constraints,
+    Limits,
+    excesses,
+    read_constraints,
+    violations,
+)
 from fedhpo_gym.evaluation.noise import Noise, check_noise
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import ENERGY, Objective, named_objective
@@ -99,7 +105,7 @@ class TrialSetup:
             self._fidelities[name].validate(value, "fidelity")
         self.objectives  # noqa: B018 - an unknown name is said now
         self.search_space  # noqa: B018 - so is a fidelity that does not exist
-        read_constraints(self.objectives, self.constraints)
+        self.limits  # noqa: B018 - so is a limit that cannot be kept
         if ENERGY in self.objective_names:
             self.task.system.require_energy(asynchronous=self.task.asynchronous)
         if (reason := self.backend.lacks.get("clients")) and (self.noise or self.instances):
@@ -169,9 +175,24 @@ class TrialSetup:
         """(objectives,) whether each reads metrics of clients, and so hears of noise."""
         return np.array([objective.reads_clients for objective in self.objectives])
 
+    @cached_property
+    def limits(self) -> Limits:
+        """Limit and weight of each constraint, by the position of its objective."""
+        return read_constraints(self.objectives, self.constraints)
+
     def violations(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the total violation of each of (..., objectives) values; 0 where feasible."""
-        return violations(self.objectives, self.constraints, values)
+        return violations(self.objectives, self.limits, values)
+
+    def violation_info(self, values: NDArray[np.float64]) -> dict[str, Any]:
+        """Return what `info` says of the constraints of (..., objectives) values, if there are any.
+
+        `violation` is the total, and `excess` holds that over each limit in the objective's unit.
+        """
+        if not self.limits:
+            return {}
+        excess = excesses(self.objectives, self.limits, values)
+        return {"violation": self.violations(values), "excess": excess}
 
     @cached_property
     def _space(self) -> SearchSpace:

@@ -20,7 +20,6 @@ from fedhpo_gym.evaluation.multi_objective import (
     growing_volumes,
     hypervolume,
     non_dominated,
-    read_constraints,
 )
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS
 from fedhpo_gym.objectives import Objective, values_of
@@ -303,7 +302,7 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     fixed = tuple(sorted(setup.fixed.items()))
     backend = setup.backend
-    limits = tuple(read_constraints(setup.objectives, setup.constraints).items())
+    limits = tuple(setup.limits.items())
     key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
     known = (*key, backend.fingerprint, limits, setup.transform)
     if known not in _known:

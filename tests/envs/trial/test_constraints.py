@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import make_agent, run_episode
-from fedhpo_gym.evaluation.multi_objective import violations
+from fedhpo_gym.evaluation.multi_objective import read_constraints, violations
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
 from fedhpo_gym.records.runs import JudgedRun
@@ -67,14 +69,62 @@ def _keeps(trial: dict[str, float], limits: Any) -> bool:
     return all(trial[name] <= limit for name, limit in pairs)
 
 
-def test_a_total_violation_knows_no_weight_and_no_unit() -> None:
+def test_a_total_violation_has_no_unit_and_follows_the_weights() -> None:
     objectives = gym.make(ID).get_wrapper_attr("objectives")
     values = np.array([[0.5, 0.1, 20.0], [0.5, 0.05, 10.0], [0.5, np.nan, 0.0]])
-    found = violations(objectives, {"fairness_std": 0.05, "epsilon": 10.0}, values)
-    assert found[:2].tolist() == pytest.approx([0.05 / 0.5 + 10.0 / 1e4, 0.0], rel=1e-12)
-    assert np.isinf(found[2])
-    heavy = {"fairness_std": {"limit": 0.05, "weight": 9.0}, "epsilon": 10.0}
-    assert violations(objectives, heavy, values).tolist() == found.tolist()
+
+    def total(weight: float) -> Any:
+        fair = {"limit": 0.05, "weight": weight}
+        limits = read_constraints(objectives, {"fairness_std": fair, "epsilon": 10.0})
+        return violations(objectives, limits, values)
+
+    assert total(1.0)[:2].tolist() == pytest.approx([0.05 / 0.5 + 10.0 / 1e4, 0.0], rel=1e-12)
+    assert total(9.0)[:2].tolist() == pytest.approx([0.9 + 10.0 / 1e4, 0.0], rel=1e-12)
+    assert np.isinf(total(1.0)[2])
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (5.0, 0.25)])
+@pytest.mark.parametrize("vector", [False, True])
+def test_the_reward_of_constrained_trials_by_hand(
+    weights: tuple[float, float], vector: bool
+) -> None:
+    """Two limits and two weights: phi of the incumbent, from the values of trials alone."""
+    limits = {"fairness_std": 0.12, "val_loss": 0.65}
+    pairs = zip(limits.items(), weights, strict=True)
+    constraints = {name: {"limit": x, "weight": w} for (name, x), w in pairs}
+    ranges = {"fairness_std": 0.5, "val_loss": 10.0}
+    make: Any = partial(gym.make_vec, num_envs=1) if vector else gym.make
+    env = make(ID, constraints=constraints, budget_trials=60)
+    env.reset(seed=1)
+    rng = np.random.default_rng(1)
+    worth, best, signs = 0.0, (math.inf, math.inf), set()
+    for _ in range(60):
+        action = rng.uniform(-1, 1, env.action_space.shape).astype(np.float32)
+        _, reward, *_, info = env.step(action)
+        values = {name: np.ravel(info["objectives"][name])[0] for name in limits}
+        excess = {name: max(0.0, values[name] - limit) for name, limit in limits.items()}
+        told = {name: np.ravel(info["excess"][name])[0] for name in limits}
+        assert told == pytest.approx(excess, rel=1e-12)
+        v = sum(w * excess[name] / ranges[name] for name, w in zip(limits, weights, strict=True))
+        assert np.ravel(info["violation"])[0] == pytest.approx(v, rel=1e-12)
+        best = min(best, (v, values["val_loss"]))
+        c = math.log(2)  # two classes
+        phi = c / (c + best[1]) if best[0] == 0 else -best[0] / (1 + best[0])
+        assert np.ravel(reward)[0] == pytest.approx(phi - worth, rel=1e-9, abs=1e-12)
+        worth = phi
+        signs.add(phi > 0)
+    assert signs == {False, True}, "the trials must keep and break the limits"
+
+
+def test_a_larger_weight_makes_a_trial_that_breaks_the_limit_worth_less() -> None:
+    rewards = []
+    for weight in (0.1, 1.0, 5.0, 100.0):
+        limits = {"fairness_std": {"limit": 0.05, "weight": weight}}
+        env = gym.make(ID, constraints=limits)
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        rewards.append(env.step(env.action_space.sample())[1])
+    assert (np.diff(rewards) < -0.01).all()
 
 
 @pytest.mark.parametrize("agent", ["optuna-tpe", "random"])

@@ -226,12 +226,17 @@ def test_the_system_decides_the_time() -> None:
         ({"constraints": {"val_f1": 0.3}}, ["Unknown", "constraint", "val_f1", "val_loss"]),
         ({"constraints": {"epsilon": "x"}}, ["limit", "epsilon", "'x'"]),
         ({"constraints": {"epsilon": None}}, ["limit", "epsilon", "None"]),
-        (
-            {"constraints": {"epsilon": {"limit": 1.0, "weight": -2}}},
-            ["weight", "epsilon", "at least 0", "-2"],
-        ),
+        ({"constraints": {"epsilon": {"limit": 1.0, "weight": -2}}}, ["weight", "epsilon", "-2"]),
+        ({"constraints": {"epsilon": {"limit": 1.0, "weight": 0}}}, ["weight", "epsilon", "0"]),
         ({"constraints": {"epsilon": {"limits": 1.0}}}, ["'epsilon'", "limit", "limits"]),
-        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, ["finite as float32"]),
+        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, ["weight", "1e+30"]),
+        (
+            {
+                "objectives": ["val_loss", "flops"],
+                "constraints": {"flops": {"limit": 1, "weight": 1e30}},
+            },
+            ["finite as float32"],
+        ),
         ({"constraints": {"val_loss": -1}}, ["one that can be kept: values are in"]),
         ({"constraints": [1]}, ["`constraints`"]),
     ],
