@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
+from fedhpo_gym.algorithms import register_algorithm
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
@@ -352,6 +353,7 @@ __all__ = [
     "new_task",
     "parallel",
     "parallel_env",
+    "register_algorithm",
     "register_all",
     "register_function",
     "register_model",

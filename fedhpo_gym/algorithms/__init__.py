@@ -3,8 +3,11 @@
 Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
 """
 
+import inspect
+from collections import ChainMap
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, get_args, get_type_hints
 
 from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
 from fedhpo_gym.algorithms.base import Algorithm
@@ -14,8 +17,9 @@ from fedhpo_gym.algorithms.fedopt import FedNova, FedOpt
 from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
-from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.checks import as_typed, checked_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.plugins import Registry, import_named, note_plugin
 
 _KINDS: tuple[type[Algorithm], ...] = (
     FedAvg,
@@ -35,18 +39,80 @@ _KINDS: tuple[type[Algorithm], ...] = (
     Scaffold,
 )
 
-ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType({kind.name: kind() for kind in _KINDS})
+_BUILT_IN: dict[str, Algorithm] = {kind.name: kind() for kind in _KINDS}
+
+REGISTERED: Registry[Algorithm] = Registry("algorithm", lambda: _BUILT_IN)
+"""Algorithms that users have added, by name."""
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(ChainMap(REGISTERED, _BUILT_IN))
+"""Every algorithm by name, those of users last."""
+
+
+@checked_types
+def register_algorithm(kind: type[Algorithm]) -> None:
+    """Add an algorithm of your own, which environments then take by its `name`.
+
+    Worker processes import the module that calls this, so it stands in a module, not in a prompt.
+
+    Args:
+        kind: a subclass of `Algorithm` with a `name`, which is made without arguments.
+
+    Raises:
+        InvalidArgumentError: this package has an algorithm of that name, or it is no algorithm.
+    """
+    algorithm = _checked(kind, f"{kind.__module__}:{kind.__qualname__}")
+    REGISTERED.add(algorithm.name, lambda: algorithm)
 
 
 @checked_types
 def get_algorithm(name: str) -> Algorithm:
-    """Return an algorithm by name.
+    """Return an algorithm by name, or the one that `module:Class` names, which is then registered.
 
     Raises:
         UnknownNameError: no such algorithm.
+        InvalidArgumentError: `module:Class` cannot be imported, or is no algorithm.
     """
+    return ALGORITHMS[algorithm_name(name)]
+
+
+NAMED: set[str] = set()
+"""What callers have named as `module:Class` in this process."""
+
+
+def algorithm_name(name: str) -> str:
+    """Return the name of an algorithm that a caller, but no file and no record, names."""
+    if ":" in name:
+        kind = import_named("algorithm", "a subclass of Algorithm", name)
+        algorithm = _checked(kind, name)
+        if type(REGISTERED.get(algorithm.name)) is not kind:
+            register_algorithm(kind)
+            note_plugin(register_algorithm, name)
+        NAMED.add(name)
+        return algorithm.name
     require_known("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    return name
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "get_algorithm"]
+def _checked(kind: Any, name: str) -> Algorithm:
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)) or inspect.isabstract(kind):
+        raise InvalidArgumentError(
+            "`algorithm` must be a subclass of fedhpo_gym.algorithms.Algorithm that has "
+            f"`server_update`, got {name}, which is {shown(kind)}"
+        )
+    if not isinstance(getattr(kind, "name", None), str):
+        raise InvalidArgumentError(f"`name` of the algorithm {name} must be a string")
+    for attribute, hint in get_type_hints(Algorithm).items():
+        value_type = get_args(hint)[0] if str(hint).startswith("typing.ClassVar") else hint
+        as_typed(f"{name}.{attribute}", getattr(kind, attribute), value_type)
+    return kind()
+
+
+__all__ = [
+    "ALGORITHMS",
+    "NAMED",
+    "REGISTERED",
+    "Algorithm",
+    "algorithm_name",
+    "get_algorithm",
+    "register_algorithm",
+]

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.algorithms import REGISTERED as OWN_ALGORITHMS
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.plugins import source_of
@@ -84,6 +85,8 @@ def fingerprint(task: Task, version: int | None = None) -> str:
         spaces = task.space.to_dict(), task.fidelity_space.to_dict()
         words += f" {spaces!r} {task.partition} {task.num_clients}"
         words += " ".join(_source(get_model(one)) for one in task.models)
+    if task.algorithm in OWN_ALGORITHMS:
+        words += f" {source_of(type(OWN_ALGORITHMS[task.algorithm]))}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
 

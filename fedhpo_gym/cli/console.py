@@ -18,6 +18,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 from typing import get_type_hints as hints_of
 
+from fedhpo_gym.algorithms import algorithm_name
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.identity import OPTIONS
 from fedhpo_gym.studies.environments import resolve_id
@@ -257,7 +258,9 @@ class Cluster:
     address: Annotated[str | None, Arg("of the cluster's scheduler", "URL")] = None
 
 
-Algorithm = Annotated[str | None, Arg("for example fedopt (that of the problem: fedavg)")]
+Algorithm = Annotated[
+    str | None, Arg("for example fedopt, or module:Class of yours (that of the problem: fedavg)")
+]
 Settings = Annotated[
     Sequence[str],
     Arg("a hyperparameter fixed, for example `epsilon=10` of nbafl", "NAME=VALUE", "--setting"),
@@ -288,6 +291,8 @@ def asked_task(variant: Variant) -> Task:
     """Return the variant of a task that the command line names."""
     wanted = {name: getattr(variant, name) for name in OPTIONS}
     given = {name: value for name, value in wanted.items() if value is not None}
+    if variant.algorithm is not None:
+        given["algorithm"] = algorithm_name(variant.algorithm)
     name = resolve_id(variant.id) if ":" in variant.id else variant.id
     task = get_task(name).variant(**given)
     task = task.fix(dict(parse_pairs("--setting", variant.settings)))

@@ -1,7 +1,9 @@
 """`fedhpo-gym health` and `difficulty`: figures of stored numbers, some of them by training."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,11 +16,20 @@ from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import CourseState, make_batch, make_course, task_federation
 from fedhpo_gym.cli.console import Algorithm, Arg, Ids, Settings, Variant, asked_task, complain, say
 from fedhpo_gym.cli.listing import answering
-from fedhpo_gym.cli.problems import name_of, number, percent, survival_words, variant_of
+from fedhpo_gym.cli.problems import (
+    limits_request,
+    name_of,
+    number,
+    percent,
+    survival_words,
+    variant_of,
+)
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.envs.trial.setup import TrialSetup
+from fedhpo_gym.envs.trial.truth import searched_together
 from fedhpo_gym.evaluation.records import Fidelity, evaluation_of, validation_losses
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import health as figures
@@ -26,7 +37,10 @@ from fedhpo_gym.stored.catalogue import is_installed
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.pool import Pool
+from fedhpo_gym.stored.remembered import SUFFIX, read_results, stem_of, write_results
+from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import FORMAT, Table
+from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.tasks import Task, get_task, task_of
 from fedhpo_gym.tasks.meta import generated_space, meta_space
 
@@ -36,12 +50,26 @@ def health(
     *,
     write: Annotated[bool, Arg("write it onto the cards")] = False,
     survival: Annotated[bool, Arg("train the best of tables anew, weights moved by 1e-8")] = False,
+    truth: Annotated[
+        bool, Arg("compute what can be reached, and limits, anew: minutes each")
+    ] = False,
 ) -> int:
     """Compare, or with `--write` write, card by card; 1 where a card says something else."""
     cards = chosen(ids)
     if survival:
         return _survival(cards, ids, write=write)
     differing = 0
+    if truth:
+        for card in cards:
+            results = truths_of(card)
+            stored = figures.open_card(card)
+            path = card.with_name(stem_of(stored.card, _backend_of(stored)) + SUFFIX)
+            if write:
+                write_results(path, results)
+            equal = read_results(path) == results
+            say(f"{path.name}: {len(results)} results {'as' if equal else 'not as'} stored")
+            differing += not equal
+        return 1 if differing else 0
     for card in cards:
         stored = figures.open_card(card)
         if write:
@@ -53,6 +81,33 @@ def health(
         differing += not equal
     say(f"{len(cards)} cards{'' if write else f', {differing} differ'}")
     return 1 if differing else 0
+
+
+def _backend_of(stored: StoredNumbers) -> str:
+    return "surrogate" if isinstance(stored, Surrogate) else "tabular"
+
+
+def truths_of(card: Path) -> dict[str, Any]:
+    """Compute what `recall` returns for the default arguments of all ids that a card answers.
+
+    These are limits, and of a surrogate what can be reached at all and at full fidelity.
+    """
+    stored, results = figures.open_card(card), {}
+    for task in answering(stored):
+        backend = _backend_of(stored)
+        _, key, compute = limits_request(task, backend)
+        results[str(key)] = json.loads(json.dumps(compute()))
+        if backend == "surrogate":
+            chosen = {name: getattr(task, name) for name in task.options}
+            arguments = {**chosen, "settings": dict(task.settings) or None, "backend": backend}
+            setups: list[TrialSetup] = []
+            for prefix in ("", "MO-"):
+                with closing(make_environment(f"{prefix}{task.id}", arguments)) as env:
+                    setups.append(env.get_wrapper_attr("setup"))
+            for pair in (setups, [one.at_full_fidelity for one in setups]):
+                for one in searched_together(pair):
+                    results[str(one.key)] = json.loads(json.dumps(one.to_store()))
+    return results
 
 
 def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:

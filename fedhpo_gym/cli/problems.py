@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,12 +14,13 @@ from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import values_of_queries
-from fedhpo_gym.objectives import ENERGY
+from fedhpo_gym.objectives import ENERGY, REGISTERED
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.catalogue import has_sample, has_table, open_sample, open_table
 from fedhpo_gym.stored.health import NEAR, SURVIVES, labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
 from fedhpo_gym.stored.pool import Pool
+from fedhpo_gym.stored.remembered import key_of, recall, stem_of
 from fedhpo_gym.stored.surrogate import CLAIM_RULE, Surrogate, claim_on, held_on, open_preferred
 from fedhpo_gym.stored.table import Table
 from fedhpo_gym.studies.environments import make_environment, resolve_id
@@ -162,10 +165,23 @@ LIMIT_HEADS: Final = (
 
 def limits_of(task: Task, backend: str) -> dict[str, Any]:
     """Return limits of each objective that varies, as JSON data; none tunes by the test split."""
+    return recall(*limits_request(task, backend))
+
+
+def limits_request(task: Task, backend: str) -> tuple[str, str | None, Callable[[], Any]]:
+    """Return what `recall` takes for `limits_of`: the name of the numbers, a key and a function."""
     opened = make_backend(backend, task)
-    asked = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
-    names = tuple(name for name in asked if not opened.why_refused(name))
+    offered = [one for one in task.objectives if one != ENERGY and not one.startswith("test_")]
+    names = tuple(name for name in offered if not opened.why_refused(name))
     setup = TrialSetup(task, opened, names, {}).at_full_fidelity
+    labels = labels_on(OPENERS[backend](task))
+    parts = (1, SHARES, DRAWS, replace(task, tags=frozenset()), names, opened.fingerprint, labels)
+    # Objectives of a user are functions, which may be others tomorrow.
+    key = None if REGISTERED else key_of(*parts)
+    return stem_of(opened.card, backend), key, partial(_limits, setup)
+
+
+def _limits(setup: TrialSetup) -> dict[str, Any]:
     values, guess = _values(setup)
     found = {}
     for objective, column in zip(setup.objectives[1:], values.T[1:], strict=True):

@@ -141,6 +141,11 @@ _VALUE, _CONTAINER = 64, 256
 _MOST_DIGITS = 18
 
 
+def cache_folder(name: str) -> Path:
+    """Return a folder of the user's cache: below `XDG_CACHE_HOME`, else below ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedhpo_gym" / name
+
+
 def max_bytes() -> int:
     """Return how many bytes a file may stand for: `FEDHPO_GYM_MAX_BYTES`, else 512 MiB."""
     text = os.environ.get(ENV_VAR, "").strip()

@@ -86,6 +86,11 @@ class Registry(Lazy[V]):
         _note_module()
 
 
+def note_plugin(register: Callable[[Any], object], name: str) -> None:
+    """Remember that `register` was called with what `module:name` names: workers call it, too."""
+    _modules[f"{register.__module__}:{register.__qualname__}={name}"] = None
+
+
 def _note_module() -> None:
     """Remember the module outside the package that registers something: workers import it."""
     frame = sys._getframe(1)
@@ -96,18 +101,27 @@ def _note_module() -> None:
         _modules[name] = None
 
 
-_NO_PLUGINS: Final = ("__main__", "__mp_main__", GROUP, "importlib", "runpy")
+_NO_PLUGINS: Final = ("__main__", "__mp_main__", GROUP, "functools", "importlib", "runpy")
 
 
 def plugin_modules() -> tuple[str, ...]:
-    """Return the modules that have registered something here."""
+    """Return the modules that have registered something here, and calls that have."""
     return tuple(_modules)
 
 
 def import_plugins(modules: Iterable[str]) -> None:
-    """Import modules that have registered something in the process that started this one."""
+    """Register what `plugin_modules` of the process that started this one names."""
     for name in modules:
-        _try(partial(importlib.import_module, name), f"the module {name}")
+        register, _, target = name.rpartition("=")
+        _try(partial(_register, register, target), f"the module {target}")
+
+
+def _register(register: str, target: str) -> None:
+    if not register:
+        importlib.import_module(target)
+        return
+    call = import_named("register", "a function", register)
+    call(import_named("name", "what is registered", target))
 
 
 def load_entry_points() -> None:

@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     missing_dependency,
 )
-from fedhpo_gym.core.files import new_file, write_text
+from fedhpo_gym.core.files import cache_folder, new_file, write_text
 
 ENV_VAR = "FEDHPO_GYM_DATA"
 Maker: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
@@ -36,11 +36,7 @@ def data_folder() -> Path:
     """Return the folder with training data: `FEDHPO_GYM_DATA`, else the user's cache folder."""
     if ENV_VAR in os.environ:
         return Path(os.environ[ENV_VAR]).expanduser()
-    return _user_cache("datasets")
-
-
-def _user_cache(name: str) -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedhpo_gym" / name
+    return cache_folder("datasets")
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -94,7 +90,7 @@ def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[
     stats = ((path.resolve(), path.stat()) for path in files)
     stamp = "\n".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
     digest = hashlib.sha256(stamp.encode("utf-8")).hexdigest()[:16]
-    path = _user_cache("derived") / f"{name}-{digest}.npz"  # data may be read-only
+    path = cache_folder("derived") / f"{name}-{digest}.npz"  # data may be read-only
     if not path.exists():
         make_folder(path.parent)
         with reading(_named(files), again(repair)):

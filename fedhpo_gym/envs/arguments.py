@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from fedhpo_gym.algorithms import algorithm_name
 from fedhpo_gym.core.checks import as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 
@@ -62,8 +63,13 @@ def from_names(
 
 
 def chosen_options(record: object, names: Iterable[str]) -> dict[str, Any]:
-    """Return those of some fields that a record has and that are not None."""
+    """Return those of some fields that a record has and that are not None.
+
+    A caller may name an algorithm as `module:Class`, which is imported here.
+    """
     given = {name: getattr(record, name, None) for name in names}
+    if isinstance(algorithm := given.get("algorithm"), str):
+        given["algorithm"] = algorithm_name(algorithm)
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fedhpo_gym.core.archive import EMBEDDED, arrays_of, require_writable
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
-from fedhpo_gym.core.files import read_json
+from fedhpo_gym.core.files import cache_folder, read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.table import SUFFIX, Sample, Table
 
@@ -28,8 +28,7 @@ def table_folder() -> Path:
     """Return the folder of the user's own tables: `FEDHPO_GYM_TABLES`, else the user's cache."""
     if ENV_VAR in os.environ:
         return Path(os.environ[ENV_VAR]).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "fedhpo_gym" / "tables"
+    return cache_folder("tables")
 
 
 @checked_types

@@ -16,6 +16,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
 from fedhpo_gym import wrappers as ours
+from fedhpo_gym.algorithms import NAMED
 from fedhpo_gym.core.checks import as_arguments, as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.core.plugins import import_module
@@ -124,20 +125,29 @@ def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
             f"arguments, got {entries:,} or more; make the environment in Python if you trust it"
         )
     for name in chosen:
-        if TRUST.get(name) not in (PROGRAM, SYSTEM):
+        if TRUST.get(name) not in (PROGRAM, SYSTEM) and not _names_module(name, chosen[name]):
             raise InvalidArgumentError(
                 f"`--set {name}` must be one of the arguments that a record may not decide: "
-                "source, interpreter, own_data, or system with the path of a file; all others are "
-                "the record's"
+                "source, interpreter, own_data, algorithm=module:Class, or system with the path of "
+                "a file; all others are the record's"
             )
     kept = dict(arguments)
     for name, value in arguments.items():
-        if value is not None and TRUST.get(name) == PROGRAM and name not in chosen:
+        if name in chosen or value is None:
+            continue
+        if TRUST.get(name) == PROGRAM:
             raise _refused(name, value, f"{name}=...")
-    kept |= {name: value for name, value in chosen.items() if TRUST[name] == PROGRAM}
+        if _names_module(name, value) and value not in NAMED:
+            raise _refused(name, value, f"{name}={value}")
+    kept |= {name: value for name, value in chosen.items() if TRUST[name] != SYSTEM}
     if isinstance(system := arguments.get("system"), Mapping):
         kept["system"] = _trusted_system(system, chosen.get("system"))
     return kept
+
+
+def _names_module(name: str, value: Any) -> bool:
+    """Return whether an argument names a module, which would be imported."""
+    return name == "algorithm" and isinstance(value, str) and ":" in value
 
 
 def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def hypervolume_regret_of(
     own_names = [*steps[0].objectives]
     chosen = own_names if names is None else list(names)
     truth = _truth_of_front(header, own_names, own, named)
-    truth.front(chosen)  # an unknown name is said before a record is blamed
+    truth.ideal(chosen)  # an unknown name is said before a record is blamed
     values = [[step.true_objectives[name] for name in chosen] for step in steps]
     observed = [[step.objectives[name] for name in chosen] for step in steps]
     # Trials that do not keep the constraints are on no front.
@@ -100,7 +100,7 @@ def known_of(header: Header) -> ReferenceValues | None:
         truth, budget_s = _asked(header, header.spec, ("full_truth", "budget_s"))
     except FedHPOError:
         return None
-    best = float(truth.values[truth.optimum, 0])
+    best = float(truth.best[0])
     return ReferenceValues(
         truth.objectives[0].name,
         best,

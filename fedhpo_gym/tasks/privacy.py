@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.algorithms import ALGORITHMS, Algorithm
+from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity
 from fedhpo_gym.objectives import (
     NO_PRIVACY,
@@ -46,10 +46,9 @@ _CURVES = (renyi_curve, poisson_curve)
 """Renyi divergences at `SEARCH_ORDERS`: of a fixed number of clients, and of a Poisson sample."""
 
 
-MECHANISMS: Mapping[str, Algorithm] = {
-    name: algorithm for name, algorithm in ALGORITHMS.items() if algorithm.private
-}
-"""Algorithms whose uploads are Gaussian mechanisms, by name; the others protect nothing."""
+def is_private(algorithm: str) -> bool:
+    """Return whether uploads of an algorithm are Gaussian mechanisms; others protect nothing."""
+    return bool(ALGORITHMS[algorithm].private)
 
 
 def privacy_spent(
@@ -59,8 +58,8 @@ def privacy_spent(
 
     Shapes: `columns` (B,).
     """
-    mechanism = MECHANISMS.get(task.algorithm)
-    if mechanism is None:
+    mechanism = ALGORITHMS[task.algorithm]
+    if not mechanism.private:
         return NO_PRIVACY
     decisive = (*mechanism.private, *task.architecture)
     names = [*FIDELITIES, *(name for name in decisive if name in columns)]
@@ -97,13 +96,13 @@ def renyi_spent(
     noise = _noise_multiplier(task, values, share, horizon)
     if steps is not None and 0.0 < noise < math.inf:
         noise = 2.0 ** (math.floor(steps * math.log2(noise)) / steps)
-    return rounds * _curve(MECHANISMS[task.algorithm].poisson, noise, share)
+    return rounds * _curve(ALGORITHMS[task.algorithm].poisson, noise, share)
 
 
 def _noise_multiplier(
     task: Task, given: Mapping[str, Value], share: float, horizon: int | None = None
 ) -> float:
-    return MECHANISMS[task.algorithm].noise_multiplier(
+    return ALGORITHMS[task.algorithm].noise_multiplier(
         given, horizon or task.max_round, share, lambda: task.parameters_of(given)
     )
 

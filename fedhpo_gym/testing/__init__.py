@@ -32,6 +32,7 @@ from fedhpo_gym.testing.conformance import (  # noqa: E402
     ObjectiveConformance,
     WrapperConformance,
 )
+from fedhpo_gym.testing.loop import ReferenceLoop  # noqa: E402
 from fedhpo_gym.testing.plugins import check_plugin, laws_of  # noqa: E402
 from fedhpo_gym.testing.rollout import plain, rollout  # noqa: E402
 from fedhpo_gym.testing.task import RoundConformance, TaskConformance  # noqa: E402
@@ -48,6 +49,7 @@ __all__ = [
     "ModelConformance",
     "MultiFidelityAgentConformance",
     "ObjectiveConformance",
+    "ReferenceLoop",
     "RoundAgentConformance",
     "RoundConformance",
     "TaskConformance",

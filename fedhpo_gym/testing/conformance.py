@@ -5,7 +5,7 @@ import copy
 import hashlib
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,7 +23,7 @@ from fedhpo_gym.backends import Backend
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import SOURCES, Dataset, Source, SparseRows, load_dataset
-from fedhpo_gym.data.federation import make_federation
+from fedhpo_gym.data.federation import Federation, make_federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation, Evaluations, Fidelity
 from fedhpo_gym.objectives import (
     COST_NAMES,
@@ -39,6 +39,7 @@ from fedhpo_gym.testing.rollout import go_on, plain, rollout
 from fedhpo_gym.testing.task import HARMLESS
 
 if TYPE_CHECKING:
+    from fedhpo_gym.fl.course import Course
     from fedhpo_gym.fl.engine import CourseBatch
 
 
@@ -290,9 +291,13 @@ class AlgorithmConformance:
     """Laws of an algorithm by its `name`, on data made for the purpose; they need torch.
 
     `settings` are what it is trained with, besides the highest values of what is searched.
+    `reference` is a function of a federation, a course and the number of rounds, which returns the
+    (rounds, clients, splits) losses that a plain implementation has, such as one with
+    `ReferenceLoop`; None says that there is none.
     """
 
     name: ClassVar[str]
+    reference: ClassVar["Callable[[Federation, Course, int], Any] | None"] = None
     model: ClassVar[str] = "LR"
     settings: ClassVar[Mapping[str, float]] = MappingProxyType({})
 
@@ -325,6 +330,16 @@ class AlgorithmConformance:
         for curves in zip(*turns, strict=True):
             np.testing.assert_array_equal(np.concatenate(curves, axis=1), expected)
 
+    def test_it_equals_its_plain_reference(self) -> None:
+        if (reference := type(self).reference) is None:
+            pytest.skip(f"{self.name} has no plain `reference`")
+        courses = self._courses()
+        trained = self._batch(courses, horizon=ROUNDS).advance(ROUNDS).metrics[..., 0]
+        for course, losses in zip(courses, trained, strict=True):
+            expected = reference(self._federation(course.seed), course, ROUNDS)
+            # Single precision, whose rounding some rounds of training amplify.
+            np.testing.assert_allclose(losses, np.array(expected), rtol=2e-4, atol=2e-5)
+
     def test_it_learns(self) -> None:
         losses = self._train(self._courses(), rounds=30).mean(axis=2)[:, :, 0, 0]
         assert (losses.min(axis=1) < losses[:, 0]).all()
@@ -332,7 +347,7 @@ class AlgorithmConformance:
     def _courses(self) -> list[Any]:
         from fedhpo_gym.fl.course import Course
 
-        space = get_task("LR-CreditG").variant(algorithm=self.name).space
+        space = get_task("LR-CreditG").variant(algorithm=self.algorithm.name).space
         # The first two train on the same minibatches.
         rows = (
             (0.01, 16, 1, 1.0, 1),
@@ -348,13 +363,16 @@ class AlgorithmConformance:
             found.append(Course(values, share, seed))
         return found
 
-    def _batch(self, courses: list[Any]) -> "CourseBatch":
-        from fedhpo_gym.data.federation import make_federation
+    def _federation(self, seed: int) -> Federation:
+        return make_federation(self.data(), seed)
+
+    def _batch(self, courses: list[Any], horizon: int = 1) -> "CourseBatch":
         from fedhpo_gym.fl.engine import CourseBatch
         from fedhpo_gym.fl.models import get_model
 
-        federations = {seed: make_federation(self.data(), seed) for seed in (1, 2)}
-        return CourseBatch(federations, get_model(self.model), self.algorithm, courses)
+        federations = {seed: self._federation(seed) for seed in (1, 2)}
+        model = get_model(self.model)
+        return CourseBatch(federations, model, self.algorithm, courses, horizon=horizon)
 
     def data(self) -> Dataset:
         """Return what is trained on."""

@@ -10,6 +10,7 @@ import pytest
 
 from fedhpo_gym.agents import AGENTS, Agent
 from fedhpo_gym.agents import REGISTERED as OWN_AGENTS
+from fedhpo_gym.algorithms import ALGORITHMS, Algorithm, algorithm_name
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.plugins import import_named, plugin_modules
@@ -18,7 +19,11 @@ from fedhpo_gym.objectives import REGISTERED as OWN_OBJECTIVES
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing.agent import agent_laws
-from fedhpo_gym.testing.conformance import ModelConformance, ObjectiveConformance
+from fedhpo_gym.testing.conformance import (
+    AlgorithmConformance,
+    ModelConformance,
+    ObjectiveConformance,
+)
 from fedhpo_gym.testing.task import RoundConformance, TaskConformance
 
 
@@ -27,8 +32,9 @@ def laws_of(name: str, settings: Mapping[str, float] = MappingProxyType({})) -> 
     """Return classes of laws for pytest, by their names: put them into a test module's globals.
 
     Args:
-        name: an environment id, the name of an agent, an objective or a model, or `module:name`.
-        settings: what shapes a model, by name.
+        name: an environment id, the name of an agent, an algorithm, an objective or a model, or
+            `module:name`.
+        settings: what shapes a model, or what an algorithm is trained with, by name.
 
     Raises:
         UnknownNameError: nothing has that name.
@@ -50,6 +56,8 @@ def _laws_and_attributes(
     found = import_named("name", "what is checked", name) if ":" in name else None
     if name in {*AGENTS, *OWN_AGENTS} or (isinstance(found, type) and issubclass(found, Agent)):
         return agent_laws(name), {"name": name}
+    if name in ALGORITHMS or (isinstance(found, type) and issubclass(found, Algorithm)):
+        return (AlgorithmConformance,), {"name": algorithm_name(name), "settings": dict(settings)}
     if ":" in name or name in {*OBJECTIVES, *OWN_OBJECTIVES}:
         get_objective(name)
         return (ObjectiveConformance,), {"name": name}

@@ -21,14 +21,15 @@ from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
 from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from fedhpo_gym.fl.models.logistic import LeafLogisticRegression  # noqa: E402
-from plain_course import GIVEN, LINEAR, Network, plain_course  # noqa: E402
+from plain_course import GIVEN, LINEAR, Network, plain_course, settings_of  # noqa: E402
 from plain_course import linear_course as course  # noqa: E402
 from plain_models import CONVOLUTIONAL  # noqa: E402
 
 ROUNDS, HORIZON = 4, 20
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "engine"
-PLAIN = [n for n, a in ALGORITHMS.items() if not a.asynchronous and not a.poisson]
-"""The others are compared with loops of their own, `test_asynchronous.py`, `test_updates.py`."""
+PLAIN = [name for name in GIVEN if not (one := get_algorithm(name)).asynchronous | one.poisson]
+"""The others are compared with loops of their own: `test_asynchronous.py`, `test_updates.py`, and
+what comes as the `reference` of an `AlgorithmConformance`."""
 
 
 def run(
@@ -244,7 +245,7 @@ def test_isolated_clients_never_influence_each_other(federation: Federation) -> 
 def test_portions_of_clients_give_the_same_numbers(
     federation: Federation, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = course(**GIVEN[algorithm])
+    chosen = course(**settings_of(algorithm))
     whole = run(federation, algorithm, chosen).metrics
     monkeypatch.setattr("fedhpo_gym.fl.course.MAX_LOCAL_BYTES", 1)
     np.testing.assert_array_equal(run(federation, algorithm, chosen).metrics, whole)

@@ -21,7 +21,7 @@ from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.group import Group  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.self_check import make_case  # noqa: E402
-from plain_course import GIVEN, LINEAR, State, evaluate, plain_course  # noqa: E402
+from plain_course import LINEAR, State, evaluate, plain_course, settings_of  # noqa: E402
 from plain_course import linear_course as course  # noqa: E402
 
 HORIZON = 20
@@ -63,7 +63,7 @@ CHANGES: list[dict[str, float]] = [
 def test_a_configuration_can_change_on_the_way(
     federations: dict[int, Federation], algorithm: str
 ) -> None:
-    given = GIVEN[algorithm]
+    given = settings_of(algorithm)
     before = [course(share, **given) for share in (0.6, 1.0, 0.6, 1.0)]
     after = [
         course(share, **given, **change)
@@ -103,7 +103,10 @@ def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, fa
     def run(chosen: Sequence[int]) -> list[Curves]:
         """Train some courses, start two of them again, change them all, and train on."""
         first, then = (
-            [replace(c, configuration={**c.configuration, **GIVEN[algorithm]}) for c in courses]
+            [
+                replace(c, configuration={**c.configuration, **settings_of(algorithm)})
+                for c in courses
+            ]
             for courses in zip(*(COMPANY[i] for i in chosen), strict=True)
         )
         batch = CourseBatch(
@@ -133,7 +136,7 @@ def test_rounds_of_one_call_are_those_taken_one_by_one(
 ) -> None:
     case = make_case(family)
     shape = {name: case.courses[0].configuration[name] for name in case.model.architecture}
-    given = {**GIVEN[algorithm], **shape}
+    given = {**settings_of(algorithm), **shape}
     first, then = (
         [replace(c, configuration={**c.configuration, **given}) for c in courses]
         for courses in zip(*COMPANY, strict=True)
@@ -170,7 +173,7 @@ def test_rounds_of_one_call_are_those_taken_one_by_one(
 def test_courses_of_one_batch_may_be_at_different_rounds(
     federations: dict[int, Federation], algorithm: str
 ) -> None:
-    given = GIVEN[algorithm]
+    given = settings_of(algorithm)
     courses = [course(**given), course(**given, learning_rate=0.2), course(**given, seed=2)]
     expected = make(federations, courses, algorithm).advance(6).metrics
     batch = make(federations, courses, algorithm)
@@ -187,7 +190,7 @@ def test_courses_of_one_batch_may_be_at_different_rounds(
 def test_a_snapshot_outlives_what_follows(
     federations: dict[int, Federation], algorithm: str
 ) -> None:
-    given = GIVEN[algorithm]
+    given = settings_of(algorithm)
     courses = [course(**given), course(1.0, **given, batch_size=3)]
     batch = make(federations, courses, algorithm)
     batch.advance(2)
@@ -254,8 +257,8 @@ def test_feedback_is_what_clients_could_compute(
     federations: dict[int, Federation], algorithm: str
 ) -> None:
     federation = federations[1]
-    chosen = course(**GIVEN[algorithm])
-    courses = [course(1.0, **GIVEN[algorithm]), chosen]
+    chosen = course(**settings_of(algorithm))
+    courses = [course(1.0, **settings_of(algorithm)), chosen]
     curves = make(federations, courses, algorithm, observe=True).advance(3)
     feedback = curves.feedback
     assert feedback is not None
@@ -280,7 +283,7 @@ def test_feedback_is_what_clients_could_compute(
 @pytest.mark.parametrize("algorithm", KNOWN)
 def test_observing_changes_nothing(federations: dict[int, Federation], algorithm: str) -> None:
     seen, unseen = (
-        make(federations, [course(**GIVEN[algorithm])], algorithm, observe).advance(2).metrics
+        make(federations, [course(**settings_of(algorithm))], algorithm, observe).advance(2).metrics
         for observe in (True, False)
     )
     np.testing.assert_array_equal(seen, unseen)

@@ -26,7 +26,7 @@ from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.objectives import planned_noise
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.work import work_of
-from plain_course import client_order, draw_round
+from fedhpo_gym.testing import ReferenceLoop
 
 ROUNDS = 5
 Weights = NDArray[np.float64]
@@ -54,64 +54,6 @@ def engine(federation: Federation, algorithm: str, *courses: Course, rounds: int
     return batch.advance(rounds).metrics
 
 
-class Loop:
-    """One course, client after client.
-
-    Attributes:
-        world: (classes, features + 1) the global model.
-    """
-
-    def __init__(self, federation: Federation, course: Course) -> None:
-        bound = 1 / np.sqrt(federation.features.shape[1])
-        shape = federation.num_classes, federation.features.shape[1] + 1
-        drawn = stream(federation.seed, "init").uniform(-bound, bound, shape)
-        self.world: Weights = drawn.astype(np.float32).astype(float)
-        self.federation, self.course = federation, course
-        self.sizes = federation.num_samples[:, 0]
-        self.x = np.hstack([federation.features, np.ones((len(federation.features), 1))])
-        self.x = self.x.astype(float)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a hyperparameter."""
-        return self.course.configuration[name]
-
-    def of(self, name: str, default: float = 0.0) -> float:
-        return float(self.course.configuration.get(name, default))
-
-    def rate(self, index: int) -> float:
-        return float(self.learning_rate * self.of("rate_decay", 1.0) ** (index / (ROUNDS - 1)))
-
-    def clients(self, index: int) -> list[int]:
-        number = Fidelity(0, self.course.client_sample_rate).sampled_clients(len(self.sizes))
-        return sorted(client_order(1, index, len(self.sizes))[:number].tolist())
-
-    def error(self, model: Weights, rows: NDArray[np.int64]) -> tuple[Weights, float]:
-        """Return the gradient and the value of the mean cross-entropy."""
-        z = self.x[rows] @ model.T
-        p = np.exp(z - z.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
-        hits = np.eye(len(model))[self.federation.labels[rows]]
-        slope: Weights = (p - hits).T @ self.x[rows] / len(rows)
-        return slope, float(-np.log(p[hits > 0]).mean())
-
-    def update(self, client: int, index: int, shift: Any = 0.0) -> tuple[Weights, int]:
-        """Return how a client moves the model, and in how many steps."""
-        size, epochs = self.course.value("batch_size", 8), int(self.step_size)
-        drawn = draw_round(self.federation, index, np.array([client]), size, epochs)
-        local, move, steps = self.world.copy(), np.zeros_like(self.world), 0
-        for rows, count in zip(drawn.rows[:, 0], drawn.sizes[:, 0], strict=True):
-            slope = self.error(local, rows[:count])[0] + self.weight_decay * local + shift
-            move = self.of("momentum") * move + slope
-            local -= self.rate(index) * move
-            steps += 1
-        return local - self.world, steps
-
-    def losses(self) -> list[list[float]]:
-        """Return (clients, splits)."""
-        clients = self.federation.clients
-        return [[self.error(self.world, rows)[1] for rows in own] for own in clients]
-
-
 def same(found: Any, losses: Any) -> None:
     """Compare in single precision; some rounds of training multiply its errors."""
     np.testing.assert_allclose(found[..., 0], np.array(losses), rtol=2e-4, atol=2e-5)
@@ -125,25 +67,25 @@ def normal(purpose: str, name: str, index: int, shape: tuple[int, ...]) -> Weigh
 
 
 def dpfedavg(federation: Federation, course: Course, noise: float) -> list[Any]:
-    loop, found = Loop(federation, course), []
+    loop, found = ReferenceLoop(federation, course, ROUNDS), []
     expected = Fidelity(0, course.client_sample_rate).sampled_clients(len(loop.sizes))
-    clip, moved, b = loop.update_clip, 0.0, loop.of("count_noise", 5.0)
-    rate = loop.of("clip_rate")
+    clip, moved, b = loop.update_clip, 0.0, loop.value_of("count_noise", 5.0)
+    rate = loop.value_of("clip_rate")
     z = (noise**-2 - (2 * b * noise) ** -2) ** -0.5 if rate and noise else noise
     for index in range(ROUNDS):
         drawn = stream(1, "poisson", index).random(len(loop.sizes))
-        total, below = np.zeros_like(loop.world), 0.0
+        total, below = np.zeros_like(loop.weights), 0.0
         for client in np.flatnonzero(drawn < expected / len(loop.sizes)).tolist():
             update, _ = loop.update(client, index)
             length = np.sqrt((update**2).sum())
             total += update * min(1.0, clip / length)
             below += float(length <= clip) - 0.5
-        total += z * clip * normal("dpfedavg", "weight", index, loop.world.shape)
+        total += z * clip * normal("dpfedavg", "weight", index, loop.weights.shape)
         moved = loop.server_momentum * moved + total / expected
-        loop.world = loop.world + loop.server_learning_rate * moved
+        loop.weights = loop.weights + loop.server_learning_rate * moved
         below += b * noise * float(normal("dpfedavg", "count", index, (1, 1))[0, 0])
         share = min(max(below / expected + 0.5, 0.0), 1.0)
-        clip *= np.exp(-rate * (share - loop.of("clip_quantile", 0.5)))
+        clip *= np.exp(-rate * (share - loop.value_of("clip_quantile", 0.5)))
         found.append(loop.losses())
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 
-from fedhpo_gym import agents, objectives, tasks
+from fedhpo_gym import agents, algorithms, objectives, tasks
 from fedhpo_gym.core import plugins
 from fedhpo_gym.data import catalogue, load_dataset
 from fedhpo_gym.fl import models
@@ -25,9 +25,10 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     monkeypatch.chdir(tmp_path)
     known = {*gym.registry}
     yield folder
-    for kind in (agents, objectives, tasks, catalogue, models):
+    for kind in (agents, algorithms, objectives, tasks, catalogue, models):
         for name in [*kind.REGISTERED]:
             del kind.REGISTERED[name]
+    algorithms.NAMED.clear()
     for name in {*gym.registry} - known:
         del gym.registry[name]
     load_dataset.cache_clear()

@@ -35,7 +35,9 @@ LAYERS: dict[str, frozenset[str]] = {
     "building": frozenset({"backends", "tasks", "stored", "objectives", "data", "fl"}),
     "wrappers": frozenset(),
     # The entry points compose the default wrappers.
-    "envs": frozenset({"backends", "tasks", "stored", "objectives", "systems", "wrappers"}),
+    "envs": frozenset(
+        {"algorithms", "backends", "tasks", "stored", "objectives", "systems", "wrappers"}
+    ),
     "agents": frozenset(),
     "harnesses": frozenset({"agents", "objectives", "stored", "wrappers"}),
     "records": frozenset(),
@@ -43,10 +45,12 @@ LAYERS: dict[str, frozenset[str]] = {
     # Its model is fitted by what builds the meta-models of federations.
     "profet": frozenset({"building"}),
     "root": frozenset(
-        {"backends", "data", "envs", "fl", "tasks", "wrappers", "studies", "building"}
+        {"algorithms", "backends", "data", "envs", "fl"}
+        | {"tasks", "wrappers", "studies", "building"}
     ),
     "studies": frozenset(
-        {"agents", "records", "analysis", "tasks", "stored", "objectives", "wrappers", "data"}
+        {"agents", "algorithms", "records", "analysis"}
+        | {"tasks", "stored", "objectives", "wrappers", "data"}
     ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
+from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import Fidelity
@@ -54,7 +55,13 @@ GIVEN: Mapping[str, Mapping[str, float]] = {
         "clip_rate": 0.2,
     },
 }
-"""Settings of every algorithm."""
+"""Settings of the algorithms that have a plain implementation here."""
+
+
+def settings_of(algorithm: str) -> Mapping[str, float]:
+    """Return settings of any algorithm: those above, else the highest of what is searched."""
+    highest = {d.name: float(d.high) for d in get_algorithm(algorithm).dimensions}
+    return GIVEN.get(algorithm, highest)
 
 
 def linear_course(sampled: float = 0.6, seed: int = 1, **changes: float) -> Course:

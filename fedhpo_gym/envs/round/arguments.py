@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from gymnasium.vector import AutoresetMode
 
+from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.backends import OPTIONS, check_options, open_courses
 from fedhpo_gym.backends.base import Courses
 from fedhpo_gym.core.checks import check_fields
@@ -27,7 +28,7 @@ from fedhpo_gym.objectives import Objective, named_objective
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import Instance, Task, get_task, make_instances, round_system
-from fedhpo_gym.tasks.privacy import MECHANISMS
+from fedhpo_gym.tasks.privacy import is_private
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +129,11 @@ class RoundArguments:
                 "for every client of the next rounds, and nobody knows yet who begins in them; use "
                 "a synchronous algorithm"
             )
-        if self.epsilon is not None and self.variant.algorithm not in MECHANISMS:
+        if self.epsilon is not None and not is_private(self.variant.algorithm):
+            private = sorted(name for name in ALGORITHMS if is_private(name))
             raise InvalidArgumentError(
                 f"`epsilon` must be None for {self.variant.algorithm!r}, which protects nothing, "
-                f"got {self.epsilon!r}; choose one of {sorted(MECHANISMS)} as `algorithm`"
+                f"got {self.epsilon!r}; choose one of {private} as `algorithm`"
             )
         if self.epsilon is not None and self.per_client:
             raise InvalidArgumentError(

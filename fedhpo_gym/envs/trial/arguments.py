@@ -36,7 +36,7 @@ from fedhpo_gym.objectives.performance import COST_NAMES
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, changed_system
 from fedhpo_gym.tasks import REWARDS, Task, get_task
-from fedhpo_gym.tasks.privacy import MECHANISMS
+from fedhpo_gym.tasks.privacy import is_private
 from fedhpo_gym.wrappers import BudgetTermination, IncumbentReward, ScalarizePenalty
 from fedhpo_gym.wrappers.budget import Budget
 from fedhpo_gym.wrappers.rewards import IncumbentValue, Penalty, check_reward
@@ -204,7 +204,7 @@ class TrialArguments:
             return tuple(self.objectives)
         if not self.vector_reward or self.variant.version == 0:
             return DEFAULT_OBJECTIVES
-        protects = self.variant.algorithm in MECHANISMS
+        protects = is_private(self.variant.algorithm)
         return (*LIVE_OBJECTIVES, "epsilon") if protects else LIVE_OBJECTIVES
 
     @property

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym import objectives
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.tasks import Problem, Task
-from fedhpo_gym.tasks.privacy import MECHANISMS
+from fedhpo_gym.tasks.privacy import is_private
 
 MAX_TIME_S = 1e30
 MAX_TRIALS = 1e9
@@ -82,4 +82,4 @@ def is_counted(task: Task) -> bool:
 
     Version 0 shows what it showed.
     """
-    return task.version >= 1 and task.algorithm in MECHANISMS
+    return task.version >= 1 and is_private(task.algorithm)

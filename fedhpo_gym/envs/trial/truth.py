@@ -3,7 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,9 +22,10 @@ from fedhpo_gym.evaluation.multi_objective import (
     hypervolume,
     non_dominated,
 )
-from fedhpo_gym.evaluation.records import ENTRIES, METRICS
-from fedhpo_gym.objectives import Objective, values_of
+from fedhpo_gym.evaluation.records import ENTRIES, METRICS, Fidelity
+from fedhpo_gym.objectives import REGISTERED, Objective, values_of
 from fedhpo_gym.space import SearchSpace, Value
+from fedhpo_gym.stored.remembered import key_of, recall, stem_of
 
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""
@@ -35,6 +37,22 @@ MAX_KNOWN = 16
 _known: "OrderedDict[tuple[Hashable, ...], Truth]" = OrderedDict()
 
 
+class Answers:
+    """All queries of a truth and their values, which are computed when somebody needs them.
+
+    Attributes:
+        found: `Queries`, their (B, objectives) values, and how many are the lattice's, which come
+            first.
+    """
+
+    def __init__(self, ask: Callable[[], tuple[Any, Floats, int]]) -> None:
+        self._ask = ask
+
+    @cached_property
+    def found(self) -> tuple[Any, Floats, int]:
+        return self._ask()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Truth:
     """The values of all objectives, of everything on a stated lattice.
@@ -43,7 +61,11 @@ class Truth:
     surrogate is asked on the grid of the task's tables at the rounds that they hold, or on
     `MAX_QUERIES` drawn points of it, then at `DRAWS` configurations between the grid's points, at
     the highest fidelity, and then where `local_search` goes from the best of them, for the first
-    objective.
+    objective. That takes seconds to minutes. What regret and hypervolumes need of it is therefore
+    stored with the surrogate for the default arguments, and in the user's cache for others
+    (`fedhpo_gym.stored.remembered`): `best`, `best_query`, `typical`, `ideal`, `nadir`,
+    `reference`, `hypervolume` and all regrets come from there. `values`, and what speaks of its
+    rows, are computed when they are used.
 
     Constraints bind all that is said here: optimum, front, ideal, nadir and reference are of the
     queries that keep them, and where none does, of those of the least total violation.
@@ -51,21 +73,78 @@ class Truth:
     Attributes:
         objectives: the objectives, in the order of the environment's.
         exact: whether actions can ask for nothing else.
-        values: (B, objectives) values, in the units of the objectives; those of the lattice first.
-        on_lattice: how many of them are the lattice's: what a random trial brings is read off them.
+        key: what it is stored under; None where it is computed at once.
     """
 
     objectives: tuple[Objective, ...]
     exact: bool
-    values: Floats
-    on_lattice: int
     _setup: TrialSetup
-    _asked: "Queries"
+    _answers: Answers
+    key: str | None = None
 
     def __repr__(self) -> str:
         """Say what it is of: the arrays and the setup fill pages."""
-        names = ", ".join(one.name for one in self.objectives)
-        return f"Truth of {names} for {len(self.values):,} queries, exact={self.exact}"
+        return f"Truth of {', '.join(one.name for one in self.objectives)}, exact={self.exact}"
+
+    @property
+    def values(self) -> Floats:
+        """(B, objectives) values, in the units of the objectives; those of the lattice first."""
+        return self._answers.found[1]
+
+    @property
+    def on_lattice(self) -> int:
+        """How many are the lattice's: what a random trial brings is read off them."""
+        return self._answers.found[2]
+
+    @property
+    def _asked(self) -> Any:
+        return self._answers.found[0]
+
+    @cached_property
+    def _stored(self) -> dict[str, Any] | None:
+        if self.key is None:
+            return None
+        backend = self._setup.backend
+        return recall(stem_of(backend.card, backend.name), self.key, self.to_store)
+
+    def to_store(self) -> dict[str, Any]:
+        """Compute what is stored of it: the optimum, medians and front of the feasible queries."""
+        configuration, fidelity = self.query(self.optimum)
+        return {
+            "best": self.values[self.optimum].tolist(),
+            "query": [configuration, dict(vars(fidelity))],
+            "medians": self._medians_of_rows().tolist(),
+            "front": np.unique(self.errors[self.front()], axis=0).tolist(),
+        }
+
+    @property
+    def best(self) -> Floats:
+        """(objectives,) values of the optimum."""
+        if self._stored is None:
+            return np.asarray(self.values[self.optimum])
+        return np.array(self._stored["best"])
+
+    @property
+    def best_query(self) -> CheckedQuery:
+        """The configuration and the fidelity of the optimum."""
+        if self._stored is None:
+            return self.query(self.optimum)
+        configuration, fidelity = self._stored["query"]
+        return configuration, Fidelity(**fidelity)
+
+    @property
+    def _least(self) -> float:
+        """The error of the optimum in the first objective."""
+        return float(self.objectives[0].unclipped_errors(self.best[:1])[0])
+
+    def _front_errors(self, names: Sequence[str] | None) -> Floats:
+        """Return the (k, names) errors of the front of some objectives."""
+        columns = self._columns(names)
+        if self._stored is None:
+            return self.errors[self.front(names)][:, columns]
+        # The values of a front of some objectives are among those of the front of all.
+        errors = np.array(self._stored["front"])[:, columns]
+        return np.asarray(errors[non_dominated(errors)])
 
     @property
     def fidelity(self) -> dict[str, Value]:
@@ -95,11 +174,16 @@ class Truth:
     @property
     def scale(self) -> float:
         """How far the reference of relative regret lies from the optimum; 1 where it does not."""
-        return float(self._medians[0] - self.errors[self.optimum, 0]) or 1.0
+        return float(self._medians[0] - self._least) or 1.0
 
     @cached_property
     def _medians(self) -> Floats:
         """(objectives,) median errors of the feasible rows: of the lattice's, if it has any."""
+        return (
+            self._medians_of_rows() if self._stored is None else np.array(self._stored["medians"])
+        )
+
+    def _medians_of_rows(self) -> Floats:
         of_lattice = np.flatnonzero(self.feasible[: self.on_lattice])
         rows = of_lattice if len(of_lattice) else self.feasible
         return np.asarray(np.median(self.errors[rows], axis=0))
@@ -147,7 +231,7 @@ class Truth:
 
     def under(self, constraints: Constraints) -> "Truth":
         """Return the truth of the same queries under other constraints."""
-        return replace(self, _setup=replace(self._setup, constraints=constraints))
+        return replace(self, _setup=replace(self._setup, constraints=constraints), key=None)
 
     def regret_at(self, configurations: Sequence[Mapping[str, Value]]) -> tuple[Floats, Floats]:
         """Return regret and relative regret of configurations, (n,); inf and 1 where infeasible."""
@@ -158,7 +242,7 @@ class Truth:
     def regret(self, values: ArrayLike) -> Floats:
         """Return how far values of the first objective are from the best one; 0 is the optimum."""
         errors = self.objectives[0].unclipped_errors(_numbers("values", values))
-        return np.asarray(errors - self.errors[self.optimum, 0])
+        return np.asarray(errors - self._least)
 
     def relative_regret(self, values: ArrayLike) -> Floats:
         """Return regret in units of what one random trial is expected to have, at most 1.
@@ -166,7 +250,7 @@ class Truth:
         That is the regret of the median feasible row of the lattice; where all are equal, it is 0.
         """
         regret = self.regret(values)
-        if self._medians[0] <= self.errors[self.optimum, 0]:
+        if self._medians[0] <= self._least:
             return np.where(regret > 0, 1.0, 0.0)
         return np.clip(regret / self.scale, 0.0, 1.0)
 
@@ -193,13 +277,11 @@ class Truth:
         """Return the best value of each of `names`, under other constraints if given."""
         if constraints is not None:
             return self.under(constraints).ideal(names)
-        errors = self.errors[self.feasible][:, self._columns(names)].min(axis=0)
-        return self._as_values(errors, names)
+        return self._as_values(self._front_errors(names).min(axis=0), names)
 
     def nadir(self, names: Sequence[str] | None = None) -> Floats:
         """Return the worst value of each of `names` on their front."""
-        errors = self.errors[self.front(names)][:, self._columns(names)].max(axis=0)
-        return self._as_values(errors, names)
+        return self._as_values(self._front_errors(names).max(axis=0), names)
 
     def reference(self, names: Sequence[str] | None = None) -> Floats:
         """Return the point, values of `names`, at which volumes end that are compared.
@@ -209,7 +291,7 @@ class Truth:
         objective has no worst value, as a loss, the median.
         """
         columns = self._columns(names)
-        front = self.errors[:, columns][self.front(names)]
+        front = self._front_errors(names)
         low, high = front.min(axis=0), front.max(axis=0)
         middle = self._medians[columns]
         endless = np.array([one.open_ended for one in self.objectives])[columns]
@@ -224,9 +306,8 @@ class Truth:
         values: ArrayLike | None = None,
     ) -> float:
         """Return the volume between a front, or (n, objectives) values, and a reference point."""
-        columns = self._columns(names)
         if values is None:
-            points = self.errors[self.front(names)][:, columns]
+            points = self._front_errors(names)
         else:
             points = self._as_values(_numbers("values", values), names)
         corner = self._as_values(_numbers("reference", reference), names)
@@ -252,7 +333,7 @@ class Truth:
             raise InvalidArgumentError(
                 f"`observed` must have the shape of `values`, {found.shape}, got {seen.shape}"
             )
-        front = self.errors[:, self._columns(names)][self.front(names)]
+        front = self._front_errors(names)
         ideal, corner = front.min(axis=0), self._as_values(self.reference(names), names)
         alive = corner > ideal
         if not alive.any():
@@ -298,28 +379,58 @@ def truth_of(setup: TrialSetup) -> Truth:
             "`truth` is known of stored numbers only, and backend='raw' trains; use 'tabular' or "
             "'surrogate'"
         )
-    exact = setup.is_grid
+    task, exact = setup.task, setup.is_grid
     lattice = setup if exact else replace(setup, grid=True)
-    fixed = tuple(sorted(setup.fixed.items()))
-    backend = setup.backend
-    limits = tuple(setup.limits.items())
-    key = (setup.task, lattice.search_space, fixed, setup.objective_names, setup.own, backend.seeds)
-    known = (*key, backend.fingerprint, limits, setup.transform)
+    key = (lattice.search_space, tuple(sorted(setup.fixed.items())), setup.objective_names)
+    rules = (tuple(setup.limits.items()), setup.transform, setup.own)
+    known = (task, *key, setup.backend.seeds, setup.backend.fingerprint, *rules)
     if known not in _known:
-        asked = queries_of(lattice, setup)
-        size = max(NUMBERS_AT_ONCE // (backend.num_samples.size * len(METRICS)), 1)
-
-        def ask(rows: Queries) -> Floats:
-            parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
-            return np.concatenate([values_of_queries(setup, rows.columns(part)) for part in parts])
-
-        values = ask(asked)
-        if not exact:
-            asked, values = local_search(setup, asked, values, ask)
-        _known[known] = Truth(setup.objectives, exact, values, len(asked.cells), setup, asked)
+        answers = Answers(partial(search, setup, lattice))
+        # Functions of a user may be others tomorrow, and tags, a set, have no lasting order.
+        lasting = (_rules(), replace(task, tags=frozenset()), *known[1:])
+        custom = setup.own or not REGISTERED.keys().isdisjoint(setup.objective_names)
+        stored = None if exact or custom else key_of(*lasting)
+        _known[known] = Truth(setup.objectives, exact, setup, answers, stored)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
     return _known[known]
+
+
+def _rules() -> tuple[float, ...]:
+    """Return what a search depends on besides the setup; the first is raised when its code does."""
+    numbers = (MAX_QUERIES, DRAWS, STARTS, FEWEST, MOVES, ROUNDS, MOST_METRICS, WIDEST, NARROWEST)
+    return (1, *numbers)
+
+
+def search(setup: TrialSetup, lattice: TrialSetup) -> tuple["Queries", Floats, int]:
+    """Return all queries of a truth, their values, and how many are the lattice's."""
+    asked = queries_of(lattice, setup)
+    size = max(NUMBERS_AT_ONCE // (setup.backend.num_samples.size * len(METRICS)), 1)
+
+    def ask(rows: Queries) -> Floats:
+        parts = np.split(np.arange(len(rows)), range(size, len(rows), size))
+        return np.concatenate([values_of_queries(setup, rows.columns(part)) for part in parts])
+
+    values = ask(asked)
+    if lattice is not setup:
+        asked, values = local_search(setup, asked, values, ask)
+    return asked, values, len(asked.cells)
+
+
+def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
+    """Return the truths of setups that differ in their objectives alone, but for the first one.
+
+    The first objective decides which queries are asked, so one search serves all.
+    """
+    names = tuple(dict.fromkeys(name for one in setups for name in one.objective_names))
+    every = replace(setups[0], objective_names=names)
+    answers = Answers(partial(search, every, replace(every, grid=True)))
+
+    def chosen(setup: TrialSetup) -> tuple[Queries, Floats, int]:
+        queries, values, size = answers.found
+        return queries, values[:, [names.index(name) for name in setup.objective_names]], size
+
+    return [replace(truth_of(one), _answers=Answers(partial(chosen, one))) for one in setups]
 
 
 def values_of_queries(setup: TrialSetup, columns: Columns) -> Floats:

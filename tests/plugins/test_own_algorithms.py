@@ -1,0 +1,166 @@
+"""Federated algorithms of a user, by name: trained everywhere, and never chosen by a record."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+pytest.importorskip("numba")
+
+import fedhpo_gym
+from conftest import REPOSITORY, RunPython
+from fedhpo_gym.algorithms import ALGORITHMS, Algorithm, get_algorithm, register_algorithm
+from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.backends import make_backend
+from fedhpo_gym.cli import main
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.plugins import plugin_modules
+from fedhpo_gym.studies.environments import remake_environment, spec_of
+from fedhpo_gym.studies.plan import Request, make_plans
+from fedhpo_gym.studies.run import CellWork, run_alone
+from fedhpo_gym.tasks import get_task
+from fedhpo_gym.testing import check_plugin
+
+pytestmark = [pytest.mark.raw, pytest.mark.usefixtures("shared_datasets")]
+
+NAME, ID = "mine:FedDyn", "FedHPO-LR-CreditG-v1"
+GUIDE = REPOSITORY / "docs" / "guides" / "own_algorithm.md"
+SHORT: dict[str, Any] = {"backend": "raw", "fidelity": {"round": 1, "client_sample_rate": 1.0}}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with the file of the guide."""
+    [source] = re.findall(r"\.write_text\('''\n(from fedhpo_gym.*?)'''\)", GUIDE.read_text(), re.S)[
+        :1
+    ]
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+def step(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    return env.step(env.action_space.sample())[-1]
+
+
+def test_trials_and_rounds_take_it_by_module_and_class() -> None:
+    env = gym.make(ID, algorithm=NAME, **SHORT)
+    assert "alpha_dyn" in step(env)["configuration"]
+    assert env.spec is not None
+    again = gym.make(EnvSpec.from_json(env.spec.to_json()))
+    assert step(again)["objectives"] == step(env)["objectives"]
+    course = gym.make("FedHPO-DAC-LR-CreditG-v1", algorithm="feddyn", horizon=5)
+    assert "alpha_dyn" in str(course.unwrapped.search_space.names)  # type: ignore[attr-defined]
+
+
+def test_what_its_source_says_is_in_the_fingerprint(folder: Path) -> None:
+    def fingerprint() -> str:
+        sys.modules.pop("mine", None)
+        get_algorithm(NAME)
+        return make_backend("raw", get_task(ID).variant(algorithm="feddyn")).fingerprint
+
+    first = fingerprint()
+    assert fingerprint() == first
+    path = folder / "mine.py"
+    path.write_text(path.read_text().replace("share = ", "share = 0.5 * "), encoding="utf-8")
+    assert fingerprint() != first
+
+
+@pytest.mark.slow
+def test_worker_processes_and_laws_know_it(folder: Path) -> None:
+    arguments = {"budget_trials": 1, "algorithm": NAME}
+    fidelity = SHORT["fidelity"]
+    (plan,) = make_plans(
+        Request([ID], ["random"], 1, backend="raw", fidelity=fidelity, arguments=arguments)
+    )
+    work = CellWork(folder, columnar=False, places=(str(folder),))
+    assert run_alone(work, plan).words == ""
+    assert plugin_modules() == ("fedhpo_gym.algorithms:register_algorithm=mine:FedDyn",)
+    assert check_plugin(NAME)
+
+
+@pytest.mark.slow
+def test_a_record_is_replayed_once_the_algorithm_is_named(
+    folder: Path, run_python: RunPython
+) -> None:
+    fast = ["--backend", "raw", "--fidelity", "round=1", "--fidelity", "client_sample_rate=1"]
+    options = [*fast, "--seeds", "1", "--set", "budget_trials=1", "--set", f"algorithm={NAME}"]
+    assert main(["run", ID, "--agent", "random", *options, "--out", "here"]) == 0
+    assert main(["replay", "here"]) == 0, "it was named in this process"
+    code = f"""
+import os, sys
+os.chdir({str(folder)!r})
+from fedhpo_gym.cli import main
+first = main(["replay", "here"]), "mine" in sys.modules
+print(*first, main(["replay", "here", "--set", "algorithm={NAME}"]))
+"""
+    assert run_python(code).splitlines()[-1] == "2 False 0"
+
+
+def test_a_record_names_no_module() -> None:
+    spec = spec_of(gym.make(ID, **SHORT))
+    spec["kwargs"]["algorithm"] = "os:system"
+    with pytest.raises(InvalidArgumentError, match=r"`algorithm` must be named by you"):
+        remake_environment(ID, spec)
+    with pytest.raises(InvalidArgumentError, match=r"`--set backend`"):
+        remake_environment(ID, spec, named={"backend": "raw"})
+
+
+@pytest.mark.slow
+def test_its_sample_is_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))
+    options = ["--algorithm", NAME, "--sample", "8", "--rounds", "3", "--workers", "1", "--yes"]
+    assert main(["build", ID, *options]) == 0
+    env = gym.make(ID, backend="tabular", algorithm=NAME)
+    assert "alpha_dyn" in step(env)["configuration"]
+    [card] = (tmp_path / "tables").glob("*.json")
+    assert json.loads(card.read_text())["algorithm"] == "feddyn"
+
+
+class Nameless(FedAvg):
+    name = 3  # type: ignore[assignment]
+
+
+class Same(FedAvg):
+    pass
+
+
+class Copies(FedAvg):
+    name = "copies"
+    copies = "two"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Algorithm, "that has `server_update`"),
+        (Nameless, "`name` of the algorithm .*Nameless must be a string"),
+        (Same, "must be none of this package, got 'fedavg'"),
+        (Copies, r"Copies.copies` must be"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused(kind: type[Algorithm], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        register_algorithm(kind)
+    assert "copies" not in ALGORITHMS
+
+
+@pytest.mark.parametrize("name", ["mine:Missing", "mine:fit", "missing:FedDyn", "mine:"])
+def test_a_wrong_name_is_one_line(name: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="`algorithm` must"):
+        gym.make(ID, algorithm=name, **SHORT)
+
+
+def test_it_is_exported() -> None:
+    assert fedhpo_gym.register_algorithm is register_algorithm
