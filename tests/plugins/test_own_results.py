@@ -181,7 +181,7 @@ def test_another_process_knows_the_id(run_python: Any) -> None:
         (lambda f: f[f["round"] != 5], None),
         (lambda f: f[(f["round"] != 5) | (f["depth"] == 1)], "no round left out"),
         (lambda f: pandas.concat([f, f.iloc[:1]]), "one row for each client and round"),
-        (lambda f: f.assign(seed="x"), "whole numbers in 'seed'"),
+        (lambda f: f.assign(seed="x"), "numbers in 'seed', got 'x'"),
         (lambda f: f.assign(depth=np.where(f["depth"] == 1, 1.0, np.nan)), "a value in each row"),
         (lambda f: f.assign(val_samples=range(len(f))), "share|one count"),
         (lambda f: f.assign(lr=1, depth=1, optimizer="sgd"), "a hyperparameter that varies"),
