@@ -75,7 +75,7 @@ def _read(path: Path) -> Any:
             return _arrow(path)
         if path.suffix in (".parquet", ".pq"):
             with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
-                return pandas.read_parquet(path)
+                return pandas.read_parquet(path, dtype_backend="numpy_nullable")
         if not (path.is_dir() or is_json):
             return _csv(path)
         files = [path] if is_json else leaf.find_files(path)
@@ -113,33 +113,35 @@ UNKNOWN: Final = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", "
 """Words that stand for a missing number among numbers; among words they are words."""
 
 
-NUMBER: Final = r"\s*[+-]?(?i:([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)\s*"
-CODE: Final = r"\s*[+-]?(0[0-9]|[0-9]{16})"
-"""How codes begin, which are no numbers: 01, or more digits than a float64 holds exactly."""
+_DIGITS: Final = r"(?i:([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)\s*"
+NUMBER: Final = rf"\s*[+-]?{_DIGITS}"
+_NO_CODE: Final = rf"\s*[+-]?(?!0[0-9]|[0-9]{{16}}){_DIGITS}"
+"""Numbers that are no codes, such as 01, or of more digits than a float64 holds exactly."""
 
 
-def as_numbers(cells: Any) -> Any:
+def as_numbers(cells: Any, form: str = NUMBER) -> Any:
     """Return a column of (n,) words as float64, NaN where a cell is missing.
 
     Raises:
-        ValueError: a cell is no decimal number; Python itself would read 1_000 as one.
+        ValueError: a cell is no number of the form; Python itself would read 1_000 as one.
     """
-    odd = ~cells.str.fullmatch(NUMBER, na=True).astype(bool)
+    numbers = cells.astype(np.float64)
+    odd = ~cells.str.fullmatch(form, na=True).astype(bool)
     if odd.any():
         raise ValueError(f"{cells[odd].iloc[0]!r:.40} is no number")
-    return cells.astype(np.float64)
+    return numbers
 
 
 def _numbers(column: Any) -> Any:
     """Return words as the numbers that they all are, to the last digit, else as they are."""
     cells = column.where(~column.isin(UNKNOWN))
-    if cells.isna().all() or cells.str.match(CODE, na=False).any():
+    if cells.isna().all():
         return column
     try:
-        numbers = as_numbers(cells)
+        numbers = as_numbers(cells, _NO_CODE)
     except ValueError:
         return column
-    whole = cells.notna().all() and cells.str.fullmatch(r"\s*[+-]?[0-9]+\s*").all()
+    whole = (numbers % 1 == 0).all() and cells.str.fullmatch(r"\s*[+-]?[0-9]+\s*").all()
     return numbers.astype(np.int64) if whole else numbers
 
 
@@ -150,10 +152,10 @@ def _arrow(folder: Path) -> Any:
     with needing("reading a data set on disk", "pyarrow", "columnar", "pyarrow"):
         import pyarrow
     state = read_json(folder / "state.json")
-    parts = []
+    whole, parts = {pyarrow.int64(): pandas.Int64Dtype()}, []
     for name in [_bare(one["filename"]) for one in state["_data_files"]]:
         with (folder / name).open("rb") as handle:
-            parts.append(pyarrow.ipc.open_stream(handle).read_pandas())
+            parts.append(pyarrow.ipc.open_stream(handle).read_pandas(types_mapper=whole.get))
     return pandas.concat(parts, ignore_index=True)
 
 
@@ -235,8 +237,12 @@ def _flat_column(column: Any) -> Any:
     """Return a column as int64, float64 or words (durations in days); None is a missing word."""
     import pandas
 
-    if pandas.api.types.infer_dtype(column.astype("object")) == "boolean":
-        column = column.astype("boolean")
+    if column.dtype == "str":
+        return _numbers(column)
+    if column.dtype.kind == "O":
+        column = column.astype("object")
+        if pandas.api.types.infer_dtype(column) == "boolean":
+            column = column.astype("boolean")
     if column.dtype.kind == "m":
         column = column / pandas.Timedelta(days=1)
     kind, is_whole = column.dtype.kind, column.notna().all()

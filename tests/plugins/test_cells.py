@@ -80,18 +80,18 @@ def test_cells_of_which_one_is_no_number_stay_words_to_the_last_digit(name: str)
     assert [None if pandas.isna(cell) else cell for cell in column] == cells
 
 
-def test_decimals_of_files_are_numbers(tmp_path: Path) -> None:
+def test_decimals_of_files_are_numbers_and_long_codes_are_whole(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    cells = [Decimal("1.10"), None, Decimal("-2.25")]
-    table = pyarrow.table({"a": pyarrow.array(cells, pyarrow.decimal128(9, 2))})
+    cells, codes = [Decimal("1.10"), None, Decimal("-2.25")], [10**17, None, 10**17 + 1]
+    table = pyarrow.table({"a": pyarrow.array(cells, pyarrow.decimal128(9, 2)), "code": codes})
     pyarrow.parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     with pyarrow.ipc.new_stream(tmp_path / "data.arrow", table.schema) as stream:
         stream.write_table(table)
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
-    arrow = pandas.DataFrame({"a": pandas.array(cells, pandas.ArrowDtype(table.schema[0].type))})
-    for form in (tmp_path / "a.parquet", tmp_path, arrow):
+    for form in (tmp_path / "a.parquet", tmp_path, table.to_pandas(types_mapper=pandas.ArrowDtype)):
         np.testing.assert_array_equal(read_frame(form)["a"], [1.1, np.nan, -2.25])
+        assert [*read_frame(form)["code"].dropna()] == [str(10**17), str(10**17 + 1)]
 
 
 def test_rows_that_have_names_keep_them_and_their_cells(tmp_path: Path) -> None:
