@@ -52,7 +52,7 @@ class OwnTable:
         alpha: concentration of that, as of `make_federation`.
         split: of a client's rows, one of `SPLITS`; rows that are dealt are split 80/10/10.
         fewest: clients of fewer rows are left out.
-        rare: rows that every column of 0 and 1 must have of either.
+        rare: rows that a column of 0 and 1 must have of 0 and of 1; others are left out.
         version: raised when anything here changes: ids hold it.
         unseen: whether there are ids whose clients are split, too; five clients are needed.
         licence: terms of the data.
@@ -271,7 +271,7 @@ class Inspection(NamedTuple):
     """What was found."""
 
     columns: dict[str, str]  # an encoding for each column
-    rare: int  # rows that every column of 0 and 1 must have of either
+    rare: int  # rows that a column of 0 and 1 must have of 0 and of 1
     notes: tuple[str, ...]  # what was done, and why, a sentence each
 
 
