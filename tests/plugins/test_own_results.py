@@ -201,6 +201,15 @@ def test_what_is_no_table_of_courses_is_refused(
     assert not [*tables.glob("*.json")]
 
 
+def test_results_of_one_name_answer_with_the_last_import(tables: Path) -> None:
+    """A complete grid is a table, one with holes a sample: one of them is there."""
+    whole = made_frame(("all",)).query("seed == 1 and client_sample_rate == 1")
+    some = whole[(whole["lr"] != 0.1) | (whole["depth"] == 1)]
+    for frame, kind in ((whole, "table"), (some, "sample"), (whole, "table")):
+        fedhpo_gym.import_results(frame, "Mine", 10, clients=3, **MINE)
+        assert [path.name.split(".")[1] for path in tables.iterdir()] == [kind, kind]
+
+
 def test_nan_is_divergence() -> None:
     frame = made_frame(("all",)).drop(columns=["val_samples"])
     wrong = (frame["lr"] == 0.1) & (frame["round"] > 1)
