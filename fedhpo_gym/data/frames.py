@@ -44,9 +44,9 @@ def read_frame(data: Any) -> Any:
         frame = _read(Path(data))
     if not frame.size:
         raise InvalidArgumentError("`data` must have columns and rows, got none")
-    # A row's name is a cell, a row's number is none.
-    is_number = None in frame.index.names or not {*frame.index.names}.isdisjoint(frame)
-    frame = _flat(frame.reset_index(drop=is_number))
+    # An index with a name holds cells, as it does in a CSV file; without one it counts rows.
+    levels = frame.index.names
+    frame = _flat(frame.reset_index(drop=None in levels or not {*levels}.isdisjoint(frame)))
     names = [*frame.columns]
     odd = [name for name in names if not name.strip() or not name.isprintable()]
     if odd or len({*names}) < len(names):
