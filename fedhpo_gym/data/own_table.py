@@ -330,7 +330,9 @@ def _of_target(frame: Any, target: str) -> Iterator[str]:
             f"are real numbers, got {len(counts)} values of {target!r}; what is trained are "
             "classifiers: cut numbers into classes first, as by `pandas.qcut(frame[target], 4)`"
         )
-    shares = ", ".join(f"{label} {count / len(frame):.0%}" for label, count in counts[:6].items())
+    shares = ", ".join(
+        f"{label} {count / len(frame):.0%}" for label, count in counts.head(6).items()
+    )
     yield f"Target {target!r} has {len(counts)} classes: {shares}{', ...' * (len(counts) > 6)}."
     if few := [str(label) for label, count in counts.items() if count < 10]:
         yield (
