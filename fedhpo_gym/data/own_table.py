@@ -259,8 +259,8 @@ class has a smaller share than the second number."""
 LARGE: Final = 1e30
 DATE: Final = r"\d{4}-\d\d-\d\d"
 DAY: Final = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}"
-MARKS: Final = r"[,_'\s]"
-"""Marks of thousands and of decimals that people write in numbers, and programs do not."""
+MARKS: Final = r"[,_'\s%$€£]"
+"""Marks of thousands, decimals and units that people write in numbers, and programs do not."""
 ALMOST: Final = 0.9
 """Share of the cells of a column from which on the others are said to be odd."""
 LOOKED_AT: Final = 5_000

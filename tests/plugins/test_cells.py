@@ -138,7 +138,7 @@ def test_an_encoding_reads_no_number_that_its_file_does_not_say() -> None:
         load_dataset("Own")
 
 
-@pytest.mark.parametrize("cell", ["73,8", "1,234.5", "1_000", "1 000"])
+@pytest.mark.parametrize("cell", ["73,8", "1,234.5", "1_000", "1 000", "5 %", "$5"])
 def test_the_advice_for_other_marks_changes_no_number(cell: str) -> None:
     frame = people().assign(cost=[cell, "7"] * 200)
     notes = "\n".join(fedhpo_gym.new_task(frame, "passed", client="school", name="Own").notes)
