@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     FIDELITIES,
+    SPLITS,
     Entries,
     Evaluation,
     Evaluations,
@@ -32,6 +34,8 @@ LACKS: Mapping[str, tuple[str, ...]] = {
     "privacy": ("epsilon", "delta"),
 }
 """What stored numbers may lack besides metrics -> words in the names of objectives that need it."""
+OF_CLIENTS: Final = ("fairness_std", "fairness_jain")
+"""Objectives that compare clients: of one client they are constant."""
 CheckedQuery = tuple[dict[str, Value], Fidelity]
 """A query whose values are legal and built-in numbers."""
 
@@ -103,12 +107,20 @@ class Backend(ABC):
     def why_refused(self, objective: str) -> str:
         """Return why it does not answer an objective of the task's; "" where it does."""
         known = self.task.objectives.get(objective)
-        if known is None or not self.lacks:
+        if known is None:
             return ""
         needed = [f"{split}_{metric}" for split, metric in sorted(known.reads)]
         needed = needed if known.reads_clients else []
         needed += [what for what, words in LACKS.items() if any(w in objective for w in words)]
-        return next((self.lacks[one] for one in needed if one in self.lacks), "")
+        for one in needed:
+            if one in self.lacks:
+                return self.lacks[one]
+        if objective in OF_CLIENTS:
+            with suppress(InvalidArgumentError):  # some know no samples before a trial
+                validated = (self.num_samples[..., SPLITS.index("val")] > 0).sum(axis=-1)
+                if validated.max() < 2:
+                    return "one client alone is validated, so that it is constant"
+        return ""
 
     def describe(self) -> dict[str, object]:
         """Return what `reset` says of it besides name, fingerprint and seeds, as plain data."""

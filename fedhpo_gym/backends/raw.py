@@ -62,6 +62,10 @@ class Raw(Backend):
         return training.fingerprint(self.task)
 
     @property
+    def num_samples(self) -> NDArray[np.int64]:
+        return self._samples
+
+    @property
     def former_engines(self) -> dict[str, tuple[int, int]]:
         """Fingerprints of earlier engines, with their version and the present one."""
         return training.former_engines(self.task)

@@ -108,7 +108,8 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         card["axes"] = ["round", *space.names, "client_sample_rate", "seed", "client"]
         at = [[place[v] for place, v in zip(places, key, strict=True)] for key in ordered]
         order_of = np.argsort(np.ravel_multi_index(np.array(at).T, shape))
-        return write_health(write_table(target, card, _as_grid(arrays, order_of, shape)))
+        written = write_table(target, card, _as_grid(arrays, order_of, shape))
+        return write_health(_in_place_of(written, "sample"))
     card |= {"axes": ["course", "round", "client"], "courses": len(keys)}
     if stopped.any():
         before = np.maximum(np.searchsorted(rounds[kept], last, "right") - 1, 0)
@@ -123,7 +124,15 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         "seed": np.array([seeds.index(key[-1]) for key in ordered]),
         "point": np.arange(len(keys)),
     }
-    return write_health(write_sample(target, card, arrays))
+    return write_health(_in_place_of(write_sample(target, card, arrays), "table"))
+
+
+def _in_place_of(card: Path, kind: str) -> Path:
+    """Remove the table or sample that results of this name had before, the card first."""
+    stem = card.name.partition(".")[0]
+    for old in sorted(card.parent.glob(f"{stem}.{kind}.*"), reverse=True):
+        old.unlink()
+    return card
 
 
 def gather(results: Results) -> tuple[Arrays, list[tuple[Any, ...]]]:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.core.identity import IMPORTED
-from fedhpo_gym.data.frames import read_frame
+from fedhpo_gym.data.frames import NUMBER, read_frame
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.tasks.own import ENV_VAR, SUFFIX, own_folder
 from fedhpo_gym.tasks.results import ResultsFile
@@ -121,6 +122,11 @@ def _named(
     frame = frame.rename(columns=bare)
     if len({*frame}) < len(list(frame)):
         raise InvalidArgumentError(f"`columns` must give different names, got {list(frame)}")
+    if twice := [metric for metric in METRICS if metric in frame]:
+        raise InvalidArgumentError(
+            f"`data` must have one column of {twice[0]!r}, got 'val_{twice[0]}', too. Leave one "
+            "of them out."
+        )
     if ROUND not in frame and rounds is None:
         raise InvalidArgumentError(
             "`rounds` must say how long courses were trained, where no column `round` does"
@@ -135,21 +141,30 @@ def _named(
 
 
 def _check_kinds(frame: Any) -> None:
-    """Refuse holes, and words in the place of numbers."""
+    """Refuse holes, and words in the place of numbers; whole numbers become int64."""
     for one in frame:
         if one not in MEASURED and frame[one].isna().any():
             raise InvalidArgumentError(f"`data` must have a value in each row of {one!r}")
-        if one in (ROUND, SEED, *SAMPLES) and frame[one].dtype.kind not in "iu":
-            raise InvalidArgumentError(f"`data` must have whole numbers in {one!r}")
-        if one in (RATE, *MEASURED) and frame[one].dtype.kind not in "iuf":
-            raise InvalidArgumentError(f"`data` must have numbers in {one!r}")
+        cells = frame[one]
+        if one in KNOWN - {CLIENT} and cells.dtype.kind not in "if":
+            odd = next((x for x in cells.dropna() if not re.fullmatch(NUMBER, x)), cells.iloc[0])
+            raise InvalidArgumentError(
+                f"`data` must have numbers in {one!r}, got {odd!r:.40}. Write them as 1234.5."
+            )
+        if one in (ROUND, SEED, *SAMPLES):
+            if not (is_whole := (cells % 1 == 0) & (cells.abs() < 2**53)).all():
+                raise InvalidArgumentError(
+                    f"`data` must have whole numbers in {one!r}, got {cells[~is_whole].iloc[0]:g}"
+                )
+            frame[one] = cells.astype(np.int64)
 
 
 def _clients(frame: Any, given: int | None) -> int:
     there = int(frame[CLIENT].nunique())
     if given is None and there == 1:
         raise InvalidArgumentError(
-            "`clients` must say how many the federation has, where no column `client` does"
+            "`clients` must say how many the federation has where no column `client` tells two or "
+            "more apart, got None"
         )
     if given not in (None, there) and there > 1:
         raise InvalidArgumentError(
@@ -208,7 +223,11 @@ def _check(frame: Any, there: Sequence[str]) -> None:
 def _space(name: str, column: Any) -> dict[str, Any]:
     """Return the values of a hyperparameter, and whether their scale is logarithmic."""
     values = sorted(column.unique().tolist())
-    if column.dtype.kind not in "iuf":
+    if column.dtype.kind not in "if":
+        if any(value.startswith("0,") for value in values):
+            raise InvalidArgumentError(
+                f"`data` must have numbers with a decimal point in {name!r}, got {values[0]!r:.40}"
+            )
         return {"values": list(map(str, values))}
     if not np.isfinite(values).all():
         raise InvalidArgumentError(f"`data` must have finite numbers in {name!r}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import fedhpo_gym
 from fedhpo_gym.cli.console import Arg, OwnTables, complain, say, say_prose
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.data.frames import stem_of
 from fedhpo_gym.tasks import TRIALS_ONLY
 from fedhpo_gym.tasks.own import own_folder
 
@@ -80,10 +81,10 @@ Description = Annotated[
 
 def import_results(path: Source, *, description: Description = None, out: OwnTables = None) -> int:
     """Import every table of an archive, or a table of results; refused ones keep none back."""
-    from fedhpo_gym.building.fedhpo_bench import find_archives, import_archive
+    from fedhpo_gym.building.fedhpo_bench import FILE, find_archives, import_archive
 
-    if path.suffix in TABLES:
-        told = _told(path.with_suffix(".toml") if description is None else description)
+    if (path.suffix in TABLES or path.stem.endswith(".csv")) and path.name != FILE:
+        told = _told(description or path.with_name(f"{stem_of(path)}.toml"))
         env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
         say(str(card))
         say(f"fedhpo-gym surrogate {env_id}" if card.name.endswith(".sample.json") else env_id)

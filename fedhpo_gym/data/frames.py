@@ -1,6 +1,7 @@
 """Tables from elsewhere as data frames: CSV, Parquet, LEAF's json, data sets of Hugging Face."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ def read_frame(data: Any) -> Any:
     with needing("reading a table", "pandas", "data", "pandas"):
         import pandas
     if isinstance(data, pandas.DataFrame):
-        frame = data.reset_index(drop=True)
+        frame = data
     elif isinstance(data, tuple):
         if len(data) not in (2, 3):
             raise InvalidArgumentError(
@@ -41,15 +42,23 @@ def read_frame(data: Any) -> Any:
                 f"clients), got {shown(data)}"
             )
         frame = _read(Path(data))
-    frame.columns = [str(name) for name in frame.columns]
-    if not len(frame.columns):
-        raise InvalidArgumentError("`data` must have columns, got none")
-    odd = [name for name in frame.columns if not name.strip() or not name.isprintable()]
-    if odd or len({*frame.columns}) < len(frame.columns):
+    if not frame.size:
+        raise InvalidArgumentError("`data` must have columns and rows, got none")
+    # An index with a name holds cells, as it does in a CSV file; without one it counts rows.
+    levels = frame.index.names
+    frame = _flat(frame.reset_index(drop=None in levels or not {*levels}.isdisjoint(frame)))
+    names = [*frame.columns]
+    odd = [name for name in names if not name.strip() or not name.isprintable()]
+    if odd or len({*names}) < len(names):
         raise InvalidArgumentError(
-            f"`data` must have columns of different, printable names, got {[*frame.columns]!r:.200}"
+            f"`data` must have columns of different, printable names, got {names!r:.200}"
         )
-    return _flat(frame)
+    return frame
+
+
+def stem_of(path: Path) -> str:
+    """Return the name of a file without its endings, such as `table` of table.csv.xz."""
+    return path.stem.removesuffix(".csv").removesuffix(".json")
 
 
 def _read(path: Path) -> Any:
@@ -66,7 +75,7 @@ def _read(path: Path) -> Any:
             return _arrow(path)
         if path.suffix in (".parquet", ".pq"):
             with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
-                return pandas.read_parquet(path)
+                return pandas.read_parquet(path, dtype_backend="numpy_nullable")
         if not (path.is_dir() or is_json):
             return _csv(path)
         files = [path] if is_json else leaf.find_files(path)
@@ -80,36 +89,59 @@ def _csv(path: Path) -> Any:
     import pandas
 
     how = "save it anew, or read it by `pandas.read_csv` and give the data frame"
+    read = partial(
+        pandas.read_csv, path, dtype=str, skipinitialspace=True, keep_default_na=False,
+        na_values=[""],
+    )  # fmt: skip
     try:
-        frame = pandas.read_csv(
-            path, dtype=str, skipinitialspace=True, keep_default_na=False, na_values=[""]
-        )
+        frame = read()
+        header = read(header=None, nrows=1).iloc[0]
     except UnicodeDecodeError as error:
         raise DamagedDataError(
             f"{path} must be text in UTF-8, and is not ({error}); {how}"
         ) from None
+    if len(twice := header[header.duplicated() & header.notna()]):  # pandas would rename them
+        raise DamagedDataError(f"{path} must have one column {twice.iloc[0]!r:.80}, got two; {how}")
     if len(frame.columns) == 1 and (marks := [one for one in ";\t|" if one in frame.columns[0]]):
         raise DamagedDataError(f"{path} must have commas between cells, got {marks[0]!r}; {how}")
     if not isinstance(frame.index, pandas.RangeIndex):
         raise DamagedDataError(f"{path} must have as many cells in each row as columns; {how}")
-    return frame.apply(_numbers)
+    return frame
 
 
 UNKNOWN: Final = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", ".")
 """Words that stand for a missing number among numbers; among words they are words."""
 
 
+_DIGITS: Final = r"(?i:([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)\s*"
+NUMBER: Final = rf"\s*[+-]?{_DIGITS}"
+_NO_CODE: Final = rf"\s*[+-]?(?!0[0-9]|[0-9]{{16}}){_DIGITS}"
+"""Numbers that are no codes, such as 01, or of more digits than a float64 holds exactly."""
+
+
+def as_numbers(cells: Any, form: str = NUMBER) -> Any:
+    """Return a column of (n,) words as float64, NaN where a cell is missing.
+
+    Raises:
+        ValueError: a cell is no number of the form; Python itself would read 1_000 as one.
+    """
+    numbers = cells.astype(np.float64)
+    odd = ~cells.str.fullmatch(form, na=True).astype(bool)
+    if odd.any():
+        raise ValueError(f"{cells[odd].iloc[0]!r:.40} is no number")
+    return numbers
+
+
 def _numbers(column: Any) -> Any:
-    """Return cells as the numbers they are, to the last digit; codes such as 01 stay words."""
+    """Return words as the numbers that they all are, to the last digit, else as they are."""
     cells = column.where(~column.isin(UNKNOWN))
+    if cells.isna().all():
+        return column
     try:
-        numbers = cells.astype(np.float64)
+        numbers = as_numbers(cells, _NO_CODE)
     except ValueError:
         return column
-    written = cells.dropna().str
-    if cells.isna().all() or written.match(r"[+-]?(0\d|\d{16})").any():
-        return column
-    whole = cells.notna().all() and written.fullmatch(r"[+-]?\d+").all()
+    whole = (numbers % 1 == 0).all() and cells.str.fullmatch(r"\s*[+-]?[0-9]+\s*").all()
     return numbers.astype(np.int64) if whole else numbers
 
 
@@ -120,10 +152,10 @@ def _arrow(folder: Path) -> Any:
     with needing("reading a data set on disk", "pyarrow", "columnar", "pyarrow"):
         import pyarrow
     state = read_json(folder / "state.json")
-    parts = []
+    whole, parts = {pyarrow.int64(): pandas.Int64Dtype()}, []
     for name in [_bare(one["filename"]) for one in state["_data_files"]]:
         with (folder / name).open("rb") as handle:
-            parts.append(pyarrow.ipc.open_stream(handle).read_pandas())
+            parts.append(pyarrow.ipc.open_stream(handle).read_pandas(types_mapper=whole.get))
     return pandas.concat(parts, ignore_index=True)
 
 
@@ -170,12 +202,14 @@ def _of_arrays(features: Any, labels: Any, clients: Any = None) -> Any:
 
 
 def _flat(frame: Any) -> Any:
-    """Return a frame whose columns of equally long lists of numbers are columns of numbers."""
+    """Return a frame of numbers and words: cells decide which, not the type of their column.
+
+    Equally long lists of numbers become columns of numbers.
+    """
     import pandas
 
     parts = []
-    for name in frame:
-        column = frame[name]
+    for name, column in frame.items():
         first = next((cell for cell in column if cell is not None), None)
         if isinstance(first, Sequence | np.ndarray) and not isinstance(first, str | bytes):
             try:
@@ -194,12 +228,28 @@ def _flat(frame: Any) -> Any:
                 f"`data` must have numbers, words and lists of numbers as cells, got "
                 f"{type(first).__name__} in {name!r}; images and the like need a model of their own"
             )
-        elif column.dtype.kind in "biuf":
-            whole = column.dtype.kind != "f" and column.notna().all()
-            if not whole:  # of nullable types, too
-                numbers = column.astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
-                column = pandas.Series(numbers, name=name)
-            parts.append(column.astype(np.int64) if whole else column)
         else:
-            parts.append(column.astype("object").map(lambda x: x if pandas.isna(x) else str(x)))
+            parts.append(_flat_column(column).rename(str(name)))
     return pandas.concat(parts, axis=1)
+
+
+def _flat_column(column: Any) -> Any:
+    """Return a column as int64, float64 or words (durations in days); None is a missing word."""
+    import pandas
+
+    if column.dtype == "str":
+        return _numbers(column)
+    if column.dtype.kind == "O":
+        column = column.astype("object")
+        if pandas.api.types.infer_dtype(column) == "boolean":
+            column = column.astype("boolean")
+    if column.dtype.kind == "m":
+        column = column / pandas.Timedelta(days=1)
+    kind, is_whole = column.dtype.kind, column.notna().all()
+    if kind == "f" or (kind == "b" and not is_whole):
+        return pandas.Series(column.astype("Float64").to_numpy(np.float64, na_value=np.nan))
+    if is_whole and (kind in "bi" or (kind == "u" and column.dtype.itemsize < 8)):
+        return column.astype(np.int64)
+    # A float64 has no room for every int64: where cells are missing, words decide what is exact.
+    words = column.astype("object").map(lambda cell: None if pandas.isna(cell) else str(cell))
+    return _numbers(words)

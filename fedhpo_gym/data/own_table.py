@@ -20,14 +20,15 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
+from fedhpo_gym.data.frames import NUMBER, as_numbers
 from fedhpo_gym.data.natural import RARE, columns_of_numbers, columns_of_words, grows
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
 ENCODINGS: Final[Mapping[str, str]] = {
-    "number": "as it is; where any is missing, a column of 0 and 1 says of which rows",
+    "number": "as it is; where `rare` rows lack it, a column of 0 and 1 says which",
     "log": "log(1 + x), for numbers that are never below 0",
     "date": "days since 1970, of dates such as 2026-05-31 or 2026-05-31 12:00",
-    "words": "a column of 0 and 1 for every value that `rare` rows have, and one for all others",
+    "words": "a column of 0 and 1 for each value of `rare` rows, and one for all other values",
     "none": "left out",
 }
 """What a column can become."""
@@ -51,7 +52,7 @@ class OwnTable:
         alpha: concentration of that, as of `make_federation`.
         split: of a client's rows, one of `SPLITS`; rows that are dealt are split 80/10/10.
         fewest: clients of fewer rows are left out.
-        rare: rows that a word must have for a column of its own.
+        rare: rows that a column of 0 and 1 must have of 0 and of 1; others are left out.
         version: raised when anything here changes: ids hold it.
         unseen: whether there are ids whose clients are split, too; five clients are needed.
         licence: terms of the data.
@@ -147,7 +148,7 @@ class OwnSource(Source):
             raise DamagedDataError(
                 f"{data} has sha256 {found}, and {self.path} was made for another; {self.again}"
             )
-        name = f"own-{self.table.name}"
+        name = f"own2-{self.table.name}"
         arrays = cache.derived(name, [data, self.path], lambda: self._described(data), self.repair)
         known = arrays["users"] if len(arrays["users"]) else None
         classes = int(arrays["labels"].max()) + 1
@@ -216,10 +217,10 @@ class OwnSource(Source):
         if encoding == "none" or column.nunique(dropna=False) < 2:
             return
         if encoding == "words":
-            yield from columns_of_words(column, self.table.rare)
+            yield from filter(self._is_common, columns_of_words(column, self.table.rare))
             return
         try:
-            column = days(column) if encoding == "date" else column.astype(np.float64)
+            column = days(column) if encoding == "date" else as_numbers(column)
         except ValueError as error:
             raise InvalidArgumentError(
                 f"`columns` must encode {name!r} as 'words' or 'none', whose cells are not what "
@@ -233,7 +234,12 @@ class OwnSource(Source):
             raise InvalidArgumentError(
                 f"`columns` must encode {name!r} as 'number', since {column.min():g} is below 0"
             )
-        yield from columns_of_numbers(column, log=encoding == "log")
+        numbers, *missing = columns_of_numbers(column, log=encoding == "log")
+        yield from (numbers, *filter(self._is_common, missing))
+
+    def _is_common(self, indicator: NDArray[np.float64]) -> bool:
+        """Return whether (n,) 0 and 1 vary enough: standardised, a rare one would be far away."""
+        return bool(self.table.rare <= indicator.sum() <= len(indicator) - self.table.rare)
 
 
 def days(column: Any) -> Any:
@@ -253,6 +259,8 @@ class has a smaller share than the second number."""
 LARGE: Final = 1e30
 DATE: Final = r"\d{4}-\d\d-\d\d"
 DAY: Final = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}"
+MARKS: Final = r"[,_'\s%$€£]"
+"""Marks of thousands, decimals and units that people write in numbers, and programs do not."""
 ALMOST: Final = 0.9
 """Share of the cells of a column from which on the others are said to be odd."""
 LOOKED_AT: Final = 5_000
@@ -263,7 +271,7 @@ class Inspection(NamedTuple):
     """What was found."""
 
     columns: dict[str, str]  # an encoding for each column
-    rare: int  # rows that a word must have for a column of its own
+    rare: int  # rows that a column of 0 and 1 must have of 0 and of 1
     notes: tuple[str, ...]  # what was done, and why, a sentence each
 
 
@@ -309,7 +317,8 @@ def inspect(frame: Any, target: str, client: str | None, leave_out: Sequence[str
 
 def _of_target(frame: Any, target: str) -> Iterator[str]:
     counts = frame[target].value_counts()
-    numeric = frame[target].dtype.kind == "f"  # whole numbers may be codes of classes
+    # Whole numbers may be codes of classes.
+    numeric = frame[target].dtype.kind == "f" and (frame[target] % 1 != 0).any()
     if len(counts) < 2:
         raise InvalidArgumentError(
             f"`target` must have at least two values, got {len(counts)} of {target!r} in "
@@ -321,7 +330,9 @@ def _of_target(frame: Any, target: str) -> Iterator[str]:
             f"are real numbers, got {len(counts)} values of {target!r}; what is trained are "
             "classifiers: cut numbers into classes first, as by `pandas.qcut(frame[target], 4)`"
         )
-    shares = ", ".join(f"{label} {count / len(frame):.0%}" for label, count in counts[:6].items())
+    shares = ", ".join(
+        f"{label} {count / len(frame):.0%}" for label, count in counts.head(6).items()
+    )
     yield f"Target {target!r} has {len(counts)} classes: {shares}{', ...' * (len(counts) > 6)}."
     if few := [str(label) for label, count in counts.items() if count < 10]:
         yield (
@@ -363,7 +374,8 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
         if len(pairs) == frame[client].nunique() == distinct:
             return "none", "it says who the client is"
     if column.dtype.kind in "iufb":
-        said = f"{missing:,} numbers are missing, a column of 0 and 1 says where" if missing else ""
+        where = "a column of 0 and 1 says where" if missing >= rare else "the mean stands there"
+        said = f"{missing:,} numbers are missing, {where}" if missing else ""
         if distinct == len(frame) and column.dtype.kind == "i":
             said = "its whole numbers are all different; if they are an id, `--leave-out` it"
         return ("log" if grows(column) else "number"), said
@@ -375,8 +387,12 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
     if distinct > len(frame) / 2:
         said = hint or "so it is an id or a text"
         return "none", f"it has {distinct:,} values in {len(frame):,} rows, {said}"
-    many = int((column.fillna("").value_counts() < rare).sum())
-    said = f"{many:,} words of fewer than {rare} rows share a column" if many else ""
+    counts = column.fillna("").value_counts()
+    few = counts[counts < rare]
+    if (others := len(frame) - counts.iloc[0]) < rare:
+        return "none", f"all but {others:,} rows have one value"
+    share = "share a column" if few.sum() >= rare else "have no column"
+    said = f"{len(few):,} words of fewer than {rare} rows {share}" if len(few) else ""
     return "words", "; ".join(filter(None, [said, hint]))
 
 
@@ -384,13 +400,12 @@ def _almost(cells: Any) -> Iterator[str]:
     """Yield what words may have been meant to be."""
     import pandas
 
-    plain = pandas.to_numeric(cells.str.replace(",", ""), errors="coerce").notna()
-    odd = cells[pandas.to_numeric(cells, errors="coerce").isna()]
+    plain = pandas.to_numeric(cells.str.replace(MARKS, "", regex=True), errors="coerce").notna()
+    odd = cells[~cells.str.fullmatch(NUMBER)]
     if plain.mean() >= ALMOST and len(odd):
-        comma = "; numbers are written without ','" if "," in odd.iloc[0] else ""
         yield (
-            f"all but {len(odd):,} of {len(cells):,} cells are numbers, {odd.iloc[0]!r:.40} in row "
-            f"{odd.index[0] + 1} is none{comma}"
+            f"{len(odd):,} of {len(cells):,} cells are no numbers, such as {odd.iloc[0]!r:.40} in "
+            f"row {odd.index[0] + 1}; numbers are written as 1234.5, without other marks"
         )
     if cells.str.match(DAY).mean() >= ALMOST:
         example = f"{cells.iloc[0]!r:.40}"

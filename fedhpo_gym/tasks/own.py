@@ -22,7 +22,7 @@ from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
 from fedhpo_gym.core.files import sole_writer, write_text
-from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame
+from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
 from fedhpo_gym.space import Dimension, SearchSpace, Value
@@ -315,7 +315,7 @@ def write_task(
             f"rows are dealt, got neither; there are {shown([*frame])}"
         )
     if name is None:
-        stem = Path(source).stem if isinstance(source, str | Path) else "Own"
+        stem = stem_of(Path(source)) if isinstance(source, str | Path) else "Own"
         name = "".join(part[:1].upper() + part[1:] for part in _words(stem))
         name = f"Data{name}" if not name[:1].isalpha() else name
     found = inspect(frame, target, client, leave_out)

@@ -1,9 +1,10 @@
 """Problems of which somebody else's results are all there is: task files of the kind "results"."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fedhpo_gym.core.checks import Range, as_record, as_typed, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
@@ -11,6 +12,7 @@ from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks.federated import Rates, Rounds, Task, fidelity_grid
 from fedhpo_gym.tasks.natural import RESULTS
+from fedhpo_gym.tasks.work import BATCH_SIZE, EPOCHS
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,17 @@ class ResultsFile:
         )
 
 
+LOWEST: Final = {EPOCHS: 0, BATCH_SIZE: 1}
+"""Hyperparameters that the clock counts -> the lowest value that it can count."""
+
+
 def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
     for entry in own:
         require_known(f"entry of {name}", entry, ("values", "low", "high", "log"))
     values = as_typed(f"values of {name}", own.get("values", []), list)
+    if name in LOWEST:
+        for value in (*values, own.get("low", math.inf)):
+            as_typed(f"space.{name}", value, Annotated[float, Range(LOWEST[name])])
     log = as_typed("log", own.get("log", False), bool)
     if values and all(isinstance(value, str) for value in values):
         return Dimension.of_categories(name, values)

@@ -181,7 +181,7 @@ def test_another_process_knows_the_id(run_python: Any) -> None:
         (lambda f: f[f["round"] != 5], None),
         (lambda f: f[(f["round"] != 5) | (f["depth"] == 1)], "no round left out"),
         (lambda f: pandas.concat([f, f.iloc[:1]]), "one row for each client and round"),
-        (lambda f: f.assign(seed="x"), "whole numbers in 'seed'"),
+        (lambda f: f.assign(seed="x"), "numbers in 'seed', got 'x'"),
         (lambda f: f.assign(depth=np.where(f["depth"] == 1, 1.0, np.nan)), "a value in each row"),
         (lambda f: f.assign(val_samples=range(len(f))), "share|one count"),
         (lambda f: f.assign(lr=1, depth=1, optimizer="sgd"), "a hyperparameter that varies"),
@@ -199,6 +199,15 @@ def test_what_is_no_table_of_courses_is_refused(
     with pytest.raises(InvalidArgumentError, match="`clients` must be left out where a column"):
         fedhpo_gym.import_results(made_frame(), "Mine", 10, clients=9, **MINE)
     assert not [*tables.glob("*.json")]
+
+
+def test_results_of_one_name_answer_with_the_last_import(tables: Path) -> None:
+    """A complete grid is a table, one with holes a sample: one of them is there."""
+    whole = made_frame(("all",)).query("seed == 1 and client_sample_rate == 1")
+    some = whole[(whole["lr"] != 0.1) | (whole["depth"] == 1)]
+    for frame, kind in ((whole, "table"), (some, "sample"), (whole, "table")):
+        fedhpo_gym.import_results(frame, "Mine", 10, clients=3, **MINE)
+        assert [path.name.split(".")[1] for path in tables.iterdir()] == [kind, kind]
 
 
 def test_nan_is_divergence() -> None:

@@ -355,7 +355,7 @@ def test_what_words_may_have_been_meant_to_be_is_said() -> None:
     frame.loc[5, "dose"] = "<0.1"
     frame["seen"] = [f"{i % 28 + 1}.02.2026" for i in range(400)]
     notes = "\n".join(fedhpo_gym.new_task(frame, "passed", client="school", name="Odd").notes)
-    assert "all but 1 of 400 cells are numbers, '<0.1' in row 6 is none" in notes
+    assert "1 of 400 cells are no numbers, such as '<0.1' in row 6" in notes
     assert "dates, such as '1.02.2026', must all be as 2026-05-31 and before 2262" in notes
     assert "Column 'id': its whole numbers are all different" in notes
 
