@@ -92,6 +92,9 @@ def transfer(
                 rows.append((str(number), elapsed, f"{best:.4f}", *shares))
             bar.update()
     env.close()
+    if not rows:
+        say("All trials diverged: lower the learning rates of the space, or ask for more trials.")
+        return 0
     say(f"{trials} trials; those that were better than all before:")
     heads = ("trial", "simulated s", "validation loss", "accuracy")
     say_table((*heads, "entropy explained", "test accuracy"), rows)

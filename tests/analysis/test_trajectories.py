@@ -47,6 +47,14 @@ def test_of_equals_the_first_stands() -> None:
         assert incumbents(trials([0.5, 0.5, 0.4, 0.4], [2, 2, 2, 2]), rule).tolist() == [0, 0, 2, 2]
 
 
+def test_the_trial_that_crosses_the_budget_counts_in_full() -> None:
+    tried = trials([0.5, 0.2], times=[4.0, 13.0])
+    run = replace(Trajectory.of("p", "a", 1, tried), budget_s=10.0)
+    study = Study(("p",), ("a",), {("p", "a"): (run,)})
+    found = study.values("p", "a", np.array([0.3, 0.5, 1.0]))
+    assert found.tolist() == [[np.inf, 0.5, 0.2]]
+
+
 def test_infinite_values_have_an_incumbent() -> None:
     assert incumbents(trials([np.inf, np.inf, 1.0], [1, 2, 2])).tolist() == [0, 1, 2]
 

@@ -326,3 +326,16 @@ def test_instances_of_a_seed_differ_by_how_far_their_optima_lie_apart() -> None:
     np.testing.assert_allclose(far.optima / near.optima, np.sqrt(11.0 / 1.2))
     ours = copy.deepcopy(far)
     np.testing.assert_array_equal(ours.optima[:10], -ours.optima[10:])
+
+
+def test_every_number_that_answers_depend_on_is_in_the_fingerprint() -> None:
+    low, high = QUADRATIC.noise
+    changes: list[dict[str, Any]] = [{}, {"noise": (low, high + 1.0)}, {"num_clients": 22}]
+    changes += [{"curvature": 9.0}, {"distance": 9.0}, {"spreads": (1.0, 1.0)}]
+    tasks = [QUADRATIC.variant(**change) for change in changes]
+    configuration = {"learning_rate": 0.1, "step_size": 1}
+    courses = [
+        QuadraticCourses(task, make_instances(task)[:1], 1, configuration, 1.0, horizon=1)
+        for task in tasks
+    ]
+    assert len({one.fingerprint for one in courses}) == len(tasks)

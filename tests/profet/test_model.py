@@ -116,8 +116,8 @@ def test_noise_is_of_each_point_and_has_the_deviation_of_the_network(model: Prof
     task = model.task(0)
     x = np.full((4000, 1), 0.3)
     odds = [np.log(v / (1.0 - v)) for v in (task.value(x, np.random.default_rng(0)), task.value(x))]
-    network = task.networks[0]
-    noise = (odds[0] - odds[1]) / (network.deviation * network.scale[-1])
+    deviation = np.exp(model.arrays["log_0_variance"][0, 0]) ** 0.5
+    noise = (odds[0] - odds[1]) / (deviation * task.networks[0].scale[-1])
     assert abs(noise.mean()) < 0.1
     assert noise.std() == pytest.approx(1.0, rel=0.05)
     np.testing.assert_array_equal(task.value(x), task.value(x))

@@ -184,14 +184,13 @@ class PoolProcess(MetaProcess):
         return self.scores_of(self.values), last
 
     def _nearest(self, actions: NDArray[Any]) -> NDArray[np.intp]:
-        """Return the nearest untried place of each episode; of all, where none is left."""
+        """Return each episode's nearest untried place: it has no more trials than places."""
         setup = self.setup
         wanted = setup.data.space.features(np.asarray(actions, np.float32))
         found = np.empty(len(actions), np.intp)
         for row, point in enumerate(wanted):
             distance = ((setup.features[self.task[row]] - point) ** 2).sum(axis=1)
-            tried = ~self.untried(row)
-            found[row] = np.where(tried & ~tried.all(), np.inf, distance).argmin()
+            found[row] = np.where(self.untried(row), distance, np.inf).argmin()
         return found
 
     def configuration(self, index: int, action: NDArray[Any]) -> dict[str, Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.agents import Step, make_agent, run_episode
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.trial.transfer import transfer_env
 from fedhpo_gym.tasks import get_task
@@ -52,6 +52,29 @@ def test_the_command_says_the_best_configuration(capsys: pytest.CaptureFixture[s
     assert "server_optimizer:" in said
     assert main(["transfer", "FedHPO-LR-BreastCancer-v1", "--agent", "random"]) == 2
     assert "one that transfers" in capsys.readouterr().err
+
+
+def test_a_trial_that_diverged_is_never_the_best(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedhpo_gym.cli import main, transfer
+
+    def step(loss: float, number: int, *, diverged: bool) -> Step:
+        objectives = {"val_loss": loss, "val_error": 0.1, "explained": 0.5}
+        info = {"objectives": objectives, "diverged": diverged, "elapsed_s": float(number)}
+        info |= {"configuration": {"learning_rate": number}, "test": {"accuracy": 0.9}}
+        return Step(np.zeros(1), 0.0, info=info)
+
+    tried = [step(0.1, 11, diverged=True), step(0.7, 22, diverged=False)]
+    monkeypatch.setattr(transfer, "run_episode", lambda *_: iter(tried))
+    words = ["transfer", "FedHPO-LR-BreastCancer-v1", "--agent", "zero-shot", "--space", "LR"]
+    assert main([*words, "--trials", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "learning_rate: 22" in said
+    assert "0.1000" not in said
+    monkeypatch.setattr(transfer, "run_episode", lambda *_: iter(tried[:1]))
+    assert main([*words, "--trials", "1"]) == 0
+    assert "All trials diverged" in capsys.readouterr().out
 
 
 def test_data_that_are_no_table_are_refused() -> None:
