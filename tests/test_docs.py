@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,11 @@ def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     assert missing_paths(guide) == ["agents/gone.py", "gone.py"]
     assert long_lines(guide) == ["x" * 101]
     assert failed_examples(guide) == 1
+
+
+def test_pages_say_what_the_last_runs_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `make docs` does: a figure that was edited after its run fails here already."""
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs" / "site"))
+    claims = importlib.import_module("claims")
+    monkeypatch.delitem(sys.modules, "claims")
+    assert "| page | says |" in claims.page()

@@ -100,7 +100,7 @@ def test_everything_in_the_readme_runs_in_its_order(
         if text.startswith("make"):
             page = folder / "runs" / text.split()[1] / "report.html"
             assert page.is_file()
-            verdicts = [a for a, b in pairwise(said.splitlines()) if b.startswith("How sure:")]
+            verdicts = [a for a, b in pairwise(said.splitlines()) if b.startswith("By how much:")]
             assert verdicts
             assert len({*verdicts}) == len(verdicts), "each names its measure"
             assert said.splitlines()[-1] == f"Open {page.relative_to(folder)} in a browser."

@@ -283,38 +283,53 @@ def _pairs(
 
 @checked_types
 def answer(found: Comparison) -> list[str]:
-    """Return paragraphs, as plain text: who wins, by how much, and how sure."""
-    return [verdict(found), _how_much(found), certainty(found)]
+    """Return paragraphs, as plain text: who is best, by which test, and by how much."""
+    return [verdict(found), how_much(found)]
 
 
 @checked_types
 def verdict(found: Comparison) -> str:
-    """Return who is best, or between whom nothing decides, and who is worse; and by what blocks."""
+    """Return a sentence to cite: who is best or not told apart, by which test on which blocks."""
     return f"{_decided(found)}{'' if found.has_seeds else LUCK}"
 
 
 def _decided(found: Comparison) -> str:
-    count = len(found.study.problems)
-    where = f"over {count} problems" if count > 1 else f"on {found.study.problems[0]}"
-    if not _floor(len(found.pairs), count):
-        return f"{_told(found, found.means)} {where}."
-    why = f"with {counted(count, 'problem')} no pair can reach 0.05"
-    if found.runs is None or not found.by_runs:
-        return f"Undecided between {_list(found.order)}: {why}, nor with so few runs."
-    on = "their runs alone" if count > 1 else f"the runs {where} alone"
-    words = _told(found, found.runs)
-    return f"Nothing is decided: {why}. By {on}: {words[0].lower()}{words[1:]}."
-
-
-def _told(found: Comparison, difference: stats.CriticalDifference) -> str:
+    count, difference = len(found.study.problems), found.runs if found.by_runs else found.means
+    if difference is None or (not found.by_runs and _floor(len(found.pairs), count)):
+        why = f"with {counted(count, 'problem')} and so few runs no test can reach 0.05"
+        return f"Undecided between {_list(found.order)}: {why}."
     first, *others = found.order
-    beaten = _beaten(found, difference)
+    level = difference.alpha
+    p_values = {
+        pair.agents[1]: pair.p_means if difference is found.means else pair.p_runs or 1.0
+        for pair in found.pairs
+        if pair.agents[0] == first
+    }
+    # Of two agents there is nothing that Friedman's test could say first.
+    sure = not others[1:] or difference.friedman.p_value < level
+    beaten = [agent for agent in others if sure and p_values[agent] < level]
     alike = [agent for agent in others if agent not in beaten]
-    worse = [f"{agent} ({shown_p(p_value)})" for agent, p_value in beaten.items()]
-    behind = f"{_list(worse)} {'is' if len(worse) == 1 else 'are'} worse" if worse else ""
+    told = [f"{agent} ({shown_p(p_values[agent])})" for agent in beaten]
+    worse = f"{_list(told)} {'is' if len(told) == 1 else 'are'} worse" if told else ""
+    by = f"by {_test(found, difference)}"
     if not alike:
-        return f"Best is {first}; {behind}"
-    return f"Undecided between {_list([first, *alike])}{'; ' * bool(behind)}{behind}"
+        return f"Best is {first}: {worse}, {by}."
+    lowest = shown_p(min(p_values[agent] for agent in alike))
+    between_them = (
+        f"Undecided between {_list([first, *alike])}: {lowest}{' or more' * (len(alike) > 1)}"
+    )
+    return f"{between_them}, {by}{f'; {worse}' * bool(worse)}."
+
+
+def _test(found: Comparison, difference: stats.CriticalDifference) -> str:
+    """Return the name of the test that decides, and of what its blocks are."""
+    holm = " with Holm's correction" if len(found.order) > 2 else ""
+    problems = _problems(found)
+    blocks = f"means over seeds of {problems}"
+    if difference is found.runs:
+        runs = sum(len(found.study.paired_seeds(one)) for one in found.study.problems)
+        blocks = f"{runs} runs of {problems}, which says nothing of other problems"
+    return f"Wilcoxon's signed-rank test{holm} on {blocks}"
 
 
 def _floor(pairs: int, blocks: int, alpha: float = 0.05) -> bool:
@@ -322,7 +337,9 @@ def _floor(pairs: int, blocks: int, alpha: float = 0.05) -> bool:
     return pairs * 2.0 ** (1 - blocks) >= alpha
 
 
-def _how_much(found: Comparison) -> str:
+@checked_types
+def how_much(found: Comparison) -> str:
+    """Return by how much the first agent is better than the second, as a sentence or two."""
     first, second = found.order[:2]
     pair = found.pairs[0]
     iqm = " against ".join(f"{found.numbers[agent].iqm:.2g}" for agent in (first, second))
@@ -338,48 +355,6 @@ def _how_much(found: Comparison) -> str:
 def between(interval: tuple[float, float] | None, form: str) -> str:
     """Return an interval over seeds in words, also where there is none."""
     return f"{interval[0]:{form}} to {interval[1]:{form}}" if interval else "one run each"
-
-
-@checked_types
-def certainty(found: Comparison) -> str:
-    """Return a paragraph on the tests: what they give, and what they can give at best."""
-    first, *others = found.order
-    tests, words = [], []
-    for kind, difference in (("on means over seeds", found.means), ("on all runs", found.runs)):
-        if difference is None:
-            continue
-        tests.append(f"{kind} {shown_p(difference.friedman.p_value)}")
-        beaten = [*_beaten(found, difference)]
-        names = [agent for agent in others if agent not in beaten]
-        if not beaten:
-            words.append(f"{kind} {first} can be told from no other agent")
-        elif not names:
-            words.append(f"{kind} {first} differs from every other agent")
-        else:
-            words.append(f"{kind} {first} differs from {_list(beaten)}, not from {_list(names)}")
-    note = (
-        f" With {_problems(found)} and {counted(len(found.pairs), 'pair')}, Wilcoxon's test "
-        "on means can never reach 0.05."
-        if _floor(len(found.pairs), len(found.study.problems))
-        else ""
-    )
-    return (
-        "How sure: Friedman's test that all agents are alike, by chi-squared, gives "
-        f"{' and '.join(tests)}. Two agents differ where it and Wilcoxon's test of the two, with "
-        f"Holm's correction, both reject at 0.05: {'; '.join(words)}.{note} What is said on all "
-        "runs holds for these problems only: runs of one problem are not new problems."
-    )
-
-
-def _beaten(found: Comparison, difference: stats.CriticalDifference) -> dict[str, float]:
-    """Return the p-value of each agent that the tests, on means or runs, tell from the first."""
-    level, beaten = difference.alpha, {}
-    for pair in found.pairs:
-        p_value = pair.p_means if difference is found.means else pair.p_runs
-        is_sure = p_value is not None and max(p_value, difference.friedman.p_value) < level
-        if p_value is not None and is_sure and pair.agents[0] == found.order[0]:
-            beaten[pair.agents[1]] = p_value
-    return beaten
 
 
 def _problems(found: Comparison) -> str:
@@ -468,13 +443,18 @@ def _pairs_table(found: Comparison) -> Table:
                 Cell(between(pair.interval, ".3f") if pair.interval else "–"),
             ]
         )
+    tests = [f"{shown_p(found.means.friedman.p_value)} on means over seeds"]
+    if found.runs is not None:
+        tests.append(f"{shown_p(found.runs.friedman.p_value)} on all runs")
     return Table(
         "pairs",
         "All pairs",
         "Of the first against the second: wins, ties and losses over problems by means over seeds, "
         "with a one-sided sign test, as tables 2 and 3 of Wang et al. (2022); Wilcoxon's test with "
         "Holm's correction on means over seeds and on all runs; Nemenyi's test on means; and the "
-        "probability that a run of the first is better on a random problem.",
+        "probability that a run of the first is better on a random problem. Friedman's test that "
+        f"all agents are alike, by chi-squared, gives {' and '.join(tests)}. Tests on runs say "
+        "nothing of other problems.",
         (
             "agents", "win/tie/loss", "sign test", "Wilcoxon, means", "Wilcoxon, all runs",
             "Nemenyi, means", "P(better)", "95 % interval",

@@ -19,10 +19,10 @@ from fedhpo_gym.analysis.comparison import (
     Comparison,
     alike_on,
     answer,
-    certainty,
     compare,
     comparison_tables,
     counted,
+    how_much,
     summary_cell,
     verdict,
 )
@@ -159,7 +159,7 @@ def sentences(problems: Sequence[Problem]) -> tuple[str, ...]:
 def _words(compared: Sequence[Comparison]) -> tuple[str, ...]:
     heads = [f"{one.measure}: " if len(compared) > 1 else "" for one in compared]
     parts = zip(heads, compared, strict=True)
-    return tuple(text for head, one in parts for text in (head + verdict(one), certainty(one)))
+    return tuple(text for head, one in parts for text in (head + verdict(one), how_much(one)))
 
 
 def _found(problems: Sequence[Problem]) -> Iterator[str]:

@@ -90,23 +90,23 @@ def _backend_of(stored: StoredNumbers) -> str:
 def truths_of(card: Path) -> dict[str, Any]:
     """Compute what `recall` returns for the default arguments of all ids that a card answers.
 
-    These are limits, and of a surrogate what can be reached at all and at full fidelity.
+    These are limits, and what can be reached at all and at full fidelity.
     """
     stored, results = figures.open_card(card), {}
     for task in answering(stored):
         backend = _backend_of(stored)
         _, key, compute = limits_request(task, backend)
         results[str(key)] = json.loads(json.dumps(compute()))
-        if backend == "surrogate":
-            chosen = {name: getattr(task, name) for name in task.options}
-            arguments = {**chosen, "settings": dict(task.settings) or None, "backend": backend}
-            setups: list[TrialSetup] = []
-            for prefix in ("", "MO-"):
-                with closing(make_environment(f"{prefix}{task.id}", arguments)) as env:
-                    setups.append(env.get_wrapper_attr("setup"))
-            for pair in (setups, [one.at_full_fidelity for one in setups]):
-                for one in searched_together(pair):
-                    results[str(one.key)] = json.loads(json.dumps(one.to_store()))
+        arguments: dict[str, Any] = {name: getattr(task, name) for name in task.options}
+        arguments |= {"settings": dict(task.settings), "backend": backend}
+        arguments |= {"tune": {d.name: [d.low, d.high] for d in task.tuned}}
+        setups: list[TrialSetup] = []
+        for prefix in ("", "MO-"):
+            with closing(make_environment(f"{prefix}{task.id}", arguments)) as env:
+                setups.append(env.get_wrapper_attr("setup"))
+        for pair in (setups, [one.at_full_fidelity for one in setups]):
+            for one in searched_together(pair):
+                results[str(one.key)] = json.loads(json.dumps(one.to_store()))
     return results
 
 

@@ -115,7 +115,7 @@ def test_compare_says_what_it_will_do_and_who_won(
     assert lines[-1] == str(out / "report.html")
     assert lines[-4].startswith("Undecided between ")
     assert lines[-2].startswith("Best configuration on FedHPO-")
-    assert lines[-3].startswith("How sure:")
+    assert lines[-3].startswith("By how much:")
     for end in ("by former runs here", "by the log here, all are done"):
         again = said(["compare", *PAIR, "--seeds", "3", "--out", str(out)], capsys)[1].splitlines()
         assert again[0].startswith("6 runs")

@@ -61,8 +61,8 @@ class Truth:
     surrogate is asked on the grid of the task's tables at the rounds that they hold, or on
     `MAX_QUERIES` drawn points of it, then at `DRAWS` configurations between the grid's points, at
     the highest fidelity, and then where `local_search` goes from the best of them, for the first
-    objective. That takes seconds to minutes. What regret and hypervolumes need of it is therefore
-    stored with the surrogate for the default arguments, and in the user's cache for others
+    objective. All that takes seconds to minutes. What regret and hypervolumes need of it is
+    therefore stored with the numbers for the default arguments, and in the user's cache for others
     (`fedhpo_gym.stored.remembered`): `best`, `best_query`, `typical`, `ideal`, `nadir`,
     `reference`, `hypervolume` and all regrets come from there. `values`, and what speaks of its
     rows, are computed when they are used.
@@ -389,7 +389,7 @@ def truth_of(setup: TrialSetup) -> Truth:
         # Functions of a user may be others tomorrow, and tags, a set, have no lasting order.
         lasting = (_rules(), replace(task, tags=frozenset()), *known[1:])
         custom = setup.own or not REGISTERED.keys().isdisjoint(setup.objective_names)
-        stored = None if exact or custom else key_of(*lasting)
+        stored = None if custom else key_of(*lasting)
         _known[known] = Truth(setup.objectives, exact, setup, answers, stored)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
@@ -424,7 +424,8 @@ def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
     """
     names = tuple(dict.fromkeys(name for one in setups for name in one.objective_names))
     every = replace(setups[0], objective_names=names)
-    answers = Answers(partial(search, every, replace(every, grid=True)))
+    lattice = every if every.is_grid else replace(every, grid=True)
+    answers = Answers(partial(search, every, lattice))
 
     def chosen(setup: TrialSetup) -> tuple[Queries, Floats, int]:
         queries, values, size = answers.found
