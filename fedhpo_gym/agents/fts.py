@@ -275,7 +275,9 @@ class PrivateThompson(FederatedThompson):
     """Federated Thompson sampling whose clients see noisy mixtures instead of messages.
 
     Differs from the paper: every client is a target; a mixture is made anew for each trial number,
-    and the number of trials stands for the iteration. Privacy is not accounted for here: a trial
+    and the number of trials stands for the iteration. The authors' p_t is 1 - 1/(t + 1); here it is
+    that of FTS, which follows mixtures less often: among few clients they are noise (of z S phi / q
+    per coordinate, beside messages of length S). Privacy is not accounted for here: a trial
     number's mixture is one subsampled Gaussian mechanism of multiplier z and rate q, whose
     composition any accountant knows.
     """
