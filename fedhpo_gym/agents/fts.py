@@ -96,7 +96,8 @@ class FTSSettings(CheckedFields):
         shared_features: number of features of what clients send; the same for all.
         own_features: number of features of a client's own draws.
         candidates: number of random points per maximisation.
-        initial: number of random trials of each client before it models anything.
+        initial: number of random trials of each client before it models anything; they lie in the
+            middle half of every range, because extremes may ruin the model for all rounds to come.
     """
 
     length_scale: Positive = 0.5
@@ -122,7 +123,7 @@ class FederatedThompson:
 
     Differs from the paper: every client is a target; a client's message is renewed after each
     of its observations, not sent once; kernel parameters are fixed; the maximiser is random
-    search. Clients are chosen uniformly.
+    search; the first trials keep away from extremes. Clients are chosen uniformly.
     """
 
     @checked_types
@@ -148,7 +149,7 @@ class FederatedThompson:
         trial = self._trials(client)
         rng = stream(self._seed, "fts", client, trial)
         if trial < self.settings.initial:
-            return self._first_point(client, rng)
+            return 0.25 + 0.5 * self._first_point(client, rng)
         if (point := self._guided(client, trial, rng)) is not None:
             return point
         features = draw_features(
@@ -196,7 +197,7 @@ class FederatedThompson:
         return len(self._values[client])
 
     def _first_point(self, client: int, rng: np.random.Generator) -> Array:
-        """Return a point that a client tries before it models anything."""
+        """Return a point for a trial before there is a model; its middle half is what is tried."""
         return rng.random(self.dimensions)
 
     def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:

@@ -154,7 +154,7 @@ def test_the_agent_lowers_the_clients_losses() -> None:
     agent = FTS(read_problem(env, 0), settings=QUICK)
     list(run_episode(env, agent, seed=0))
     losses = np.array([step.mean() for step in env.played])
-    assert losses[-10:].mean() < 0.4 * losses[:6].mean()
+    assert losses[-10:].mean() < 0.4, "1.08 is the mean of random points, 0.1 the lowest loss"
     observed = sum(len(values) for values in agent.policy.to_dict()["values"])
     assert observed == 3 * 40
 
@@ -164,7 +164,7 @@ ALL = {"sampled": np.ones(4, np.float32)}
 
 
 def steepest_descent(
-    agent: FTS | None, seed: int, unit: float = 1.0, steps: int = 60
+    agent: FTS | None, seed: int, unit: float = 1.0, steps: int = 40
 ) -> np.ndarray:
     """Train one shared number on four parabolas; return (steps, clients) logarithms of rates.
 
