@@ -65,13 +65,17 @@ def listed_arms(actions: ArrayLike) -> ArmGrid:
 
 @dataclass(frozen=True)
 class ArmFeedback:
-    """One client's answer of a round: arms played, losses (nats) before and after, and size."""
+    """One client's answer of a round: arms played, losses (nats) before and after, and size.
+
+    `after` of a client that diverged is a penalty.
+    """
 
     arms: tuple[int, ...]
     before: float
     after: float
     weight: float = 1.0
     client: int = 0
+    diverged: bool = False
 
     def __post_init__(self) -> None:
         for name in ("before", "after"):
@@ -178,11 +182,11 @@ def collect_feedback(
         np.asarray(_entry(info, name, "info"), dtype=np.float64)[clients]
         for name in ("val_loss_before", "val_loss_after", "num_val_samples")
     )
-    usable = np.isfinite(before) & (weight > 0)
+    usable, diverged = np.isfinite(before) & (weight > 0), ~np.isfinite(after)
     if usable.any():
-        finite = np.concatenate([before[usable], after[usable & np.isfinite(after)]])
+        finite = np.concatenate([before[usable], after[usable & ~diverged]])
         worse = min(DIVERGED * max(float(finite.max()), 0.0), float(np.finfo(np.float64).max))
-        after = np.where(np.isfinite(after), after, worse)
+        after = np.where(diverged, worse, after)
     return [
         ArmFeedback(
             arms=tuple(int(arm) for arm in arms[i]),
@@ -190,6 +194,7 @@ def collect_feedback(
             after=float(after[i]),
             weight=float(weight[i]),
             client=int(clients[i]),
+            diverged=bool(diverged[i]),
         )
         for i in np.flatnonzero(usable)
     ]

@@ -5,7 +5,7 @@ Algorithms 1 and 2, and "Differentially private federated Bayesian optimization 
 exploration", NeurIPS 2021, Algorithms 1 and 2; written from the papers.
 """
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt
+from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt, shares
 from fedhpo_gym.core.checks import CheckedFields, Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -51,22 +51,17 @@ def draw_features(
     return FourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, number))
 
 
-def posterior(features: Array, values: Array, noise: float) -> tuple[Array, Array]:
-    """Return the mean and a square root of the posterior of the weights, prior N(0, I).
-
-    With Σ = ΦᵀΦ + noise I the weights are N(Σ⁻¹Φᵀy, noise Σ⁻¹), Φ being (m, features); Eq. 1.
-    """
-    precision = features.T @ features + noise * np.eye(features.shape[1])
-    lower = np.linalg.cholesky(precision)
-    root = np.linalg.solve(lower, np.eye(len(lower))).T
-    mean = root @ (root.T @ (features.T @ values))
-    return mean, np.sqrt(noise) * root
-
-
 def sample_weights(features: Array, values: Array, noise: float, rng: np.random.Generator) -> Array:
-    """Draw (features,) weights from the posterior: one function that fits what was seen."""
-    mean, root = posterior(features, values, noise)
-    return np.asarray(mean + root @ rng.standard_normal(len(mean)))
+    """Draw (features,) weights from the posterior: a function that agrees with the observations.
+
+    With Φ (m, features), y (m,), Σ = ΦᵀΦ + noise I and the prior N(0, I), the weights are
+    N(Σ⁻¹Φᵀy, noise Σ⁻¹), Eq. 1. A draw from the prior is corrected by what it lacks to a draw of
+    the observations (Matheron's rule), so that only an (m, m) system is solved.
+    """
+    weights = rng.standard_normal(features.shape[1])
+    lacking = values - features @ weights - np.sqrt(noise) * rng.standard_normal(len(values))
+    covariance = features @ features.T + noise * np.eye(len(values))
+    return np.asarray(weights + features.T @ np.linalg.solve(covariance, lacking))
 
 
 def maximise(
@@ -96,15 +91,18 @@ class FTSSettings(CheckedFields):
 
     Attributes:
         length_scale: of the kernel, in widths of the search space.
-        noise: variance of an observation, in variances of a client's own observations.
+        spread: standard deviation of the objective under the prior, whose mean is 0, the worst.
+        noise: variance of an observation, in variances of the prior.
         shared_features: number of features of what clients send; the same for all.
         own_features: number of features of a client's own draws.
         candidates: number of random points per maximisation.
-        initial: number of random trials of each client before it models anything.
+        initial: number of random trials of each client before it models anything; they lie in the
+            middle half of every range, because extremes may ruin the model for all rounds to come.
     """
 
     length_scale: Positive = 0.5
-    noise: Positive = 0.02
+    spread: Positive = 0.1
+    noise: Positive = 0.3
     shared_features: PositiveInt = 100
     own_features: PositiveInt = 200
     candidates: PositiveInt = 500
@@ -119,9 +117,13 @@ def own_probability(trial: int) -> float:
 class FederatedThompson:
     """One Bayesian optimizer per client; each sometimes follows a function another one sampled.
 
+    The objective lies in [0, 1], as the authors' does (an area under the curve), and the prior has
+    the mean 0: a place that resembles no trial counts as bad, so it is seldom tried. Where trials
+    are rounds of one course, this keeps clients from ruining the model that they share.
+
     Differs from the paper: every client is a target; a client's message is renewed after each
-    of its observations, not sent once; observations are standardised per client; kernel
-    parameters are fixed; the maximiser is random search. Clients are chosen uniformly.
+    of its observations, not sent once; kernel parameters are fixed; the maximiser is random
+    search; the first trials keep away from extremes. Clients are chosen uniformly.
     """
 
     @checked_types
@@ -147,7 +149,7 @@ class FederatedThompson:
         trial = self._trials(client)
         rng = stream(self._seed, "fts", client, trial)
         if trial < self.settings.initial:
-            return self._first_point(client, rng)
+            return 0.25 + 0.5 * self._first_point(client, rng)
         if (point := self._guided(client, trial, rng)) is not None:
             return point
         features = draw_features(
@@ -157,15 +159,15 @@ class FederatedThompson:
         return maximise(features, weights, self.settings.candidates, rng)
 
     def observe(self, client: int, point: ArrayLike, value: float) -> None:
-        """Tell a client what a point brought; higher is better."""
+        """Add what a point brought to a client: from 0, as if it had diverged, to 1."""
         self._trials(client)
         x = np.asarray(point, dtype=np.float64)
         if x.shape != (self.dimensions,) or not np.all((x >= 0) & (x <= 1)):
             raise InvalidArgumentError(
                 f"`point` must have shape ({self.dimensions},) and lie in [0, 1], got {x.tolist()}."
             )
-        if not math.isfinite(value):
-            raise InvalidArgumentError(f"`value` must be finite, got {value}; leave it out.")
+        if not 0 <= value <= 1:
+            raise InvalidArgumentError(f"`value` must be in [0, 1], got {value}.")
         self._points[client].append(x.tolist())
         self._values[client].append(float(value))
 
@@ -195,7 +197,7 @@ class FederatedThompson:
         return len(self._values[client])
 
     def _first_point(self, client: int, rng: np.random.Generator) -> Array:
-        """Return a point that a client tries before it models anything."""
+        """Return a point for a trial before there is a model; its middle half is what is tried."""
         return rng.random(self.dimensions)
 
     def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
@@ -210,37 +212,43 @@ class FederatedThompson:
 
     def _sample(self, client: int, features: FourierFeatures, rng: np.random.Generator) -> Array:
         points = np.reshape(self._points[client], (-1, self.dimensions))
-        values = np.array(self._values[client], dtype=np.float64)
-        if len(values):
-            values = (values - values.mean()) / (values.std() or 1.0)
+        values = np.array(self._values[client], dtype=np.float64) / self.settings.spread
         return sample_weights(features(points), values, self.settings.noise, rng)
 
 
 class FTS(PointAgent):
     """Dai et al. (2020) on the rounds of one course; see `FederatedThompson` for what differs.
 
-    A client's objective is by how much its local training lowered its own validation loss: losses
-    themselves fall as the course goes on, whatever is tried.
+    The objective of a client whose model has the validation loss L after its local training is
+    U / (U + L): 1 is best, 0 is a client that diverged. U is the loss of the model it received, or
+    the mean loss of the first models where that is higher. Differences of losses would not do: a
+    single loss of 1e9 makes all others equal, and they are largest where the model is ruined.
     """
 
     def __init__(self, problem: SearchProblem, *, settings: FTSSettings | None = None) -> None:
         super().__init__(problem)
         clients = self.action_space.shape[0]
         self.policy = FederatedThompson(clients, self.width, self.seed, settings)
+        self._first: float | None = None  # mean loss of the models of the first step
 
     def choose(self, clients: NDArray[np.int64]) -> Array:
         return np.array([2.0 * self.policy.suggest(client) - 1.0 for client in clients.tolist()])
 
     def learn(self, points: Array, feedbacks: Sequence[ArmFeedback]) -> None:
+        if self._first is None:
+            before = shares(feedbacks) @ [one.before for one in feedbacks]
+            self._first = max(float(before), sys.float_info.min)
         for one in feedbacks:
+            value = 1.0 / (1.0 + max(one.after, 0.0) / max(one.before, self._first))
             point = (points[one.client] + 1.0) / 2.0
-            self.policy.observe(one.client, point, one.before - one.after)
+            self.policy.observe(one.client, point, 0.0 if one.diverged else value)
 
     def _state(self) -> dict[str, Any]:
-        return self.policy.to_dict()
+        return {**self.policy.to_dict(), "first": self._first}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         self.policy.restore(state)
+        self._first = state["first"]
 
 
 @dataclass(frozen=True)
@@ -268,7 +276,9 @@ class PrivateThompson(FederatedThompson):
     """Federated Thompson sampling whose clients see noisy mixtures instead of messages.
 
     Differs from the paper: every client is a target; a mixture is made anew for each trial number,
-    and the number of trials stands for the iteration. Privacy is not accounted for here: a trial
+    and the number of trials stands for the iteration. The authors' p_t is 1 - 1/(t + 1); here it is
+    that of FTS, which follows mixtures less often: among few clients they are noise (of z S phi / q
+    per coordinate, beside messages of length S). Privacy is not accounted for here: a trial
     number's mixture is one subsampled Gaussian mechanism of multiplier z and rate q, whose
     composition any accountant knows.
     """

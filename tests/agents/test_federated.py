@@ -97,7 +97,7 @@ def test_a_mixture_is_a_noisy_weighted_sum_of_clipped_messages() -> None:
     for client in range(3):
         for _ in range(4):
             point = rng.random(2)
-            policy.observe(client, point, -float(((point - 0.5) ** 2).sum()))
+            policy.observe(client, point, 1.0 - float(((point - 0.5) ** 2).sum()))
     gain = 1.0 + 9.0 * np.exp(-7 / 20)
     limit = 2.0 / np.sqrt(2)
     expected = np.zeros((2, 20))

@@ -288,6 +288,16 @@ def test_the_study_of_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.raw
+def test_the_study_of_courses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = numbers(report_of(imported("courses_study", monkeypatch), tmp_path))[2:]
+    assert len(rows) == 5
+    courses = read(tmp_path, "BreastCancer-*-0")
+    assert [len(one["val_loss"]) for one in courses] == [5] * 5
+    assert len({one["val_loss"][-1] for one in courses}) == 5
+
+
+@pytest.mark.slow
 def test_the_study_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "time to the loss of W = 1" in report_of(
         imported("workers_study", monkeypatch), tmp_path

@@ -108,6 +108,16 @@ def test_client_agents_learn_from_its_reports(name: str) -> None:
     assert len({str(step.action) for step in steps}) > 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("table", ["BreastCancer", "Digits"])
+def test_federated_thompson_sampling_does_not_diverge(table: str, seed: int) -> None:
+    env = gym.make(f"FedHPO-DAC-LR-{table}-v1", per_client=True, horizon=50, instances="test")
+    steps = list(run_episode(env, make_agent("fts", env, seed), seed))
+    assert len(steps) == 50
+    assert steps[-1].info["val_loss"] < 0.6
+
+
 def test_a_population_gets_better() -> None:
     env = gym.make(ID, **ONE, horizon=15)
     space, settings = env.get_wrapper_attr("search_space"), PopulationSettings(members=4)
