@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fedhpo_gym.core.checks import Range, as_record, as_typed, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
@@ -11,6 +11,8 @@ from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.tasks.federated import Rates, Rounds, Task, fidelity_grid
 from fedhpo_gym.tasks.natural import RESULTS
+
+MOST_DIMENSIONS: Final = 500
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,10 @@ class ResultsFile:
         check_fields(self)
         if not self.name.isascii() or not self.name.isalnum():
             raise InvalidArgumentError(f"`name` must be letters and digits, got {self.name!r:.80}")
-        if not self.space:
-            raise InvalidArgumentError("`space` must hold at least one hyperparameter, got none")
+        if not 1 <= len(self.space) <= MOST_DIMENSIONS:
+            raise InvalidArgumentError(
+                f"`space` must hold 1 to {MOST_DIMENSIONS} hyperparameters, got {len(self.space)}"
+            )
 
     @property
     def _space(self) -> SearchSpace:
