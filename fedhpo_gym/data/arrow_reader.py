@@ -12,9 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow as arrow
-from pyarrow import ipc, parquet
-
 TOO_LARGE = 3
 """Exit status, as `frames` reads it."""
 ROWS = 1 << 14
@@ -24,6 +21,8 @@ _ROOM = 1 << 29
 
 def batches(path: Path) -> Iterator[Any]:
     """Yield the schema of a file, then its record batches."""
+    from pyarrow import ipc, parquet
+
     if path.suffix in (".parquet", ".pq"):
         with parquet.ParquetFile(path) as file:
             yield file.schema_arrow
@@ -36,6 +35,8 @@ def batches(path: Path) -> Iterator[Any]:
 
 def size_of(batch: Any) -> int:
     """Return the bytes of a batch where no stored value stands for several rows."""
+    import pyarrow as arrow
+
     size = 0
     for column in batch.columns:
         if arrow.types.is_dictionary(column.type):
@@ -62,6 +63,9 @@ def main() -> None:
     Raises:
         MemoryError: the data would take more memory than they may.
     """
+    import pyarrow as arrow
+    from pyarrow import ipc
+
     asked = json.loads(sys.stdin.read())
     arrow.set_memory_pool(arrow.system_memory_pool())
     arrow.set_cpu_count(1)

@@ -147,8 +147,12 @@ def check_cells(content: bytes, path: Path) -> int:
 
 def _arrow_files(folder: Path) -> list[Path]:
     """Return the files of what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
-    state = read_json(folder / "state.json")
-    return [folder / _bare(one["filename"]) for one in state["_data_files"]]
+    path = folder / "state.json"
+    files = [folder / _bare(one["filename"]) for one in read_json(path)["_data_files"]]
+    for one in files:
+        if not one.is_file():
+            raise InvalidArgumentError(f"{path} names {one.name!r:.80}, which is no file beside it")
+    return files
 
 
 def _arrow(paths: Sequence[Path]) -> Any:
@@ -189,9 +193,13 @@ _TOO_LARGE: Final = 3
 """Exit status of the program where the data take more memory than they may."""
 
 
+_LONGEST_NAME: Final = 60
+"""Characters, of at most 255 bytes as systems take them."""
+
+
 def _bare(name: str) -> str:
     """Return the name of a file or folder that a file names, which must be beside it."""
-    if Path(name).name != name or name in ("", ".", ".."):
+    if Path(name).name != name or name in ("", ".", "..") or len(name) > _LONGEST_NAME:
         raise InvalidArgumentError(f"a file must name others beside it only, got {name!r:.80}")
     return name
 

@@ -121,14 +121,16 @@ def read(path: Path = PATH) -> Mapping[str, References]:
 
 def _of(env_id: str, entry: Mapping[str, Any]) -> References:
     named = {name: as_typed(name, entry[name], hint) for name, hint in _ENTRIES.items()}
-    returns, number = named["returns"], len(named["instances"])
-    if any(len(values) != number for values in returns.values()) or not number:
-        raise ValueError(f"{env_id} has not one return for each of {number} instances")
+    number = len(named["instances"])
+    returns = {name: tuple(map(float, values)) for name, values in named["returns"].items()}
+    for values in returns.values():
+        if len(values) != number or not number or not np.isfinite(values).all():
+            raise ValueError(f"{env_id} has not one return for each of {number} instances")
     schedule = [] if named["best_schedule"] is None else [named["best_schedule"]]
     if missing := {"default", "static", HINDSIGHT, *schedule} - {*returns}:
         raise ValueError(f"{env_id} has no returns of {sorted(missing)}")
-    lists = {name: tuple(values) for name, values in returns.items()}
-    return References(env_id, **{**named, "returns": lists, "instances": tuple(named["instances"])})
+    instances = tuple(named["instances"])
+    return References(env_id, **{**named, "returns": returns, "instances": instances})
 
 
 _ENTRIES: Final[Mapping[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,7 @@ ENTRY: dict[str, Any] = {
             {"returns": {"default": [0.0, 1.0]}},
             {"returns": {**ENTRY["returns"], "random": [1]}},
             {"returns": {**ENTRY["returns"], "random": [0.0, 10**400]}},
+            {"returns": {**ENTRY["returns"], "random": [0.0, math.nan]}},
             {"best_schedule": "step"},
             {"effort": {"test": [1]}},
             {"configurations": [1]},
