@@ -40,7 +40,7 @@ def kernel(function: F) -> F:
     dispatcher = njit(**_OPTIONS)(function)
     dispatcher._compile_for_args = _uninterrupted(dispatcher._compile_for_args)
     if _folder() is not None:
-        dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+        dispatcher._cache = _Cache(function)
     return cast("F", dispatcher)
 
 
@@ -148,7 +148,7 @@ class _File(IndexDataCacheFile):
 
     @contextmanager
     def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
-        with super()._open_for_write(filepath) as handle:  # type: ignore[no-untyped-call]
+        with super()._open_for_write(filepath) as handle:
             yield (content := io.BytesIO())
             handle.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
 
