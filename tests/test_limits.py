@@ -23,6 +23,8 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLa
 from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, load_toml, max_bytes, unpacked
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.leaf import read_file
+from fedhpo_gym.data.sentences import read_tsv
+from fedhpo_gym.data.twitter import read_archive
 from fedhpo_gym.stored.surrogate_models import Forest
 from fedhpo_gym.stored.table import Table
 from stored_files import arrays_of, write_made_up_table
@@ -340,3 +342,15 @@ def test_what_is_no_forest_is_refused(name: str, value: Any, reason: str) -> Non
         del arrays[name]
     with pytest.raises(InvalidArgumentError, match=reason):
         Forest(arrays)
+
+
+@pytest.mark.usefixtures("limit")
+def test_members_of_a_zip_file_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("training.1600000.processed.noemoticon.csv", b" " * 2_000_000)
+    for read in (
+        lambda: next(read_archive([tmp_path / "x.zip"])),
+        lambda: read_tsv(zipfile.Path(tmp_path / "x.zip"), "train.tsv", "again"),
+    ):
+        with pytest.raises(TooLargeError, match=r"x.zip of .* would take 2,000,000 bytes"):
+            read()

@@ -236,6 +236,12 @@ def unpacked(path: Path | zipfile.Path, most: int | None = None) -> bytes:
     return b"".join(pieces)
 
 
+def require_zip_growth(archive: zipfile.ZipFile) -> None:
+    """Check that the members of a zip file are in proportion to its size."""
+    path = Path(archive.filename or "")
+    require_growth(sum(one.file_size for one in archive.infolist()), path.stat().st_size, path)
+
+
 MOST_TOML: Final = 1 << 19
 """Bytes of a TOML file: Python reads about a million a second."""
 _MOST_PARTS: Final = 9

@@ -148,10 +148,10 @@ def check_cells(content: bytes, path: Path) -> int:
 def _arrow_files(folder: Path) -> list[Path]:
     """Return the files of what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
     path = folder / "state.json"
-    files = [folder / _bare(one["filename"]) for one in read_json(path)["_data_files"]]
-    for one in files:
-        if not one.is_file():
-            raise InvalidArgumentError(f"{path} names {one.name!r:.80}, which is no file beside it")
+    state = read_json(path) if path.is_file() else {"_data_files": [{"filename": path.name}]}
+    files = [folder / _bare(one["filename"]) for one in state["_data_files"]]
+    if missing := [one for one in files if not one.is_file()]:
+        raise InvalidArgumentError(f"it must hold the files that it names, {missing[0]} is missing")
     return files
 
 

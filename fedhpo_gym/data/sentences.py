@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
-from fedhpo_gym.core.files import unpacked
+from fedhpo_gym.core.files import require_zip_growth, unpacked
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, fetch, fetched, reading
 from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, PublishedSource, make_dataset
@@ -242,6 +242,8 @@ def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
     """Return the cells of tab-separated values, plain or `.gz`; quotation marks mean nothing."""
     packed = place / f"{name}.gz"
     with reading(place / name, _again(place, repair)):
+        if isinstance(place, zipfile.Path):
+            require_zip_growth(place.root)
         if (place / name).exists():
             content = (place / name).read_bytes()
         elif packed.exists():

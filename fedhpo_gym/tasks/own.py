@@ -316,10 +316,14 @@ def write_task(
     found = inspect(frame, target, client, leave_out)
     count = clients or (frame[client].nunique() if client else 0)
     text = frame.to_csv(index=False, lineterminator="\n")
+    try:
+        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"`data` must have words in UTF-8: {error}") from error
     table = OwnTable(
         name=name,
         data=f"{name}.csv",
-        sha256=hashlib.sha256(text.encode("utf-8")).hexdigest(),
+        sha256=digest,
         target=target,
         columns=found.columns,
         client=client,

@@ -260,10 +260,11 @@ def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
     ):
         files = f'{{"_data_files": [{{"filename": "{name}"}}{again}]}}'
         (split / "state.json").write_text(files)
-        with pytest.raises(
-            DamagedDataError, match=r"others beside it|no file beside it|each once, got 2"
-        ):
+        with pytest.raises(DamagedDataError, match=r"others beside it|is missing|each once, got 2"):
             read_frame(tmp_path / "saved")
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    with pytest.raises(DamagedDataError, match=r"state.json is missing"):
+        read_frame(tmp_path / "saved")
 
 
 def test_words_of_a_task_file_become_columns_in_proportion_to_the_data(
@@ -396,6 +397,8 @@ def test_any_words_survive_the_file() -> None:
     for name in ("", "a\rb", "a\U000e0001"):
         with pytest.raises(InvalidArgumentError, match="different, printable names"):
             read_frame(made().rename(columns={"age": name}))
+    with pytest.raises(InvalidArgumentError, match="must have words in UTF-8: 'utf-8' codec"):
+        fedhpo_gym.new_task(made().replace("F", "\ud800"), "passed", client="school", name="Half")
     long = made().assign(**{"n" * 200_000: 1, "m" * 400_000: 1})
     with pytest.raises(InvalidArgumentError, match="must fit into a task file: it must have at"):
         fedhpo_gym.new_task(long, "passed", client="school", name="Long")
