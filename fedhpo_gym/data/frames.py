@@ -32,7 +32,16 @@ def read_frame(data: Any) -> Any:
         MissingDependencyError: pandas, or for some files pyarrow, is not installed.
     """
     with needing("reading a table", "pandas", "data", "pandas"):
-        import pandas
+        import pandas  # noqa: F401 - it is needed below
+    try:
+        return _read_any(data)
+    except UnicodeEncodeError as error:  # half of a surrogate pair, as JSON can write it
+        raise InvalidArgumentError(f"`data` must have words in UTF-8: {error}") from error
+
+
+def _read_any(data: Any) -> Any:
+    import pandas
+
     if isinstance(data, pandas.DataFrame):
         frame = data.reset_index(drop=True)
     elif isinstance(data, tuple):

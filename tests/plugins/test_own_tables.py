@@ -398,7 +398,8 @@ def test_any_words_survive_the_file() -> None:
         with pytest.raises(InvalidArgumentError, match="different, printable names"):
             read_frame(made().rename(columns={"age": name}))
     with pytest.raises(InvalidArgumentError, match="must have words in UTF-8: 'utf-8' codec"):
-        fedhpo_gym.new_task(made().replace("F", "\ud800"), "passed", client="school", name="Half")
+        half = pandas.Series(["a", "\ud800"] * 200, dtype=object)
+        fedhpo_gym.new_task(made().assign(sex=half), "passed", client="school", name="Half")
     long = made().assign(**{"n" * 200_000: 1, "m" * 400_000: 1})
     with pytest.raises(InvalidArgumentError, match="must fit into a task file: it must have at"):
         fedhpo_gym.new_task(long, "passed", client="school", name="Long")
