@@ -38,7 +38,7 @@ class ResultsFile:
     seeds: Sequence[int]
     space: Mapping[str, Mapping[str, Any]]
     version: Annotated[int, Range(0)] = 0
-    budget_s: Annotated[float, Range(0, ends="(]")] = 21_600.0
+    budget_s: Annotated[float, Range(0, ends="()")] = 21_600.0
     citation: str = "results of your own"
 
     def __post_init__(self) -> None:

@@ -239,18 +239,21 @@ def test_final_results_alone_are_one_round() -> None:
 def test_a_task_file_reads_as_what_was_meant_before_it_replaces_another(own_folder: Path) -> None:
     frame, odd = made_frame(), '😀 "s" \\ \x01 é'
     frame["optimizer"] = frame["optimizer"].replace("sgd", odd)
-    env_id, _ = fedhpo_gym.import_results(
-        frame, "Mine", 1000, budget_s=math.inf, citation=odd, **MINE
-    )
+    env_id, _ = fedhpo_gym.import_results(frame, "Mine", 1000, citation=odd, **MINE)
     path = own_folder / "Results-Mine-v0.toml"
     task = read_task_file(path)["Results-Mine-v0"]()
-    assert (task.budget_s, task.citation) == (math.inf, odd)
+    assert task.citation == odd
     assert odd in task.space["optimizer"].grid
     assert env_id == "FedHPO-Results-Mine-v0"
     before = path.read_bytes()
-    with pytest.raises(InvalidArgumentError, match="must fit into a task file: 'utf-8' codec"):
-        fedhpo_gym.import_results(frame, "Mine", 1000, citation="\ud800", **MINE)
-    assert path.read_bytes() == before
+    for wrong, words in (
+        ({"citation": "\ud800"}, "must fit into a task file: 'utf-8' codec"),
+        ({"budget_s": math.inf}, "`budget_s` must be above 0 and finite, got inf"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            fedhpo_gym.import_results(frame, "Mine", 1000, **MINE, **wrong)
+        assert path.read_bytes() == before
+    gym.make(env_id).reset(seed=0)
 
 
 @pytest.mark.parametrize(

@@ -397,8 +397,8 @@ def test_any_words_survive_the_file() -> None:
     for name in ("", "a\rb", "a\U000e0001"):
         with pytest.raises(InvalidArgumentError, match="different, printable names"):
             read_frame(made().rename(columns={"age": name}))
+    half = pandas.Series(["a", "\ud800"] * 200, dtype=object)
     with pytest.raises(InvalidArgumentError, match="must have words in UTF-8: 'utf-8' codec"):
-        half = pandas.Series(["a", "\ud800"] * 200, dtype=object)
         fedhpo_gym.new_task(made().assign(sex=half), "passed", client="school", name="Half")
     long = made().assign(**{"n" * 200_000: 1, "m" * 400_000: 1})
     with pytest.raises(InvalidArgumentError, match="must fit into a task file: it must have at"):
