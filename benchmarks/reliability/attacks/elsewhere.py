@@ -138,14 +138,14 @@ def _many_words(folder: Path) -> None:
 
 def _leaf_of_nothing(folder: Path) -> None:
     (path,) = write_files(folder, "all_data", leaf(3))
-    text = path.read_bytes().replace(b"}", b" " * 400_000_000 + b"}", 1)
+    text = path.read_bytes().replace(b"}", b" " * 150_000_000 + b"}", 1)
     (folder / "a.json.gz").write_bytes(gzip.compress(text, 1))
 
 
 _HEAD = ",".join(f"c{i}" for i in range(3_900)) + "\n"
-_ZEROS = {"a": np.zeros(1 << 24, np.int64)}
+_ZEROS = {"a": np.zeros(1 << 22, np.int64)}
 SMALL: tuple[tuple[str, Callable[[Path], Any], Callable[[Path], Any]], ...] = (
-    ("csv.gz", lambda f: (f / "a.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 250_000_000, 1)),
+    ("csv.gz", lambda f: (f / "a.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 60_000_000, 1)),
      _read_table("a.csv.gz")),
     ("short rows", _text("a.csv", _HEAD + "1\n" * 500_000), _read_table("a.csv")),
     ("wide", _text("a.csv", ",".join("a" * 500_000) + "\n1\n"), _read_table("a.csv")),
