@@ -31,8 +31,6 @@ def read_frame(data: Any) -> Any:
         InvalidArgumentError: it is nothing of the kind, or its cells are no numbers and words.
         MissingDependencyError: pandas, or for some files pyarrow, is not installed.
     """
-    with needing("reading a table", "pandas", "data", "pandas"):
-        import pandas  # noqa: F401 - it is needed below
     try:
         return _read_any(data)
     except UnicodeEncodeError as error:  # half of a surrogate pair, as JSON can write it
@@ -40,8 +38,8 @@ def read_frame(data: Any) -> Any:
 
 
 def _read_any(data: Any) -> Any:
-    import pandas
-
+    with needing("reading a table", "pandas", "data", "pandas"):
+        import pandas
     if isinstance(data, pandas.DataFrame):
         frame = data.reset_index(drop=True)
     elif isinstance(data, tuple):
@@ -69,7 +67,6 @@ def _read_any(data: Any) -> Any:
 
 
 def _read(path: Path) -> Any:
-
     if not path.exists():
         raise MissingDataError(f"`data` must be a file or a folder, {path} is none; {ADVICE}")
     is_json = path.name.endswith((".json", ".json.gz"))
@@ -202,13 +199,9 @@ _TOO_LARGE: Final = 3
 """Exit status of the program where the data take more memory than they may."""
 
 
-_LONGEST_NAME: Final = 60
-"""Characters, of at most 255 bytes as systems take them."""
-
-
 def _bare(name: str) -> str:
     """Return the name of a file or folder that a file names, which must be beside it."""
-    if Path(name).name != name or name in ("", ".", "..") or len(name) > _LONGEST_NAME:
+    if Path(name).name != name or name in ("", ".", "..") or len(name.encode()) > 255:
         raise InvalidArgumentError(f"a file must name others beside it only, got {name!r:.80}")
     return name
 

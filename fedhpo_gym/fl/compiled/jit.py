@@ -62,7 +62,7 @@ def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
 
     def work(*args: Any, **kwargs: Any) -> Any:
         if _folder() is None:
-            _warn("no folder", "there is none that can be written")
+            _warn("", "no folder can be written")
         if threading.current_thread() is not threading.main_thread():
             return compile_for(*args, **kwargs)
         heard: list[int] = []
@@ -192,12 +192,12 @@ _told: set[str] = set()
 
 
 def _warn(folder: str, error: Exception | str) -> None:
-    """Say once that a folder is of no use."""
+    """Say once that a folder is of no use, or that there is none."""
     if folder not in _told:
         _told.add(folder)
         kind = f"{type(error).__name__}: " * isinstance(error, Exception)
         warnings.warn(
-            f"compiled code in {folder} cannot be read or written ({kind}{error}), so functions "
+            f"compiled code{f' in {folder}' if folder else ''} cannot be read or written ({kind}{error}), so functions "
             "are compiled again, for half a minute in every process; free space there, or name "
             "another folder in NUMBA_CACHE_DIR",
             stacklevel=2,
