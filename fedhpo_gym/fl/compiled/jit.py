@@ -195,9 +195,10 @@ def _warn(folder: str, error: Exception | str) -> None:
     """Say once that a folder is of no use, or that there is none."""
     if folder not in _told:
         _told.add(folder)
+        where = f" in {folder}" if folder else ""
         kind = f"{type(error).__name__}: " * isinstance(error, Exception)
         warnings.warn(
-            f"compiled code{f' in {folder}' if folder else ''} cannot be read or written ({kind}{error}), so functions "
+            f"compiled code{where} cannot be read or written ({kind}{error}), so functions "
             "are compiled again, for half a minute in every process; free space there, or name "
             "another folder in NUMBA_CACHE_DIR",
             stacklevel=2,
