@@ -319,7 +319,10 @@ def test_what_another_process_trains_is_running(tmp_path: Path) -> None:
         (LIST.format(number=3) + "precision = 'float16'\n", "`precision` must be 'float32'"),
         ("[[sample]]\nids = []\nconfigurations = 3\nrounds = 3\nrates = [1.0]\n", "`ids` must"),
         ("a = [", "list.toml must be a TOML file: "),
-        (LIST.format(number=3) + "#" * (1 << 20), "list.toml must be a list of at most 1,048,576"),
+        (
+            LIST.format(number=3) + "#" * (1 << 20),
+            "list.toml must be a TOML file: it must have at most 524,288",
+        ),
     ],
 )
 @in_this_process
