@@ -344,7 +344,7 @@ for _path in task_files():
     try:
         register_task_file(_path)
     except Exception as error:  # noqa: BLE001 - one file must not keep the package from working
-        warnings.warn(f"{error!s} ({_path}); it is left out", stacklevel=1)
+        warnings.warn(f"{str(error)[:1000]} ({_path}); it is left out", stacklevel=1)
 
 __all__ = [
     "__version__",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import struct
 import time
 import tracemalloc
@@ -18,8 +20,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import MODEL_GROWTH, read_npz, reading_card, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, max_bytes
+from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, load_toml, max_bytes, unpacked
+from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.leaf import read_file
+from fedhpo_gym.data.sentences import read_tsv
+from fedhpo_gym.data.twitter import read_archive
 from fedhpo_gym.stored.surrogate_models import Forest
 from fedhpo_gym.stored.table import Table
 from stored_files import arrays_of, write_made_up_table
@@ -227,6 +232,68 @@ def test_a_cut_leaf_archive_is_damage(tmp_path: Path) -> None:
             read_file(path)
 
 
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize(
+    ("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_a_packed_file_stands_for_so_many_times_its_bytes(
+    suffix: str, pack: Any, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    genuine, path = rng.bytes(400_000), tmp_path / f"x.csv{suffix}"
+    path.write_bytes(pack(genuine))
+    assert unpacked(path) == genuine, "large, and in proportion"
+    path.write_bytes(pack(b"1,2\n" * 5_000_000))
+    tracemalloc.start()
+    with pytest.raises(TooLargeError, match=rf"x.csv{suffix} of .* bytes would take .*`{ENV_VAR}`"):
+        unpacked(path)
+    assert tracemalloc.get_traced_memory()[1] < 15_000_000  # of which 8 are what xz looks back
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("limit")
+def test_missing_cells_of_a_table_are_counted_before_they_are_made(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    path = tmp_path / "x.csv"
+    path.write_text(",".join(f"c{i}" for i in range(2_000)) + "\n" + "1\n" * 50_000)
+    with pytest.raises(TooLargeError, match="would take 800,016,000 bytes"):
+        read_frame(path)
+    path.write_text(",".join(f"c{i}" for i in range(5_000)) + "\n")
+    with pytest.raises(DamagedDataError, match="must have at most 4,000 columns, got 5,000"):
+        read_frame(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join("a" * 200_000) + " = 1",
+        ".".join(['"a"'] * 20) + " = 1",
+        "[" + ". ".join("a" * 20) + "]",
+        "x = {" + ".".join("a" * 20) + " = 1}",
+        's = """ \' """"\n' + ".".join("a" * 20) + ' = 1 # "',
+        "x = " + "[" * 100_000,
+        "x = '" + "a" * (1 << 19) + "'",
+        "x = \udcff",
+    ],
+)
+def test_the_time_that_toml_takes_is_bounded(text: str) -> None:
+    begin = time.perf_counter()
+    with pytest.raises(ValueError, match=r"at most (9 parts|524,288)|too deeply|utf-8"):
+        load_toml(text.encode("utf-8", "surrogateescape"))
+    assert time.perf_counter() - begin < 2.0
+
+
+def test_what_looks_like_a_long_key_in_a_text_of_toml_is_none() -> None:
+    url = "https://" + ".".join("a" * 20)
+    lines = (
+        f'a = "{url}" # {url}',
+        f"b = '''\n{url}\n'''",
+        f"c = [{', '.join(['0.5'] * 20)}]",
+        "d.e.f = 1",
+    )
+    assert load_toml("\n".join(lines).encode())["b"] == f"{url}\n"
+
+
 def ladder(depth: int, same: bool) -> dict[str, NDArray[Any]]:
     """Return a forest of one way down; with `same`, both sides of every node lead to one node."""
     nodes = np.arange(2 * depth + 1)
@@ -275,3 +342,15 @@ def test_what_is_no_forest_is_refused(name: str, value: Any, reason: str) -> Non
         del arrays[name]
     with pytest.raises(InvalidArgumentError, match=reason):
         Forest(arrays)
+
+
+@pytest.mark.usefixtures("limit")
+def test_members_of_a_zip_file_are_counted_before_they_are_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("training.1600000.processed.noemoticon.csv", b" " * 2_000_000)
+    for read in (
+        lambda: next(read_archive([tmp_path / "x.zip"])),
+        lambda: read_tsv(zipfile.Path(tmp_path / "x.zip"), "train.tsv", "again"),
+    ):
+        with pytest.raises(TooLargeError, match=r"x.zip of .* would take 2,000,000 bytes"):
+            read()

@@ -22,7 +22,9 @@ import measuring
 from attacks.calls import bad_calls
 from attacks.cards import cards
 from attacks.conversations import conversations
-from attacks.files import KINDS as FILES
+from attacks.elsewhere import KINDS as OTHERS
+from attacks.elsewhere import small_files
+from attacks.files import KINDS as OURS
 from attacks.files import PAIRS
 from attacks.machines import full_disks
 from attacks.programs import programs
@@ -36,6 +38,7 @@ from attacks.writers import beside, kills, two_writers
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.append(str(CHECKOUT / "tests" / "support"))  # what tests make up is attacked, too
 
+FILES = (*OURS, *OTHERS)
 Job = Callable[..., list[Tally]]
 MEMORY = Path("/dev/shm")  # noqa: S108 - folders in it have names that nobody can foresee
 """Files are kept in memory where the system allows: the disk is not what is tested."""
@@ -56,6 +59,7 @@ def jobs(scale: float, seed: int, room: Path) -> list[tuple[Job, tuple[object, .
         made.append((_fuzz, (i, some(1000, 8), seed, room)))
         if kind in PAIRS:
             made.append((_forge, (i, some(300, 6), seed, room)))
+    made.append((small_files, (room,)))
     made.append((cards, (some(600, 3), seed, room)))
     made.append((conversations, (some(600, 6), seed, room)))
     made.append((programs, (some(200, 6), seed, room)))

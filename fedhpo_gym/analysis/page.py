@@ -33,10 +33,20 @@ class Cell:
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return rows as comma-separated lines."""
+    """Return rows as comma-separated lines, in which no spreadsheet finds a formula."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    csv.writer(buffer, lineterminator="\n").writerows(map(_plain, row) for row in rows)
     return buffer.getvalue()
+
+
+def _plain(cell: object) -> object:
+    """Return a cell, with an apostrophe before what a spreadsheet would compute."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        return str(float(cell)) and cell
+    except ValueError:
+        return f"'{cell}"
 
 
 def number_cell(value: float | None, form: str) -> Cell:

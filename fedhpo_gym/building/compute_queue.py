@@ -13,7 +13,6 @@ import glob
 import re
 import shutil
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from fedhpo_gym.building.sample import SampleDesign, SampleUnit
 from fedhpo_gym.core.archive import EMBEDDED, require_writable, second_folder
 from fedhpo_gym.core.checks import CheckedFields, Range, as_record, checked_types, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.core.files import new_file, read_json
+from fedhpo_gym.core.files import new_file, read_json, read_toml
 from fedhpo_gym.stored.catalogue import find
 from fedhpo_gym.stored.surrogate import has_surrogate
 from fedhpo_gym.stored.table import SUFFIX, Sample
@@ -35,7 +34,7 @@ SECONDS = "seconds"
 FINGERPRINT = "data_fingerprint"
 """File of a design's folder, and entry of cards: the fingerprint of the data set."""
 _SECONDS = re.compile(r"(\S+) (\d+\.\d\d)")
-MOST_BYTES, MOST_CONFIGURATIONS = 1 << 20, 100_000
+MOST_CONFIGURATIONS = 100_000
 """Of a list, and of an entry: its courses are numbered in memory."""
 
 
@@ -94,11 +93,7 @@ def read_queue(path: Path) -> list[SampleDesign]:
         OSError: there is no such file, or it cannot be read.
     """
     try:
-        with path.open("rb") as handle:
-            text = handle.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
-            raise InvalidArgumentError(f"{path} must be a list of at most {MOST_BYTES:,} bytes")
-        content = tomllib.loads(text.decode("utf-8"))
+        content = read_toml(path)
     except ValueError as error:
         raise InvalidArgumentError(f"{path} must be a TOML file: {error}") from error
     entries = content.pop("sample", [])

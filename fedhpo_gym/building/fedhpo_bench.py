@@ -27,6 +27,7 @@ from fedhpo_gym.core.errors import (
     TooLargeError,
     require_known,
 )
+from fedhpo_gym.core.files import require_growth
 from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED
 from fedhpo_gym.data.tables import TABLES
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -37,11 +38,6 @@ FILE: Final = "tabular.csv.gz"
 LONGEST_ROW: Final = 1 << 22
 """Characters of a row; those published have about 59,000."""
 MOST_ROWS: Final = 1 << 20
-GROWTH: Final = 100
-"""Characters of text that a byte on the disk may stand for; of numbers, it is about three."""
-FREE: Final = 1 << 24
-"""Characters that a file of any size may hold."""
-
 COLUMNS: Final[Mapping[str, str]] = {
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -212,15 +208,12 @@ def _rows(archive: Archive, said: dict[str, Any]) -> Iterator[tuple[int, str]]:
             opened = zipfile.ZipFile(file)
             size = opened.getinfo(archive.member).compress_size
             raw = opened.open(archive.member)
-        left = GROWTH * size + FREE
+        length = 0
         with gzip.open(raw, "rt", encoding="utf-8", newline="\n") as lines:
             for number in range(MOST_ROWS):
                 row = _row(lines)
-                left -= len(row)
-                if left < 0:
-                    raise TooLargeError(
-                        f"{archive} unpacks to more than {GROWTH} times its size: no table does"
-                    )
+                length += len(row)
+                require_growth(length, size, archive)
                 if not row:
                     raw.seek(0)
                     said[IMPORTED]["sha256"] = hashlib.file_digest(raw, "sha256").hexdigest()

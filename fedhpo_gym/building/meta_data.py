@@ -23,7 +23,7 @@ from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import read_npz, write_archive
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import MissingDataError, require_known
-from fedhpo_gym.core.files import new_file
+from fedhpo_gym.core.files import left_over, new_file, sole_writer
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.catalogue import get_source
@@ -200,8 +200,12 @@ def compute_parts(folder: Path, spaces: Sequence[str]) -> Mapping[str, list[Path
             bar.set_postfix_str(f"{space} {meta.name}")
             if not paths[space, meta.name].exists():  # nor did another process compute it
                 arrays = compute_task(meta)
-                with new_file(paths[space, meta.name]) as file:
-                    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+                path = paths[space, meta.name]
+                with sole_writer(folder) as is_alone:
+                    with new_file(path) as file:
+                        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+                    for part in left_over(folder, path.name) if is_alone else ():
+                        part.unlink(missing_ok=True)
             bar.update()
     return {s: [paths[s, m.name] for m in meta_tasks(s)] for s in spaces}
 

@@ -1,7 +1,6 @@
 """A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers."""
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -9,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
+import tomli_w
 from numpy.typing import NDArray
 
 from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, as_record, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.files import write_text
+from fedhpo_gym.core.files import load_toml, write_text
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.data.frames import NUMBER, read_frame
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -95,7 +95,7 @@ def import_frame(
     )
     _check(frame, there)
     require_writable(own_folder(), f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    task = found.task
+    task, text = found.task, _text(found)
     kept = tuple(hyperparameters)
     courses = _courses(frame, kept, there, found.rounds)
     constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
@@ -103,7 +103,7 @@ def import_frame(
     results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
     card = write_results(results, folder)
     path = own_folder() / f"{task.key}{SUFFIX}"
-    write_text(path, _text(found))
+    write_text(path, text)
     return path, card
 
 
@@ -270,10 +270,14 @@ def _courses(
 
 
 def _text(found: ResultsFile) -> str:
-    """Return a task file; JSON's lists, numbers and words are TOML's, too."""
-    plain = {f.name: getattr(found, f.name) for f in fields(found) if f.name != "space"}
-    lines = ['kind = "results"', *(f"{name} = {json.dumps(v)}" for name, v in plain.items())]
-    for name, own in found.space.items():
-        lines += ["", f"[space.{json.dumps(name)}]"]
-        lines += [f"{entry} = {json.dumps(value)}" for entry, value in own.items()]
-    return "\n".join([*lines, ""])
+    """Return a task file, which has been read again: it says the same."""
+    plain = {f.name: getattr(found, f.name) for f in fields(found)}
+    text = tomli_w.dumps({"kind": "results", **plain})
+    try:
+        content = load_toml(text.encode("utf-8"))
+    except ValueError as error:  # a lone surrogate, or thousands of values
+        raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
+    del content["kind"]
+    if as_record("a task file", ResultsFile, content) != found:
+        raise InvalidArgumentError(f"`data` must fit into a task file, got {shown(found)}")
+    return text

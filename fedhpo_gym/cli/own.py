@@ -1,6 +1,5 @@
 """`fedhpo-gym new | import`: data of one's own, and results that others computed."""
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 import fedhpo_gym
 from fedhpo_gym.cli.console import Arg, OwnTables, complain, say, say_prose
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.files import read_toml
 from fedhpo_gym.data.frames import stem_of
 from fedhpo_gym.tasks import TRIALS_ONLY
 from fedhpo_gym.tasks.own import own_folder
@@ -110,7 +110,7 @@ def _told(path: Path) -> dict[str, Any]:
             "(numbers of the model), and where no column says it `rounds` and `clients`"
         )
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        told = read_toml(path)
     except ValueError as error:
         raise InvalidArgumentError(f"{path} must be TOML: {error}") from error
     for name in ("name", "parameters"):

@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.cli.console import Arg, complain, say_table
+from fedhpo_gym.core.archive import require_writable_file
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -41,6 +42,7 @@ def main(
         held = Effort(**known[env_id].effort).episodes if env_id in known else 0
         if held and not again and asked_for <= held:
             continue
+        require_writable_file(out, "`--out`")
         try:
             chosen = EFFORTS[effort or _affordable(env_id, seconds)]
             if chosen.episodes < held:

@@ -29,7 +29,7 @@ from fedhpo_gym.analysis.tuning_cost import (
 )
 from fedhpo_gym.cli.console import Arg, Named, Records, Rule, complain, parse_pairs, say, say_table
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.archive import require_writable_file
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -99,7 +99,7 @@ def report(
         problems = group(records, foreign, present_fingerprint, rule, optimum_of)
     beside = named[0] if named[0].is_dir() else named[0].parent
     target = _figure_file(figure, out) if figure else out or beside / "report.html"
-    require_writable(target.parent, "`--out`, without its last part,")
+    require_writable_file(target, "`--out`")
     if tell and not find_spec("matplotlib"):  # who wins needs nothing that draws
         say("\n".join(sentences(problems)))
         again = f"fedhpo-gym report {named[0]}{f' --rule {rule}' if rule != RULE else ''}"
@@ -124,7 +124,7 @@ def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
             f"`--landscape` must be two names with a comma between them, got {names!r}"
         )
     target = _figure_file("landscape", out)
-    require_writable(target.parent, "`--out`, without its last part,")
+    require_writable_file(target, "`--out`")
     records, damaged = whole_records("report", paths)
     found = landscape_of([record for _, record in records], (first, second))
     drawn = landscape_figure(found, f"Validation loss over {first} and {second}")
@@ -200,7 +200,7 @@ def export(
     paths: Records, *, optuna: Annotated[Path, Arg("a new SQLite file of Optuna's", "FILE")]
 ) -> int:
     """Write all whole records as studies of Optuna; 1 if one is damaged."""
-    require_writable(optuna.parent, "`--optuna`, without its last part,")
+    require_writable_file(optuna, "`--optuna`")
     records, damaged = whole_records("export", paths)
     for name in to_optuna([record for _, record in records], optuna):
         say(name)
@@ -227,12 +227,7 @@ def regret(
     """
     named = dict(parse_pairs("--set", settings))
     if out is not None:
-        require_writable(out.parent, "`--out`, without its last part,")
-        if out.is_dir():
-            raise InvalidArgumentError(
-                f"`--out` must be a file, got the folder {out}; name a file in it, such as "
-                f"{out / 'regret.csv'}"
-            )
+        require_writable_file(out, "`--out`")
     records, damaged = whole_records("regret", paths)
     table: list[Sequence[object]] = [COLUMNS]
     rows, failed, trained = [], 0, 0

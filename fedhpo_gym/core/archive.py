@@ -167,6 +167,15 @@ def require_writable(folder: Path, what: str) -> None:
         ) from error
 
 
+def require_writable_file(path: Path, option: str) -> None:
+    """Check before a long computation that a file can be written, and make its folder."""
+    require_writable(path.parent, f"{option}, without its last part,")
+    if path.is_dir():
+        raise InvalidArgumentError(
+            f"{option} must be a file, got the folder {path}; name a file in it"
+        )
+
+
 def write_archive(
     folder: Path,
     stem: str,

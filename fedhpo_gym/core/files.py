@@ -5,17 +5,24 @@ share one, and no link laid there beforehand is followed. It takes the real name
 and on the disk. Only a process that is killed outright can leave it behind, as a `.part`.
 """
 
+import bz2
 import errno
 import glob
+import gzip
+import io
 import json
+import lzma
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
 
@@ -186,5 +193,91 @@ def load_json(
     require_bytes((_VALUE * values + _CONTAINER * containers) // share, f"{what}, decoded,")
     try:
         return json.loads(content, parse_constant=parse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+GROWTH: Final = 64
+"""Bytes that each byte of a file may stand for. Text packs about 3 to 20 times."""
+_PACKED: Final[Mapping[str, Callable[[io.BytesIO], Any]]] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open,
+}  # fmt: skip
+_PIECE: Final = 1 << 20
+
+
+def growth_limit(stored: int) -> int:
+    """Return the bytes that a file of a size may stand for: `GROWTH` times it, or 64 MiB."""
+    return max(max_bytes() // 8, GROWTH * stored)
+
+
+def require_growth(size: int, stored: int, what: object) -> None:
+    """Check that unpacked or decoded data are in proportion to the size of their file."""
+    if size > (limit := growth_limit(stored)):
+        raise TooLargeError(
+            f"{what} of {stored:,} bytes would take {size:,} bytes or more, and {limit:,} may be "
+            f"read; if it is genuine, set the environment variable `{ENV_VAR}` to "
+            f"{8 * size} or more"
+        )
+
+
+def unpacked(path: Path | zipfile.Path, most: int | None = None) -> bytes:
+    """Return the content of a file, unpacked if its name ends in .gz, .bz2 or .xz.
+
+    Raises:
+        TooLargeError: the unpacked content is out of proportion, or has more than `most` bytes.
+        OSError, EOFError, lzma.LZMAError, zlib.error: the file is damaged, or cannot be read.
+    """
+    content = path.read_bytes()
+    if path.suffix not in _PACKED:
+        return content
+    pieces, size = [], 0
+    with _PACKED[path.suffix](io.BytesIO(content)) as handle:
+        while piece := handle.read(_PIECE):
+            size += len(piece)
+            require_growth(size, len(content), path)
+            if most is not None and size > most:
+                require_bytes(size, path)
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def require_zip_growth(archive: zipfile.ZipFile) -> None:
+    """Check that the members of a zip file are in proportion to its size."""
+    path = Path(archive.filename or "")
+    require_growth(sum(one.file_size for one in archive.infolist()), path.stat().st_size, path)
+
+
+MOST_TOML: Final = 1 << 19
+"""Bytes of a TOML file: Python reads about a million a second."""
+_MOST_PARTS: Final = 9
+_TEXTS: Final = re.compile(
+    r'"""(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|\'\'\'.*?(?:\'{3,5}|\Z)'
+    r'|"(?:[^"\\\n]|\\.)*+"?|\'[^\'\n]*+\'?|#[^\n]*+',
+    re.DOTALL,
+)
+_CHAIN: Final = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file says, in a time that its size bounds.
+
+    Raises:
+        ValueError: it is not TOML, too long, or nested too deeply.
+        OSError: there is no such file, or it cannot be read.
+    """
+    with path.open("rb") as handle:
+        return load_toml(handle.read(MOST_TOML + 1))
+
+
+def load_toml(content: bytes) -> dict[str, Any]:
+    """Return what a TOML text says; see `read_toml`."""
+    if len(content) > MOST_TOML:
+        raise ValueError(f"it must have at most {MOST_TOML:,} bytes")
+    text = content.decode("utf-8")
+    # The time that the parser takes for a key grows with the square of its parts.
+    if _CHAIN.search(_TEXTS.sub("s", text)):
+        raise ValueError(f"its keys must have at most {_MOST_PARTS} parts")
+    try:
+        return tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error

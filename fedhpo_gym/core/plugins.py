@@ -141,7 +141,7 @@ def source_of(call: Callable[..., object]) -> str:
 def _try(load: Callable[[], object], what: str) -> None:
     try:
         load()
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it is not with us
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what is wrong is not with us
         words = f"{what} cannot be imported and is left out: {error!r}"
         warnings.warn(words, stacklevel=3)
 

@@ -1,6 +1,13 @@
 """Tables from elsewhere as data frames: CSV, Parquet, LEAF's json, data sets of Hugging Face."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +16,7 @@ import numpy as np
 
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.core.files import read_json
+from fedhpo_gym.core.files import growth_limit, read_json, require_growth, unpacked
 from fedhpo_gym.data import cache, leaf
 
 CLIENT, LABEL = "client", "label"
@@ -25,6 +32,13 @@ def read_frame(data: Any) -> Any:
         InvalidArgumentError: it is nothing of the kind, or its cells are no numbers and words.
         MissingDependencyError: pandas, or for some files pyarrow, is not installed.
     """
+    try:
+        return _read_any(data)
+    except UnicodeEncodeError as error:  # half of a surrogate pair, as JSON can write it
+        raise InvalidArgumentError(f"`data` must have words in UTF-8: {error}") from error
+
+
+def _read_any(data: Any) -> Any:
     with needing("reading a table", "pandas", "data", "pandas"):
         import pandas
     if isinstance(data, pandas.DataFrame):
@@ -62,20 +76,17 @@ def stem_of(path: Path) -> str:
 
 
 def _read(path: Path) -> Any:
-    import pandas
-
     if not path.exists():
         raise MissingDataError(f"`data` must be a file or a folder, {path} is none; {ADVICE}")
     is_json = path.name.endswith((".json", ".json.gz"))
     with cache.reading(path, ADVICE):
         if path.is_dir() and (path / "dataset_dict.json").exists():
             names = read_json(path / "dataset_dict.json")["splits"]
-            return pandas.concat([_arrow(path / _bare(name)) for name in names], ignore_index=True)
+            return _arrow([file for name in names for file in _arrow_files(path / _bare(name))])
         if path.is_dir() and (path / "state.json").exists():
-            return _arrow(path)
+            return _arrow(_arrow_files(path))
         if path.suffix in (".parquet", ".pq"):
-            with needing("reading Parquet", "pyarrow", "columnar", "pyarrow"):
-                return pandas.read_parquet(path, dtype_backend="numpy_nullable")
+            return _arrow([path])
         if not (path.is_dir() or is_json):
             return _csv(path)
         files = [path] if is_json else leaf.find_files(path)
@@ -90,12 +101,16 @@ def _csv(path: Path) -> Any:
 
     how = "save it anew, or read it by `pandas.read_csv` and give the data frame"
     read = partial(
-        pandas.read_csv, path, dtype=str, skipinitialspace=True, keep_default_na=False,
-        na_values=[""],
+        pandas.read_csv, dtype=str, skipinitialspace=True, keep_default_na=False, na_values=[""]
     )  # fmt: skip
     try:
-        frame = read()
-        header = read(header=None, nrows=1).iloc[0]
+        content = unpacked(path)
+        if (width := check_cells(content, path)) > MOST_COLUMNS:
+            raise DamagedDataError(
+                f"{path} must have at most {MOST_COLUMNS:,} columns, got {width:,}; {how}"
+            )
+        frame = read(io.BytesIO(content))
+        header = read(io.BytesIO(content), header=None, nrows=1).iloc[0]
     except UnicodeDecodeError as error:
         raise DamagedDataError(
             f"{path} must be text in UTF-8, and is not ({error}); {how}"
@@ -145,23 +160,77 @@ def _numbers(column: Any) -> Any:
     return numbers.astype(np.int64) if whole else numbers
 
 
-def _arrow(folder: Path) -> Any:
-    """Return what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
+MOST_COLUMNS: Final = 4_000
+"""Of a CSV: pandas takes milliseconds for each, however few rows there are."""
+
+
+def check_cells(content: bytes, path: Path) -> int:
+    """Return the columns of a CSV, whose missing cells at the ends of rows must be in proportion.
+
+    Raises:
+        TooLargeError: they would take more memory than their file explains.
+    """
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8", "replace", newline=""))
+    some = (len(row) for row in lines if len(row) > 1 or "".join(row).strip())
+    width = max(itertools.islice(some, 2), default=0)  # a long first row makes an index of columns
+    rows = content.count(b"\n") + content.count(b"\r")
+    require_growth(8 * width * rows, path.stat().st_size, path)
+    return width
+
+
+def _arrow_files(folder: Path) -> list[Path]:
+    """Return the files of what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
+    path = folder / "state.json"
+    state = read_json(path) if path.is_file() else {"_data_files": [{"filename": path.name}]}
+    files = [folder / _bare(one["filename"]) for one in state["_data_files"]]
+    if missing := [one for one in files if not one.is_file()]:
+        raise InvalidArgumentError(f"it must hold the files that it names, {missing[0]} is missing")
+    return files
+
+
+def _arrow(paths: Sequence[Path]) -> Any:
+    """Return the rows of Parquet files, or of Arrow's streams in files `*.arrow`."""
     import pandas
 
-    with needing("reading a data set on disk", "pyarrow", "columnar", "pyarrow"):
+    with needing("reading Arrow or Parquet", "pyarrow", "columnar", "pyarrow"):
         import pyarrow
-    state = read_json(folder / "state.json")
-    whole, parts = {pyarrow.int64(): pandas.Int64Dtype()}, []
-    for name in [_bare(one["filename"]) for one in state["_data_files"]]:
-        with (folder / name).open("rb") as handle:
-            parts.append(pyarrow.ipc.open_stream(handle).read_pandas(types_mapper=whole.get))
-    return pandas.concat(parts, ignore_index=True)
+    if len({*paths}) < len(paths) or not paths:
+        raise InvalidArgumentError(f"it must name files, each once, got {len(paths)} names")
+    stored = sum(path.stat().st_size for path in paths)
+    with tempfile.TemporaryDirectory() as folder:
+        limit = growth_limit(stored)
+        asked = {"folder": folder, "limit": limit, "files": [str(path.resolve()) for path in paths]}
+        try:
+            done = subprocess.run(  # noqa: S603 - this interpreter, on a program of the package
+                [sys.executable, "-P", str(Path(__file__).with_name("arrow_reader.py"))],
+                input=json.dumps(asked), capture_output=True, text=True, check=False,
+                timeout=_START_S + stored / _BYTES_PER_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise InvalidArgumentError(f"reading it took {error.timeout:g} s") from error
+        if done.returncode == _TOO_LARGE:
+            require_growth(limit + 1, stored, paths[0].parent if len(paths) > 1 else paths[0])
+        if done.returncode:
+            words = f"it ended the process that read it by signal {-done.returncode}"
+            raise InvalidArgumentError(words if done.returncode < 0 else done.stderr)
+        # What no float64 holds exactly stays whole where cells are missing.
+        whole = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.uint64(): pandas.UInt64Dtype()}
+        parts = []
+        for number in range(len(paths)):
+            with pyarrow.OSFile(str(Path(folder) / str(number))) as file:
+                parts.append(pyarrow.ipc.open_stream(file).read_pandas(types_mapper=whole.get))
+    return pandas.concat(parts)
+
+
+_START_S, _BYTES_PER_S = 60.0, 1e6
+"""Time that reading may take: seconds for any file, and bytes for one second more."""
+_TOO_LARGE: Final = 3
+"""Exit status of the program where the data take more memory than they may."""
 
 
 def _bare(name: str) -> str:
     """Return the name of a file or folder that a file names, which must be beside it."""
-    if Path(name).name != name or name in ("", ".", ".."):
+    if Path(name).name != name or name in ("", ".", "..") or len(name.encode()) > 255:
         raise InvalidArgumentError(f"a file must name others beside it only, got {name!r:.80}")
     return name
 
@@ -189,16 +258,28 @@ def _of_leaf(data: leaf.LeafData) -> Any:
 def _of_arrays(features: Any, labels: Any, clients: Any = None) -> Any:
     import pandas
 
-    array = np.asarray(features)
-    sizes = [np.shape(one)[:1] for one in (array, labels, array if clients is None else clients)]
+    named = {LABEL: labels, **({} if clients is None else {CLIENT: clients})}
+    for name, cells in named.items():
+        if not _is_list(cells) or any(map(_is_list, cells)):
+            raise InvalidArgumentError(
+                f"`data` must have one {name} for each row, a number or a word, got {shown(cells)}"
+            )
+    try:
+        array = np.asarray(features)
+    except ValueError:
+        array = np.empty(0)
+    sizes = [array.shape[:1], *((len(cells),) for cells in named.values())]
     if array.ndim != 2 or array.dtype.kind not in "iufb" or len({*sizes}) > 1:
         raise InvalidArgumentError(
             "`data` must be (n, d) numbers, then n labels and perhaps n clients, got features of "
             f"{array.dtype} and shape {array.shape}, and lengths {sizes}"
         )
     columns: Mapping[str, Any] = {f"x{i}": array[:, i] for i in range(array.shape[1])}
-    own = {} if clients is None else {CLIENT: list(clients)}
-    return pandas.DataFrame({**columns, LABEL: list(labels), **own})
+    return pandas.DataFrame({**columns, **{name: list(cells) for name, cells in named.items()}})
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str)
 
 
 def _flat(frame: Any) -> Any:

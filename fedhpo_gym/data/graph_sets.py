@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.files import unpacked
 from fedhpo_gym.data import cache, graphs
 from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
 
@@ -142,7 +143,7 @@ class TUSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         edges, graph, labels, kinds = (
-            np.array([line.split(b",") for line in graphs.read_plain(path).splitlines()], np.int64)
+            np.array([line.split(b",") for line in unpacked(path).splitlines()], np.int64)
             for path in paths
         )
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
@@ -230,7 +231,7 @@ class MoleculeSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         chem: Any = cache.require("rdkit.Chem", "graphs")
-        text = io.StringIO(graphs.read_plain(paths[0]).decode("utf-8-sig"), newline="")
+        text = io.StringIO(unpacked(paths[0]).decode("utf-8-sig"), newline="")
         offsets, labels, edges, entries = [0], [], [], []
         with cache.require("rdkit.rdBase", "graphs").BlockLogs():
             for row in csv.DictReader(text):

@@ -1,6 +1,5 @@
 """Citation graphs (Shchur et al., 2018), and what reading graphs of any kind has in common."""
 
-import gzip
 import hashlib
 import io
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import Axes, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.files import unpacked
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, fetched, reading
 from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
@@ -160,17 +160,11 @@ class PublicFile:
 
     def _verify(self, path: Path, repair: str) -> None:
         with reading(path, again(repair)):
-            found = git_blob(read_plain(path))
+            found = git_blob(unpacked(path))
         if found != self.git_blob:
             raise DamagedDataError(
                 f"{path} has the git id {found}, expected {self.git_blob}; {again(repair)}"
             )
-
-
-def read_plain(path: Path) -> bytes:
-    """Return the content of a file, decompressed if its name ends in `.gz`."""
-    content = path.read_bytes()
-    return gzip.decompress(content) if path.suffix == ".gz" else content
 
 
 def git_blob(content: bytes) -> str:
@@ -211,7 +205,7 @@ class NodeGraphSource(Source):
 
 def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
     """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`."""
-    with np.load(io.BytesIO(read_plain(path)), allow_pickle=False) as archive:
+    with np.load(io.BytesIO(unpacked(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
     features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))
     degrees = np.diff(adjacency.indptr)

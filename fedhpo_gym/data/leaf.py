@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +12,17 @@ from typing import Annotated, Any, Literal, NoReturn
 import numpy as np
 
 from fedhpo_gym.core.checks import Range, check_fields, checked_types
-from fedhpo_gym.core.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-    MissingDataError,
-    TooLargeError,
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.files import (
+    load_json,
+    max_bytes,
+    read_json,
+    require_bytes,
+    unpacked,
+    write_text,
 )
-from fedhpo_gym.core.files import ENV_VAR, load_json, max_bytes, require_bytes, write_text
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.data.cache import reading
+from fedhpo_gym.data.cache import checksum, reading
 
 # What LEAF's scripts leave behind, the last step first; half of a split where nothing else is.
 WHOLE = (("train", "test"), ("rem_user_data",), ("sampled_data",), ("all_data",), ("",))
@@ -31,7 +31,6 @@ PATTERNS = ("*.json", "*.json.gz")
 LEAF_FILE_USERS = 100
 VALUES_SHARE = 4
 """How many times what may be read the values of a file may take: pixels are short words."""
-_PIECE = 1 << 20
 SHAKESPEARE_GAP = 79
 """Samples that LEAF's split of Shakespeare leaves out of a test part, but counts."""
 REPAIR = (
@@ -77,26 +76,10 @@ def read_file(path: Path) -> LeafData:
         raise MissingDataError(f"`path` must be a file of LEAF's format, and {path} is none")
     with reading(path, REPAIR):
         require_bytes(path.stat().st_size, path)
-        content = path.read_bytes()
-        text = _unpacked(path, content) if path.suffix == ".gz" else content
-        parsed = load_json(text, path, VALUES_SHARE, _refuse)
+        parsed = load_json(unpacked(path, max_bytes()), path, VALUES_SHARE, _refuse)
         data = _parse(parsed)
-    check_file(path, content, own=MANIFEST_KEY in parsed)
+    check_file(path, own=MANIFEST_KEY in parsed)
     return data
-
-
-def _unpacked(path: Path, content: bytes) -> bytes:
-    """Return what gzip packed, which is measured before it is held in memory."""
-    limit, size = max_bytes(), 0
-    with gzip.open(io.BytesIO(content)) as handle:
-        while size <= limit and (piece := handle.read(_PIECE)):
-            size += len(piece)
-    if size > limit:
-        raise TooLargeError(
-            f"{path} holds more than the {limit:,} bytes that may be read; if it is genuine, set "
-            f"the environment variable `{ENV_VAR}` to a larger number"
-        )
-    return gzip.decompress(content)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -218,7 +201,7 @@ def check_names(files: Sequence[Path]) -> None:
         )
 
 
-def check_file(path: Path, content: bytes, own: bool) -> None:
+def check_file(path: Path, own: bool) -> None:
     """Compare a file with the manifest of its folder."""
     place = path.parent.parent / MANIFEST
     entry = (_hashes(place) or {}).get(f"{path.parent.name}/{path.name}")
@@ -227,7 +210,7 @@ def check_file(path: Path, content: bytes, own: bool) -> None:
             f"{path} must be named by {place}, which the preprocessing writes last: it did not "
             f"come to its end, or the folder was not copied as a whole; {MANIFEST_REPAIR}"
         )
-    if entry is not None and entry != hashlib.sha256(content).hexdigest():
+    if entry is not None and entry != checksum(path):
         raise DamagedDataError(f"{path} is not the file that {place} names; {MANIFEST_REPAIR}")
 
 
@@ -236,7 +219,7 @@ def _hashes(place: Path) -> dict[str, str] | None:
     if not place.is_file():
         return None
     with reading(place, MANIFEST_REPAIR):
-        files = json.loads(place.read_bytes())["files"]
+        files = read_json(place)["files"]
         hashes = {str(name): entry["sha256"] for name, entry in files.items()}
         if not all(isinstance(value, str) for value in hashes.values()):
             raise InvalidArgumentError("`sha256` must be text")

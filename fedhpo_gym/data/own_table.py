@@ -18,9 +18,10 @@ from fedhpo_gym.core.errors import (
     require_known,
     suggest,
 )
+from fedhpo_gym.core.files import require_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
-from fedhpo_gym.data.frames import NUMBER, as_numbers
+from fedhpo_gym.data.frames import NUMBER, as_numbers, check_cells
 from fedhpo_gym.data.natural import RARE, columns_of_numbers, columns_of_words, grows
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
@@ -174,6 +175,7 @@ class OwnSource(Source):
         table = self.table
         named = [table.target, *filter(None, [table.client])]
         # Numbers are read one by one, to the last digit; what is missing is an empty cell.
+        check_cells(data.read_bytes(), data)
         frame = pandas.read_csv(
             data, dtype=str, compression=None, keep_default_na=False, na_values=[""]
         )
@@ -183,7 +185,11 @@ class OwnSource(Source):
                 f"{sorted(missing)}"
             )
         frame = self._kept(frame)
-        features = [column for name in table.columns for column in self._columns(frame, name)]
+        features: list[NDArray[np.float64]] = []
+        for name in table.columns:
+            for column in self._columns(frame, name):
+                features.append(column)
+                require_growth(column.nbytes * len(features), data.stat().st_size, data)
         if not features:
             raise InvalidArgumentError("`columns` must leave one column in, got none that varies")
         codes = [pandas.factorize(frame[name], sort=True)[0].astype(np.int64) for name in named]

@@ -3,7 +3,6 @@
 Weights are a file of safetensors, which runs no code.
 """
 
-import gzip
 import zipfile
 from abc import abstractmethod
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.files import require_zip_growth, unpacked
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, fetch, fetched, reading
 from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, PublishedSource, make_dataset
@@ -242,10 +242,12 @@ def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
     """Return the cells of tab-separated values, plain or `.gz`; quotation marks mean nothing."""
     packed = place / f"{name}.gz"
     with reading(place / name, _again(place, repair)):
+        if isinstance(place, zipfile.Path):
+            require_zip_growth(place.root)
         if (place / name).exists():
             content = (place / name).read_bytes()
         elif packed.exists():
-            content = gzip.decompress(packed.read_bytes())
+            content = unpacked(packed)
         else:
             raise DamagedDataError(f"{place / name} is missing; {_again(place, repair)}")
         rows = [line.split("\t") for line in content.decode("utf-8").splitlines() if line]

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.files import require_zip_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import fetched, reading
 from fedhpo_gym.data.leaf import find_in, integer, read_file
@@ -88,6 +89,7 @@ def _tweet(path: Path, user: str, columns: Any, label: Any) -> tuple[str, int]:
 def read_archive(files: Sequence[Path]) -> Iterator[Tweet]:
     """Read the publisher's archive: two csv files of label, id, date, query, user, text."""
     with zipfile.ZipFile(files[0]) as archive:
+        require_zip_growth(archive)
         for name in MEMBERS:
             with archive.open(name) as handle:
                 text = io.TextIOWrapper(handle, encoding="latin-1", newline="")

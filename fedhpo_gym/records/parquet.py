@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, needing
-from fedhpo_gym.core.files import new_file
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError, needing
+from fedhpo_gym.core.files import new_file, require_growth
 from fedhpo_gym.records.incumbents import Numbers, Trials
 from fedhpo_gym.records.record import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
 from fedhpo_gym.records.runs import COSTS, Course, Described, JudgedRun
@@ -284,12 +284,19 @@ def _opened(path: Path) -> Iterator[_Read]:
     with ExitStack() as stack:
         try:
             file = stack.enter_context(parquet.ParquetFile(path, page_checksum_verification=True))
+            found = file.metadata
+            groups = [found.row_group(place) for place in range(found.num_row_groups)]
+            cells = found.num_columns * sum(group.num_rows for group in groups)
+            size = max(8 * cells, sum(group.total_byte_size for group in groups))
+            require_growth(size, path.stat().st_size, path)
             about = json.loads(file.schema_arrow.metadata[_KEY])
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
             if bad := [c["kind"] for c in about["columns"].values() if c["kind"] not in KINDS]:
                 raise ValueError(f"it has columns of kind {bad[0]!r}")
             yield _Read(file, Header.from_dict(about["header"]), about)
+        except TooLargeError:
+            raise
         except damage as error:
             words = " ".join(str(error).split()) or type(error).__name__
             raise DamagedDataError(

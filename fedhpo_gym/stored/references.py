@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import explained_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
+from fedhpo_gym.core.checks import FAULTS, as_typed, explained_types
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
+from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.seeding import stream
 
 PATH: Final = Path(__file__).with_suffix(".json")
@@ -106,9 +107,11 @@ def read(path: Path = PATH) -> Mapping[str, References]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         found = {key: _of(key, one) for key, one in content["ids"].items()}
-    except (LookupError, ValueError, TypeError, AttributeError) as error:
+    except TooLargeError:
+        raise
+    except FAULTS as error:
         raise DamagedDataError(
             f"{path} does not hold references ({error}); install the package again, or delete it "
             "and run `fedhpo-gym references`"
@@ -117,13 +120,26 @@ def read(path: Path = PATH) -> Mapping[str, References]:
 
 
 def _of(env_id: str, entry: Mapping[str, Any]) -> References:
-    returns = {name: tuple(map(float, values)) for name, values in entry["returns"].items()}
-    instances = tuple(map(int, entry["instances"]))
-    if any(len(values) != len(instances) for values in returns.values()):
-        raise ValueError(f"{env_id} has not one return for each of {len(instances)} instances")
-    return References(
-        env_id, instances, returns, entry["configurations"], entry["best_schedule"], entry["effort"]
-    )
+    named = {name: as_typed(name, entry[name], hint) for name, hint in _ENTRIES.items()}
+    number = len(named["instances"])
+    returns = {name: tuple(map(float, values)) for name, values in named["returns"].items()}
+    for values in returns.values():
+        if len(values) != number or not number or not np.isfinite(values).all():
+            raise ValueError(f"{env_id} has not one return for each of {number} instances")
+    schedule = [] if named["best_schedule"] is None else [named["best_schedule"]]
+    if missing := {"default", "static", HINDSIGHT, *schedule} - {*returns}:
+        raise ValueError(f"{env_id} has no returns of {sorted(missing)}")
+    instances = tuple(named["instances"])
+    return References(env_id, **{**named, "returns": returns, "instances": instances})
+
+
+_ENTRIES: Final[Mapping[str, Any]] = {
+    "instances": Sequence[int],
+    "returns": Mapping[str, Sequence[float]],
+    "configurations": Mapping[str, Mapping[str, Any]],
+    "best_schedule": str | None,
+    "effort": Mapping[str, int],
+}
 
 
 def dumped(known: Sequence[References]) -> str:

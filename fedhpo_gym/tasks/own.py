@@ -8,7 +8,6 @@ import hashlib
 import math
 import os
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import tomli_w
 
 from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
-from fedhpo_gym.core.files import sole_writer, write_text
+from fedhpo_gym.core.files import load_toml, read_toml, sole_writer, write_text
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
@@ -64,9 +64,8 @@ def read_task_file(path: Path) -> Mapping[str, Maker]:
         OSError: there is no such file, or it cannot be read.
     """
     try:
-        with path.open("rb") as handle:
-            return _makers(path, handle.read(MOST_BYTES).decode("utf-8"))
-    except (ValueError, UnknownNameError, RecursionError) as error:
+        return _makers(path, read_toml(path))
+    except (ValueError, UnknownNameError) as error:
         raise _unusable(path, error) from error
 
 
@@ -74,14 +73,10 @@ def _unusable(path: Path, error: Exception) -> InvalidArgumentError:
     return InvalidArgumentError(f"the task file {path} cannot be used: {error}")
 
 
-def _makers(path: Path, text: str) -> Mapping[str, Maker]:
-    content = tomllib.loads(text)
+def _makers(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     kind = as_typed("kind", content.pop("kind", "table"), str)
     require_known("kind of task file", kind, KINDS)
     return KINDS[kind](path, content)
-
-
-MOST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -321,10 +316,14 @@ def write_task(
     found = inspect(frame, target, client, leave_out)
     count = clients or (frame[client].nunique() if client else 0)
     text = frame.to_csv(index=False, lineterminator="\n")
+    try:
+        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"`data` must have words in UTF-8: {error}") from error
     table = OwnTable(
         name=name,
         data=f"{name}.csv",
-        sha256=hashlib.sha256(text.encode("utf-8")).hexdigest(),
+        sha256=digest,
         target=target,
         columns=found.columns,
         client=client,
@@ -339,6 +338,10 @@ def write_task(
     require_writable(into, told if folder is None else "`folder` (`--out`)")
     path, extra = into / f"{name}{SUFFIX}", TableFile(client_sample_rates=_rates(count))
     said = _text(table, extra)
+    try:
+        content = load_toml(said.encode("utf-8"))
+    except ValueError as error:  # a lone surrogate, or thousands of columns
+        raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
     with sole_writer(into):
         if path.exists() and not overwrite:
             raise InvalidArgumentError(
@@ -348,7 +351,7 @@ def write_task(
             trial = Path(part) / table.data  # what is wrong is said before anything is replaced
             trial.write_text(text, encoding="utf-8")
             OwnSource(name=name, licence="", citation="", table=table, path=path).encoded(trial)
-        keys = _makers(path, said)
+        keys = _makers(path, content)
         write_text(path.with_name(table.data), text)
         write_text(path, said)
     rates = " to ".join(f"{rate:g}" for rate in extra.client_sample_rates)
@@ -372,7 +375,7 @@ def _text(table: OwnTable, extra: TableFile) -> str:
     if table.client is None:
         who = [
             f"clients = {table.clients}  # rows are dealt to so many",
-            f"alpha = {table.alpha:g}",
+            f"alpha = {table.alpha!r}",
         ]
     meanings = [f"#   {_toml(name)}: {words}" for name, words in ENCODINGS.items()]
     columns = [f"{_toml(name)} = {_toml(encoding)}" for name, encoding in table.columns.items()]
@@ -416,9 +419,7 @@ def _text(table: OwnTable, extra: TableFile) -> str:
 
 def _toml(text: str | None) -> str:
     """Return a text as TOML writes it."""
-    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"')
-    plain = "".join(one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
-    return f'"{plain}"'
+    return tomli_w.dumps({"a": str(text)}).removeprefix("a = ").rstrip("\n")
 
 
 __all__ = ["NewTask", "own_folder", "read_task_file", "task_files", "write_task"]

@@ -14,6 +14,8 @@ from fedhpo_gym.tasks.federated import Rates, Rounds, Task, fidelity_grid
 from fedhpo_gym.tasks.natural import RESULTS
 from fedhpo_gym.tasks.work import BATCH_SIZE, EPOCHS
 
+MOST_DIMENSIONS: Final = 500
+
 
 @dataclass(frozen=True)
 class ResultsFile:
@@ -38,15 +40,17 @@ class ResultsFile:
     seeds: Sequence[int]
     space: Mapping[str, Mapping[str, Any]]
     version: Annotated[int, Range(0)] = 0
-    budget_s: Annotated[float, Range(0, ends="(]")] = 21_600.0
+    budget_s: Annotated[float, Range(0, ends="()")] = 21_600.0
     citation: str = "results of your own"
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.name.isascii() or not self.name.isalnum():
             raise InvalidArgumentError(f"`name` must be letters and digits, got {self.name!r:.80}")
-        if not self.space:
-            raise InvalidArgumentError("`space` must hold at least one hyperparameter, got none")
+        if not 1 <= len(self.space) <= MOST_DIMENSIONS:
+            raise InvalidArgumentError(
+                f"`space` must hold 1 to {MOST_DIMENSIONS} hyperparameters, got {len(self.space)}"
+            )
 
     @property
     def _space(self) -> SearchSpace:

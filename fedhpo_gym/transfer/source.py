@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
-from fedhpo_gym.core.checks import FAULTS, as_integer, as_reals, shown
+from fedhpo_gym.core.checks import FAULTS, as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -164,6 +164,8 @@ def reading(path: Path) -> Iterator[None]:
     """Name a file that is missing, or that is not what it should be."""
     try:
         yield
+    except InvalidArgumentError as error:
+        raise DamagedDataError(f"{path} is no file of HPO-B ({error}); {AGAIN}") from error
     except FedHPOError:
         raise
     except OSError as error:
@@ -281,6 +283,11 @@ NO_VALUE: Final = "INVALID"
 _QUOTE, _OPEN, _CLOSE = b'"{}'
 _CHUNK, _ENTRY, _LONGEST_NAME = 1 << 24, 128, 200
 
+_DESCRIPTOR: Final[Mapping[str, Any]] = {
+    "variables_order": Sequence[str],
+    "variables_to_apply_log": Sequence[str],
+    "variables": Mapping[str, Mapping[str, Any]],
+}
 Places = dict[str, dict[str, tuple[int, int]]]
 """Where the text of each data set begins and ends in an archive, by search space."""
 
@@ -366,9 +373,9 @@ class HPOBFiles:
         known = self._text(path)
         require_known("search space", space, known)
         with reading(path):
-            order = list(known[space]["variables_order"])
-            logged = frozenset(known[space]["variables_to_apply_log"])
-            variables = dict(known[space]["variables"])
+            order, logged, variables = (
+                as_typed(name, known[space][name], hint) for name, hint in _DESCRIPTOR.items()
+            )
         point = as_reals("x", x)
         if point.shape != (len(order),):
             raise InvalidArgumentError(

@@ -14,7 +14,7 @@ from fedhpo_gym.analysis import build_report, group
 from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
 from fedhpo_gym.analysis.figures import comparison_figures
 from fedhpo_gym.analysis.overview import AgentFacts, overview, summary_table
-from fedhpo_gym.analysis.page import Cell, Table
+from fedhpo_gym.analysis.page import Cell, Table, csv_text
 from fedhpo_gym.analysis.plot import ORDER, looks_of
 from fedhpo_gym.records.incumbents import Study, Trajectory, Trials, read_table
 
@@ -176,6 +176,14 @@ def test_tables_are_html_csv_and_latex() -> None:
     assert table.csv() == "agent,loss\na_b & <c>,0.5\n"
     assert r"a\_b \& \textless{}c\textgreater{} & \textbf{0.5 $\pm$ 0.1} \\" in table.latex()
     assert r"\begin{tabular}{lr}" in table.latex()
+
+
+def test_cells_of_a_csv_are_no_formulas() -> None:
+    """Spreadsheets compute texts that begin so, and ids and agents are the words of others."""
+    rows = [["=1+2", "+x", "-x", "@x", "\tx", "x=1"], [-1.5, "-1.5", "+3", "-inf", "", "a-b"]]
+    first, second = csv_text(rows).splitlines()
+    assert first == "'=1+2,'+x,'-x,'@x,'\tx,x=1"
+    assert second == "-1.5,-1.5,+3,-inf,,a-b"
 
 
 def test_final_tables_hold_means_and_deviations() -> None:

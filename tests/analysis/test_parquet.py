@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fake_study import fake_environments, make_record
 from fedhpo_gym.analysis import RunRecord, StepRecord, read_folder, read_record, write_record
-from fedhpo_gym.core.errors import DamagedDataError
+from fedhpo_gym.core.errors import DamagedDataError, TooLargeError
 from fedhpo_gym.records import parquet
 from fedhpo_gym.records.files import GrowingRecord, growing, read_judged
 from fedhpo_gym.records.parquet import from_columns, to_columns
@@ -140,6 +140,18 @@ def test_a_file_of_another_format_is_refused(
 
 
 # -------------------------------------------------------------------- while a run goes on
+
+
+def test_a_small_record_of_many_rows_is_refused_before_it_is_read(
+    tmp_path: Path, record: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = to_columns([to_dict(step) for step in record.steps[:1]])
+    many = [replace(one, values=[*one.values] * 100_000) for one in columns]
+    parquet.store(tmp_path / "a.parquet", record.header, many, "0" * 64)
+    monkeypatch.setenv("FEDHPO_GYM_MAX_BYTES", "800000")
+    for read in (read_record, read_judged):
+        with pytest.raises(TooLargeError, match=r"a.parquet of .* bytes would take"):
+            read(tmp_path / "a.parquet")
 
 
 def test_a_trial_is_on_file_when_it_is_over_and_a_cut_loses_one(tmp_path: Path) -> None:

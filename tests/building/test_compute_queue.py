@@ -30,6 +30,7 @@ from fedhpo_gym.building.compute_queue import (
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.files import MOST_TOML
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample
 from fedhpo_gym.tasks import get_task
@@ -318,7 +319,10 @@ def test_what_another_process_trains_is_running(tmp_path: Path) -> None:
         (LIST.format(number=3) + "precision = 'float16'\n", "`precision` must be 'float32'"),
         ("[[sample]]\nids = []\nconfigurations = 3\nrounds = 3\nrates = [1.0]\n", "`ids` must"),
         ("a = [", "list.toml must be a TOML file: "),
-        (LIST.format(number=3) + "#" * (1 << 20), "list.toml must be a list of at most 1,048,576"),
+        (
+            LIST.format(number=3) + "#" * (1 << 20),
+            "list.toml must be a TOML file: it must have at most 524,288",
+        ),
     ],
 )
 @in_this_process
@@ -336,7 +340,7 @@ def test_a_list_that_cannot_be_used_is_named_with_the_reason(
 def test_the_list_of_the_repository_can_be_read() -> None:
     names = [design.parts_name for design in read_queue(ROOT / "numbers.toml") if not _away(design)]
     assert names
-    assert (ROOT / "numbers.toml").stat().st_size < compute_queue.MOST_BYTES
+    assert (ROOT / "numbers.toml").stat().st_size < MOST_TOML
 
 
 def _away(design: SampleDesign) -> bool:

@@ -49,7 +49,9 @@ def test_the_same_is_computed_again_and_resumed(
 ) -> None:
     meta = _small(monkeypatch)
     monkeypatch.setattr(meta_data, "meta_tasks", lambda _: (meta,))
+    (tmp_path / f".LR-{meta.name}.npz.0123.part").write_bytes(b"of a killed process")
     (path,) = meta_data.compute_parts(tmp_path, ["LR"])["LR"]
+    assert [*tmp_path.iterdir()] == [path]
     first = meta_data._read(path)
     again = meta_data.compute_task(meta)
     assert {name: one.tobytes() for name, one in first.items()} == {

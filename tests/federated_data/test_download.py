@@ -102,7 +102,9 @@ def shipped(name: str) -> set[str]:
     """Return what kinds of stored numbers the package has for a data set."""
     folder = Path(table.__file__).parent / "data"
     cards = [path.name.rsplit(".", 2) for path in folder.glob("*.json")]
-    return {kind for card, kind, _ in cards if card.split("-")[1] == name}
+    return {
+        kind for card, kind, _ in cards if kind in KINDS.values() and card.split("-")[1] == name
+    }
 
 
 def test_every_data_set_is_in_the_table() -> None:

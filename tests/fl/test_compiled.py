@@ -140,11 +140,16 @@ def test_a_cache_that_cannot_be_written_is_done_without(
         "os.environ['XDG_CACHE_HOME'] = os.environ['NUMBA_CACHE_DIR']\n"
         "from fedhpo_gym.fl.compiled import training\n"
         "import numpy as np\n"
+        "import warnings\n"
         "found = np.empty(2, np.bool_)\n"
-        "training.finite(np.array([[1, 2], [3, np.inf]], np.float32), found)\n"
-        "print(found)"
+        "with warnings.catch_warnings(record=True) as heard:\n"
+        "    warnings.simplefilter('always')\n"
+        "    for kind in (np.float32, np.float64):\n"
+        "        training.finite(np.array([[1, 2], [3, np.inf]], kind), found)\n"
+        "print(found, [str(one.message)[:66] for one in heard])"
     )
-    assert run_python(code).strip() == "[ True False]"
+    said = "compiled code cannot be read or written (no folder can be written)"
+    assert run_python(code).strip() == f"[ True False] {[said]}"
 
 
 @pytest.fixture
@@ -182,6 +187,12 @@ def test_damaged_or_old_code_is_compiled_again(answer: Callable[..., str], tmp_p
         for path in tmp_path.rglob(f"*.{ending}"):
             path.write_bytes(path.read_bytes()[:size])
         assert answer() == "2 -2 1", "one warning"
+    for path in tmp_path.rglob("*.nbc"):
+        content = bytearray(path.read_bytes())
+        begin = content.find(b"\x7fELF") + 64  # of the instructions
+        content[begin : begin + 7] = b"\x0f\x0b\x0f\x0b\x0f\x0b\x0f"
+        path.write_bytes(content)
+    assert answer() == "2 -2 1", "changed code is not run"
     assert answer() == "2 -2 0"
     assert answer(result="x + 5") == "6 -6 0", "a change of any source"
 

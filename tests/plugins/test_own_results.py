@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import get_task
+from fedhpo_gym.tasks.own import read_task_file
 from fedhpo_gym.testing import BackendConformance
 
 ROUNDS, RATES, SEEDS, CLIENTS = (1, 5, 20), (0.5, 1.0), (1, 2), ("a", "b", "c")
@@ -241,6 +243,26 @@ def test_final_results_alone_are_one_round() -> None:
         "val_loss",
     ]
     assert info["objectives"]["val_loss"] == pytest.approx(loss, rel=2**-8)
+
+
+def test_a_task_file_reads_as_what_was_meant_before_it_replaces_another(own_folder: Path) -> None:
+    frame, odd = made_frame(), '😀 "s" \\ \x01 é'
+    frame["optimizer"] = frame["optimizer"].replace("sgd", odd)
+    env_id, _ = fedhpo_gym.import_results(frame, "Mine", 1000, citation=odd, **MINE)
+    path = own_folder / "Results-Mine-v0.toml"
+    task = read_task_file(path)["Results-Mine-v0"]()
+    assert task.citation == odd
+    assert odd in task.space["optimizer"].grid
+    assert env_id == "FedHPO-Results-Mine-v0"
+    before = path.read_bytes()
+    for wrong, words in (
+        ({"citation": "\ud800"}, "must fit into a task file: 'utf-8' codec"),
+        ({"budget_s": math.inf}, "`budget_s` must be above 0 and finite, got inf"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            fedhpo_gym.import_results(frame, "Mine", 1000, **MINE, **wrong)
+        assert path.read_bytes() == before
+    gym.make(env_id).reset(seed=0)
 
 
 @pytest.mark.parametrize(

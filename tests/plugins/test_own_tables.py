@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -24,7 +25,9 @@ from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
     MissingDataError,
+    TooLargeError,
 )
+from fedhpo_gym.core.files import ENV_VAR as MAX_BYTES
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.own_table import OwnTable
@@ -250,9 +253,33 @@ def test_every_form_of_the_same_data_is_the_same_data(tmp_path: Path) -> None:
         for form in forms
     }
     assert len(digests) == 1
-    (split / "state.json").write_text('{"_data_files": [{"filename": "../data.arrow"}]}')
-    with pytest.raises(DamagedDataError, match="must name others beside it only"):
+    for name, again in (
+        ("../data.arrow", ""),
+        ("other.arrow", ""),
+        ("data.arrow", ', {"filename": "data.arrow"}'),
+    ):
+        files = f'{{"_data_files": [{{"filename": "{name}"}}{again}]}}'
+        (split / "state.json").write_text(files)
+        with pytest.raises(DamagedDataError, match=r"others beside it|is missing|each once, got 2"):
+            read_frame(tmp_path / "saved")
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["test"]}')
+    with pytest.raises(DamagedDataError, match=r"state.json is missing"):
         read_frame(tmp_path / "saved")
+
+
+def test_words_of_a_task_file_become_columns_in_proportion_to_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = range(4000)
+    words = {"word": [f"w{row // 2}" for row in rows], "x": [row % 7 for row in rows]}
+    frame = pandas.DataFrame({**words, "passed": [0, 1] * 2000})
+    task = fedhpo_gym.new_task(frame, "passed", clients=5, name="Words")
+    text = task.path.read_text(encoding="utf-8")
+    task.path.write_text(re.sub("(?m)^rare = .*", "rare = 1", text).replace('"none"', '"words"'))
+    fedhpo_gym.register_task_file(task.path)
+    monkeypatch.setenv(MAX_BYTES, "800000")
+    with pytest.raises(TooLargeError, match=r"Words.csv of .* bytes would take"):
+        load_dataset("Words")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +389,7 @@ def test_what_words_may_have_been_meant_to_be_is_said() -> None:
 
 def test_any_words_survive_the_file() -> None:
     """Names of columns are the user's, quotes and backslashes too; unprintable ones are refused."""
-    odd = 'a "b" \\ c é 数'
+    odd = 'a "b" \\ c é 数 😀'
     frame = made().rename(columns={"school": odd + "1", "age": odd, "passed": odd + "2"})
     task = fedhpo_gym.new_task(frame, odd + "2", client=odd + "1", name="Odd")
     content = tomllib.loads(task.path.read_text(encoding="utf-8"))
@@ -372,6 +399,12 @@ def test_any_words_survive_the_file() -> None:
     for name in ("", "a\rb", "a\U000e0001"):
         with pytest.raises(InvalidArgumentError, match="different, printable names"):
             read_frame(made().rename(columns={"age": name}))
+    half = pandas.Series(["a", "\ud800"] * 200, dtype=object)
+    with pytest.raises(InvalidArgumentError, match="must have words in UTF-8: 'utf-8' codec"):
+        fedhpo_gym.new_task(made().assign(sex=half), "passed", client="school", name="Half")
+    long = made().assign(**{"n" * 200_000: 1, "m" * 400_000: 1})
+    with pytest.raises(InvalidArgumentError, match="must fit into a task file: it must have at"):
+        fedhpo_gym.new_task(long, "passed", client="school", name="Long")
 
 
 @pytest.mark.slow

@@ -157,10 +157,11 @@ def test_installed_packages_add_theirs_by_an_entry_point(
     """A broken one is named in a warning, and the others are there."""
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
+    (tmp_path / "ends.py").write_text("import sys; sys.exit(3)", encoding="utf-8")
     about = tmp_path / "mine-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[fedhpo_gym]\na = broken\nb = mine\n")
+    (about / "entry_points.txt").write_text("[fedhpo_gym]\na = broken\nb = mine\nc = ends\n")
     code = """
 import warnings
 with warnings.catch_warnings(record=True) as told:
@@ -171,5 +172,6 @@ import gymnasium
 print(gymnasium.spec("FedHPO-DAC-LR-Mine-v3").id, "greedy" in fedhpo_gym.agents.REGISTERED)
 """
     said = run_python(code, {"PYTHONPATH": str(tmp_path)})
-    assert "broken of the entry point 'a' cannot be imported and is left out" in said
+    for module, name in (("broken", "a"), ("ends", "c")):
+        assert f"{module} of the entry point {name!r} cannot be imported and is left out" in said
     assert said.splitlines()[-1] == "FedHPO-DAC-LR-Mine-v3 True"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -111,7 +113,32 @@ def test_a_file_is_read_as_it_was_written(found: References, tmp_path: Path) -> 
     assert dumped([again]) == dumped([found])
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"ids": {"a": 1}}', '{"ids": {"a": {}}}', "[]"])
+ENTRY: dict[str, Any] = {
+    "instances": [0, 1],
+    "returns": {name: [0.0, 1.0] for name in ("default", "static", "hindsight")},
+    "configurations": {},
+    "best_schedule": None,
+    "effort": {},
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", '{"ids": {"a": 1}}', '{"ids": {"a": {}}}', "[]", '{"ids": ' * 5_000 + "}" * 5_000]
+    + [
+        json.dumps({"ids": {"a": {**ENTRY, **change}}})
+        for change in (
+            {"instances": []},
+            {"returns": {"default": [0.0, 1.0]}},
+            {"returns": {**ENTRY["returns"], "random": [1]}},
+            {"returns": {**ENTRY["returns"], "random": [0.0, 10**400]}},
+            {"returns": {**ENTRY["returns"], "random": [0.0, math.nan]}},
+            {"best_schedule": "step"},
+            {"effort": {"test": [1]}},
+            {"configurations": [1]},
+        )
+    ],
+)
 def test_a_damaged_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "references.json"
     path.write_text(text, encoding="utf-8")
@@ -187,6 +214,13 @@ def test_the_command_computes_what_is_missing_and_keeps_the_rest(
     assert asked(ID, "--effort", "least", "--again") == 1
     assert "name another --out" in capsys.readouterr().err
     assert computed == [ID, other, ID]
+    out = tmp_path / "missing" / "references.json"
+    assert asked(ID, "--effort", "least") == 0
+    assert {*read(out)} == {ID}
+    out = tmp_path
+    assert asked(ID, "--effort", "least") == 2
+    assert "`--out` must be a file, got the folder" in capsys.readouterr().err
+    assert computed == [ID, other, ID, ID], "before anything is computed"
     assert asked("FedHPO-LR-CreditG-v1") == 2
     assert "`ids` must be of round environments" in capsys.readouterr().err
 

@@ -169,6 +169,17 @@ def test_natural_units_by_hand(tmp_path: Path) -> None:
     for space, x in (("8", [0.0]), ("7", [0.0])):
         with pytest.raises(FedHPOError, match=r"Unknown search space '8'|`x` must have 6 values"):
             source.decode(space, x)
+    for name, odd in (
+        ("variables_order", [["cost"]]),
+        ("variables_order", {"cost": 1}),
+        ("variables_to_apply_log", [["cost"]]),
+        ("variables", [[1]]),
+        ("variables", {"cost": [1]}),
+        ("variables", {"cost": {"min": [0], "max": 1}}),
+    ):
+        (tmp_path / DESCRIPTORS).write_text(json.dumps({"7": {**about, name: odd}}))
+        with pytest.raises(DamagedDataError, match="is no file of HPO-B"):
+            files(tmp_path).decode("7", [0.0] * 6)
 
 
 def test_published_ranges_are_decoded(shared_datasets: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 from numpy.random import Generator
 
 ODD: tuple[Any, ...] = (
@@ -27,8 +29,8 @@ def damage(path: Path, rng: Generator) -> str:
     packed = path.suffix == ".gz" and rng.random() < 0.6
     if packed:
         content = gzip.decompress(content)
-    structured = {".json": _json, ".jsonl": _lines}.get(path.with_suffix("").suffix or path.suffix)
-    structured = structured or {".json": _json, ".jsonl": _lines}.get(path.suffix)
+    known = {".json": _json, ".jsonl": _lines, ".toml": _toml}
+    structured = known.get(path.with_suffix("").suffix) or known.get(path.suffix)
     if structured and (packed or path.suffix != ".gz") and rng.random() < 0.6:
         content, what = structured(content, rng)
     else:
@@ -61,6 +63,15 @@ def _json(content: bytes, rng: Generator) -> tuple[bytes, str]:
     tree = json.loads(content)
     what = change(tree, rng)
     return json.dumps(tree).encode(), what
+
+
+def _toml(content: bytes, rng: Generator) -> tuple[bytes, str]:
+    tree = tomllib.loads(content.decode())
+    what = change(tree, rng)
+    try:
+        return tomli_w.dumps(tree).encode(), what
+    except (TypeError, UnicodeEncodeError):  # TOML has no null, and no lone surrogates
+        return _bytes(content, rng)
 
 
 def _lines(content: bytes, rng: Generator) -> tuple[bytes, str]:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import signal
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    IndexDataCacheFile,
+    _CacheLocator,
+)
 from numba.extending import overload
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +40,7 @@ def kernel(function: F) -> F:
     dispatcher = njit(**_OPTIONS)(function)
     dispatcher._compile_for_args = _uninterrupted(dispatcher._compile_for_args)
     if _folder() is not None:
-        dispatcher._cache = _Cache(function)  # type: ignore[no-untyped-call]
+        dispatcher._cache = _Cache(function)
     return cast("F", dispatcher)
 
 
@@ -55,6 +61,8 @@ def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
     """Let a compilation end before a signal is heard: LLVM does not survive half of one."""
 
     def work(*args: Any, **kwargs: Any) -> Any:
+        if _folder() is None:
+            _warn("", "no folder can be written")
         if threading.current_thread() is not threading.main_thread():
             return compile_for(*args, **kwargs)
         heard: list[int] = []
@@ -126,10 +134,43 @@ class _Implementation(CompileResultCacheImpl):
     _locator_classes: Any = (_Locator,)
 
 
+class _File(IndexDataCacheFile):
+    """Files that end with a digest, which readers of a pickle skip: changed code ends a process."""
+
+    def _load_data(self, name: str) -> Any:
+        _check(Path(self._data_path(name)))  # type: ignore[no-untyped-call]
+        return super()._load_data(name)  # type: ignore[no-untyped-call]
+
+    def _load_index(self) -> Any:
+        with suppress(FileNotFoundError):
+            _check(Path(self._index_path))
+        return super()._load_index()  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        with super()._open_for_write(filepath) as handle:
+            yield (content := io.BytesIO())
+            handle.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
+
+
+def _check(path: Path) -> None:
+    """Refuse a file that was changed since it was written."""
+    content = path.read_bytes()
+    if content[-32:] != hashlib.sha256(content[:-32]).digest():
+        raise ValueError(f"{path.name} was changed")
+
+
 class _Cache(FunctionCache):
     """Machine code on disk; where it cannot be read or written, functions are compiled again."""
 
     _impl_class = _Implementation
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        own = self._impl
+        self._cache_file = _File(  # type: ignore[no-untyped-call]
+            self._cache_path, own.filename_base, own.locator.get_source_stamp()
+        )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -150,13 +191,15 @@ class _Cache(FunctionCache):
 _told: set[str] = set()
 
 
-def _warn(folder: str, error: Exception) -> None:
-    """Say once that a folder is of no use."""
+def _warn(folder: str, error: Exception | str) -> None:
+    """Say once that a folder is of no use, or that there is none."""
     if folder not in _told:
         _told.add(folder)
+        where = f" in {folder}" if folder else ""
+        kind = f"{type(error).__name__}: " * isinstance(error, Exception)
         warnings.warn(
-            f"compiled code in {folder} cannot be read or written ({type(error).__name__}: "
-            f"{error}), so functions are compiled again; free space there, or name another folder "
-            "in NUMBA_CACHE_DIR",
+            f"compiled code{where} cannot be read or written ({kind}{error}), so functions "
+            "are compiled again, for half a minute in every process; free space there, or name "
+            "another folder in NUMBA_CACHE_DIR",
             stacklevel=2,
         )
