@@ -79,6 +79,7 @@ NAMED: set[str] = set()
 """What callers have named as `module:Class` in this process."""
 
 
+@checked_types
 def algorithm_name(name: str) -> str:
     """Return the name of an algorithm that a caller, but no file and no record, names."""
     if ":" in name:
