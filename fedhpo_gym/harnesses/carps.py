@@ -17,7 +17,7 @@ from fedhpo_gym.space.configspace import to_configspace
 with needing("a task of CARP-S", "carps", "carps", "carps"):
     from carps.objective_functions.objective_function import ObjectiveFunction
     from carps.utils.task import get_search_space_info
-    from carps.utils.trials import TrialInfo, TrialValue
+    from carps.utils.trials import StatusType, TrialInfo, TrialValue
 
 if TYPE_CHECKING:
     import ConfigSpace
@@ -28,6 +28,8 @@ FIDELITY = "round"
 
 class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with it
     """What CARP-S evaluates: costs are losses, lower is better, and virtual time is simulated.
+
+    Where training diverged, the status is CRASHED, and the cost the worst there is.
 
     A budget between the rounds of a grid is the nearest of them. Its random search draws from
     `configspace`, which `space_seed` seeds.
@@ -54,7 +56,11 @@ class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with i
         # Optimizers draw any seed: what it changes is the noise of evaluations that have some.
         found = self.problem.evaluate(dict(trial_info.config), fidelity, noise_seed=trial_info.seed)
         costs = list(found.losses.values())
-        return TrialValue(cost=costs if len(costs) > 1 else costs[0], virtual_time=found.time_s)
+        return TrialValue(
+            cost=costs if len(costs) > 1 else costs[0],
+            virtual_time=found.time_s,
+            status=StatusType.CRASHED if found.diverged else StatusType.SUCCESS,
+        )
 
 
 @checked_types
