@@ -44,7 +44,8 @@ class TrialFunction:
             found = self.problem.evaluate(configuration, {"round": rung})
             if found.diverged:
                 break
-            trial.report(*found.values.values(), rung)
+            (value,) = found.values.values()
+            trial.report(value, rung)
             if trial.should_prune():
                 raise optuna.TrialPruned
         else:
