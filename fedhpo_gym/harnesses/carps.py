@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, as_plain, checked_types
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.harnesses.problem import Problem
@@ -138,7 +137,5 @@ def write_task(
     told = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
     file = folder / "task" / "fedhpo" / f"{env_id}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(
-        file, f"# @package _global_\n{json.dumps(told, indent=1, default=methodcaller('item'))}\n"
-    )
+    write_text(file, f"# @package _global_\n{json.dumps(as_plain(told), indent=1)}\n")
     return file
