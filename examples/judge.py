@@ -2,9 +2,11 @@
 
 FILE.npz is what `ppo.py` left; a folder is one of `save_policy`. Without it, a policy made by hand
 is judged, whose learning rate falls from round to round. Scores say where it stands: the default
-has 0, and the best static configuration, which was searched on train instances, has 1.
+has 0, and the best static configuration, which was searched on train instances, has 1. The ID by
+default needs no download; docs/environments.md says of each what it needs.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -14,11 +16,19 @@ from gymnasium.vector import AutoresetMode
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.policy import load_policy
+from fedhpo_gym.core.errors import FedHPOError
 
-ID = sys.argv[1] if len(sys.argv) > 1 else "FedHPO-DAC-FewClients-v1"
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("ID", nargs="?", default="FedHPO-DAC-Quadratic-v1")
+parser.add_argument("FILE", nargs="?", type=Path)
+ID, FILE = vars(parser.parse_args()).values()
 
-with gym.make(ID) as env:
-    known, names = env.unwrapped.references, env.unwrapped.search_space.names
+try:
+    with gym.make(ID) as env:
+        known = getattr(env.unwrapped, "references", None)
+        names = env.unwrapped.search_space.names
+except (gym.error.Error, FedHPOError) as error:  # no such id, or its data are not here
+    sys.exit(f"{ID}: {error}")
 if known is None:
     sys.exit(f"{ID} has no references; run `fedhpo-gym references {ID}` first")
 instances = list(known.instances)
@@ -28,9 +38,9 @@ envs = gym.make_vec(
 
 
 def falling(seen: dict[str, np.ndarray]) -> np.ndarray:
-    """Begin with the default and end with the lowest learning rate."""
+    """Begin above the default learning rate and end below it."""
     actions = np.zeros(envs.action_space.shape, dtype=np.float32)
-    actions[:, names.index("learning_rate")] = seen["remaining_rounds"][:, 0] - 1.0
+    actions[:, names.index("learning_rate")] = 0.6 * seen["remaining_rounds"][:, 0] - 0.4
     return actions
 
 
@@ -46,10 +56,13 @@ def learned(seen: dict[str, np.ndarray]) -> np.ndarray:
 
 
 act = falling
-if len(sys.argv) > 2 and Path(sys.argv[2]).is_dir():
-    act = load_policy(sys.argv[2]).act
-elif len(sys.argv) > 2:
-    stored, act = dict(np.load(f"{sys.argv[2].removesuffix('.npz')}.npz")), learned
+if FILE and FILE.is_dir():
+    act = load_policy(FILE).act
+elif FILE:
+    file = Path(f"{str(FILE).removesuffix('.npz')}.npz")
+    if not file.is_file():
+        parser.error(f"FILE must be a folder or what ppo.py left, got {FILE}")
+    stored, act = dict(np.load(file)), learned
 returns, going_on = np.zeros(len(instances)), np.ones(len(instances), dtype=bool)
 seen, _ = envs.reset(options={"instance": instances})
 while going_on.any():

@@ -5,7 +5,7 @@ are one. Others are put side by side. Either way an episode that ends begins ane
 The policy is left in FILE.npz as plain arrays, which `judge.py` plays. Needs PyTorch.
 """
 
-import sys
+import argparse
 
 import gymnasium as gym
 import numpy as np
@@ -18,8 +18,11 @@ from torch.distributions import Normal
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 
-ID = sys.argv[1] if len(sys.argv) > 1 else "FedHPO-LR-CreditG-v1"
-STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 8_192
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("ID", nargs="?", default="FedHPO-LR-CreditG-v1")
+parser.add_argument("STEPS", nargs="?", type=int, default=8_192)
+parser.add_argument("FILE", nargs="?")
+ID, STEPS, FILE = vars(parser.parse_args()).values()
 ENVS, LENGTH, EPOCHS, PARTS = 8, 64, 10, 8
 GAMMA, LAMBDA, CLIP, RATE, SEED = 0.99, 0.95, 0.2, 3e-4, 0
 
@@ -114,11 +117,11 @@ for _ in range(STEPS // (ENVS * LENGTH)):
             optimizer.step()
 
 envs.close()
-if len(sys.argv) > 3:
+if FILE:
     linear = [one for one in actor if isinstance(one, nn.Linear)]
     arrays = {f"weight_{i}": one.weight.detach().numpy().T for i, one in enumerate(linear)}
     arrays |= {f"bias_{i}": one.bias.detach().numpy() for i, one in enumerate(linear)}
-    np.savez(sys.argv[3], mean=scale.mean, variance=scale.var, **arrays)
+    np.savez(FILE, mean=scale.mean, variance=scale.var, **arrays)
 
 print(f"{ID}: {len(returns)} episodes in {STEPS} steps")
 if returns:

@@ -276,7 +276,10 @@ def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, .
 
 
 def tuning_cost(
-    runs: Annotated[Path, Arg("CSV: algorithm, problem, validation; test, cost if known", "FILE")],
+    runs: Annotated[
+        Path,
+        Arg("CSV, a line per trial: algorithm, problem, validation; test, cost if known", "FILE"),
+    ],
     *,
     trials: Annotated[int, Arg("trials of the largest search (100)")] = 100,
 ) -> int:

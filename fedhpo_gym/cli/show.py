@@ -39,7 +39,7 @@ from fedhpo_gym.stored.surrogate import ENTRY as OBJECTIVES
 from fedhpo_gym.stored.table import ENDS, Table
 from fedhpo_gym.stored.task_generator import open_generator
 from fedhpo_gym.studies.suites import SUITES
-from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks import ROUNDS_ONLY, Task
 from fedhpo_gym.tasks.meta import generated_space, meta_space
 
 LIMITS = "limits"
@@ -118,10 +118,11 @@ def _print_generator(space: str) -> int:
 
 def description(task: Task, backend: str, env_id: str) -> dict[str, Any]:
     """Return what is known of a variant of a task, as JSON data."""
-    of_rounds = "DAC-" in env_id
+    of_rounds = "DAC-" in env_id or task.key in ROUNDS_ONLY
     plain = task.round_id if of_rounds else task.id
+    env_id = f"MO-{plain}" if env_id.startswith("MO-") else plain
     return {
-        "id": f"MO-{plain}" if env_id.startswith("MO-") else plain,
+        "id": env_id,
         "process": _process(task, env_id, of_rounds=of_rounds),
         "variant": {name: getattr(task, name) for name in task.options},
         "settings": {n: v for n, v in task.all_settings.items() if n not in task.silent},

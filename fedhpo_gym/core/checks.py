@@ -6,6 +6,7 @@ import operator
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import lru_cache, wraps
 from os import PathLike
 from pathlib import Path
@@ -61,6 +62,20 @@ def as_integer(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def as_plain(value: Any) -> Any:
+    """Return nested arguments as JSON takes them: numpy's numbers and arrays, enums by value."""
+    if isinstance(value, Mapping):
+        return {key: as_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(one) for one in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.bool_) or (isinstance(value, np.ndarray) and value.ndim):
+        return value.tolist()
+    number = as_number(value) if isinstance(value, np.generic | np.ndarray) else None
+    return value if number is None else number
 
 
 FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

@@ -2,19 +2,38 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import fields, replace
+from typing import Any, Final, TypeVar
+
+from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.algorithms import algorithm_name
-from fedhpo_gym.core.checks import as_typed, parameter_types, shown
+from fedhpo_gym.core.checks import as_plain, as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+RENDERING: Final[dict[str, Any]] = {"render_modes": ["human", "rgb_array"], "render_fps": 4}
+"""Metadata of single environments, which `gymnasium.make` reads off what makes them."""
+
+
+class PlainSpec:
+    """Base of environments whose `spec` holds plain arguments, so that it survives JSON."""
+
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What `gymnasium.make` made the environment of."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        self._spec = spec and replace(spec, kwargs=as_plain(spec.kwargs))
 
 
 def takes(record: type[Any]) -> Callable[[F], F]:
-    """Give an entry point its whole signature: its own arguments, and those of a record."""
+    """Give an entry point its metadata and its whole signature, with the fields of a record."""
 
     def sign(entry_point: F) -> F:
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -27,6 +46,7 @@ def takes(record: type[Any]) -> Callable[[F], F]:
             for name, hint in added.items()
         ]
         entry_point.__signature__ = own.replace(parameters=[*kept, *new])  # type: ignore[attr-defined]
+        entry_point.metadata = RENDERING  # type: ignore[attr-defined]
         return entry_point
 
     return sign

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, needing
+from fedhpo_gym.envs.arguments import RENDERING, PlainSpec
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, Observations
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace
@@ -28,17 +29,13 @@ Plot = Callable[[Any], None]
 BLUE, GREY = "#0b5394", "#8a8f98"
 
 
-class DrawnEnv(gym.Env[Observations, NDArray[np.float32]]):
+class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
     """One episode of a process, which can be drawn into a window of its own or as pixels."""
 
     _process: Any
     _draws: EpisodeDraws
 
-    # Gymnasium declares it on instances, so it cannot be a ClassVar here.
-    metadata: dict[str, Any] = {  # noqa: RUF012
-        "render_modes": ["human", "rgb_array"],
-        "render_fps": 4,
-    }
+    metadata = RENDERING
 
     def __init__(self, render_mode: str | None) -> None:
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:

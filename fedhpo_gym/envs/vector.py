@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.core.checks import Range, as_integer, as_reals, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.envs.arguments import read_options
+from fedhpo_gym.envs.arguments import PlainSpec, read_options
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.space.dimension import ACTION_SLACK
 
@@ -120,7 +120,7 @@ class StepOutcome:
     info: dict[str, Any]
 
 
-class BatchedVectorEnv(VectorEnv[Observations, Actions, NDArray[Any]]):
+class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]):
     """N environments whose states are arrays.
 
     **Autoreset** (`metadata["autoreset_mode"]`): with "NextStep", Gymnasium's default, the step
@@ -302,14 +302,13 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
     if seed is None:
         return [None] * num_envs
     first = as_integer(seed)
-    if first is None:
-        seeds: Sequence[Any] = as_typed("seed", seed, Sequence[Any])
-    else:
+    seeds: Any = seed.tolist() if isinstance(seed, np.ndarray) else seed
+    if first is not None:
         seeds = [first + index for index in range(num_envs)]
-    if len(seeds) != num_envs:
+    if not isinstance(seeds, Sequence) or len(seeds) != num_envs:
         raise InvalidArgumentError(
-            f"`seed` must be an integer or one seed for each of {num_envs} environments, "
-            f"got {len(seeds)}"
+            f"`seed` must be an integer, or a list with one for each of {num_envs} environments, "
+            f"got {shown(seed)}"
         )
     whole = [None if one is None else as_integer(one) for one in seeds]
     for one, number in zip(seeds, whole, strict=True):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, as_plain, checked_types
 from fedhpo_gym.core.errors import needing
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.harnesses.problem import Problem
@@ -17,7 +16,7 @@ from fedhpo_gym.space.configspace import to_configspace
 with needing("a task of CARP-S", "carps", "carps", "carps"):
     from carps.objective_functions.objective_function import ObjectiveFunction
     from carps.utils.task import get_search_space_info
-    from carps.utils.trials import TrialInfo, TrialValue
+    from carps.utils.trials import StatusType, TrialInfo, TrialValue
 
 if TYPE_CHECKING:
     import ConfigSpace
@@ -28,6 +27,8 @@ FIDELITY = "round"
 
 class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with it
     """What CARP-S evaluates: costs are losses, lower is better, and virtual time is simulated.
+
+    Where training diverged, the status is CRASHED, and the cost the worst there is.
 
     A budget between the rounds of a grid is the nearest of them. Its random search draws from
     `configspace`, which `space_seed` seeds.
@@ -54,7 +55,11 @@ class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with i
         # Optimizers draw any seed: what it changes is the noise of evaluations that have some.
         found = self.problem.evaluate(dict(trial_info.config), fidelity, noise_seed=trial_info.seed)
         costs = list(found.losses.values())
-        return TrialValue(cost=costs if len(costs) > 1 else costs[0], virtual_time=found.time_s)
+        return TrialValue(
+            cost=costs if len(costs) > 1 else costs[0],
+            virtual_time=found.time_s,
+            status=StatusType.CRASHED if found.diverged else StatusType.SUCCESS,
+        )
 
 
 @checked_types
@@ -132,7 +137,5 @@ def write_task(
     told = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
     file = folder / "task" / "fedhpo" / f"{env_id}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(
-        file, f"# @package _global_\n{json.dumps(told, indent=1, default=methodcaller('item'))}\n"
-    )
+    write_text(file, f"# @package _global_\n{json.dumps(as_plain(told), indent=1)}\n")
     return file

@@ -1,5 +1,6 @@
 """A problem as an objective of Optuna: `study.optimize(objective(id), n_trials=50)`."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 class TrialFunction:
     """What a study optimizes. Values are in natural units; `directions` says which are better.
+
+    Trials that diverge fail, at the first of the rounds where they have; the study goes on.
 
     Attributes:
         problem: what answers.
@@ -38,13 +41,18 @@ class TrialFunction:
 
         configuration = self.suggest(trial)
         for rung in self._rounds:
-            (value,) = self.problem.evaluate(configuration, {"round": rung}).values.values()
+            found = self.problem.evaluate(configuration, {"round": rung})
+            if found.diverged:
+                break
+            (value,) = found.values.values()
             trial.report(value, rung)
             if trial.should_prune():
                 raise optuna.TrialPruned
-        found = self.problem.evaluate(configuration)
+        else:
+            found = self.problem.evaluate(configuration)
         self.note(trial, found)
-        values = tuple(found.values.values())
+        # NaN is how an objective tells Optuna that its trial has failed.
+        values = tuple(math.nan if found.diverged else one for one in found.values.values())
         return values if len(values) > 1 else values[0]
 
     def suggest(self, trial: "optuna.trial.Trial") -> dict[str, Value]:

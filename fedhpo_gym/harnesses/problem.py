@@ -20,7 +20,7 @@ class Outcome:
     """What an evaluation brought.
 
     Attributes:
-        values: what is rewarded, by name and in its unit.
+        values: what is rewarded, by name and in its unit; losses are cut off at 10 nats.
         losses: the same, signed so that lower is better.
         excess: how far each constrained objective is beyond its limit; 0 or less is feasible.
         time_s: simulated seconds.
@@ -33,13 +33,22 @@ class Outcome:
     time_s: float
     info: Mapping[str, Any]
 
+    @property
+    def diverged(self) -> bool:
+        """Whether training diverged.
+
+        Such a trial has failed. What has a state for that (Optuna, CARP-S) sets it; what takes
+        numbers only gets `values`, which hold the worst of each objective.
+        """
+        return bool(self.info["diverged"])
+
 
 class Problem:
     """A trial environment without its loop: what it answers does not depend on what was asked.
 
     Every evaluation is the first trial of an episode, so budgets end nothing, and nothing is paid
-    before. The answers are those of `info["objectives"]`: where training diverged, a loss is
-    3.4e38, which ranks of trials survive and most models of an optimizer do not.
+    before. The answers are those of `info["objectives"]`, with losses cut off where rewards cut
+    them off. No answer is worse than that of a diverged trial, and none is infinite or NaN.
 
     Attributes:
         id: of the environment.
@@ -52,7 +61,7 @@ class Problem:
         self,
         env_id: str,
         *,
-        clip: bool = False,
+        clip: bool = True,
         options: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
@@ -60,7 +69,8 @@ class Problem:
 
         Args:
             env_id: an id of trials.
-            clip: cut values off at the bounds of their objective, as rewards are: losses at 10.
+            clip: cut losses off at 10 nats; False gives those of `info["objectives"]`, which are
+                3.4e38 where training diverged and spoil most models of an optimizer.
             options: of every `reset`; `{"instance": 3}` chooses one of `instances`, which else are
                 drawn anew for each evaluation.
             arguments: of `gymnasium.make`.
@@ -115,18 +125,19 @@ class Problem:
         given = as_typed("fidelity", fidelity or {}, Mapping[str, Any])
         asked = {**as_typed("configuration", configuration, Mapping[str, Any]), **self.full}
         info = env.step({**asked, **given})[4]
-        losses = {one.name: self._loss(one, info) for one in self.objectives}
+        told: Mapping[str, float] = info["objectives"]
+        losses = {one.name: self._loss(one, told[one.name]) for one in self.objectives}
         return Outcome(
             {one.name: _signed(one, losses[one.name]) for one in self.objectives},
             losses,
-            {one.name: self._loss(one, info) - _signed(one, at) for one, at in self._limits},
+            {one.name: _signed(one, told[one.name] - at) for one, at in self._limits},
             float(info["cost"]["time_s"]),
             info,
         )
 
-    def _loss(self, objective: Objective, info: Mapping[str, Any]) -> float:
-        value = info["objectives"][objective.name]
-        if self._clip:
+    def _loss(self, objective: Objective, value: float) -> float:
+        """Return a value as a loss; costs and other bounded values are what they are."""
+        if self._clip and objective.open_ended:
             return objective.with_transform("clip").error(value)
         return objective.unclipped_error(value)
 

@@ -342,6 +342,11 @@ def read_lines(
 ) -> list[T]:
     """Return what the lines of a CSV file say, which has some columns and may have others."""
     needed, further = (", ".join(names) for names in columns)
+    if path.is_dir():
+        raise InvalidArgumentError(
+            f"a {what} must be a CSV file with the columns {needed}, and a line per trial, got the "
+            f"folder {path}; write the lines of its run records from `fedhpo_gym.load_runs`"
+        )
     if not path.is_file():
         raise MissingDataError(f"there is no {what} {path}; give a CSV file with {needed}")
     found = []

@@ -128,8 +128,10 @@ def get_task(name: str) -> Task:
     versions = [key for key in keys if key.rpartition("-v")[0] == short]
     if not versions:
         prefix = name.removesuffix(short)
-        known = {prefix + (key if "-v" in short else key.rpartition("-v")[0]) for key in keys}
-        raise unknown_name("task", name, known)
+        known = {key if "-v" in short else key.rpartition("-v")[0]: key for key in keys}
+        of_rounds = "DAC-" * ("FedHPO-" in prefix and "DAC-" not in prefix)
+        names = {f"{prefix}{of_rounds * (k in ROUNDS_ONLY)}{n}" for n, k in known.items()}
+        raise unknown_name("task", name, names)
     return get_task(max(versions, key=lambda key: int(key.rpartition("-v")[2])))
 
 

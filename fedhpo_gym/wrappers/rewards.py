@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import Range, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_plain, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints
 from fedhpo_gym.wrappers.checks import check_env
@@ -80,7 +80,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         self.penalty = Penalty(objectives, constraints)
-        gym.utils.RecordConstructorArgs.__init__(self, constraints=constraints)
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=as_plain(constraints))
         gym.Wrapper.__init__(self, env)
         if constraints and hasattr(env.unwrapped, "constrain"):
             env.unwrapped.constrain(constraints)
@@ -223,9 +223,8 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
                 "regret" is asked for where the optimum is not known.
         """
         check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
-        gym.utils.RecordConstructorArgs.__init__(
-            self, kind=kind, discount=discount, per_cost=per_cost, budget_s=budget_s
-        )
+        named = {"kind": kind, "discount": discount, "per_cost": per_cost, "budget_s": budget_s}
+        gym.utils.RecordConstructorArgs.__init__(self, **as_plain(named))
         gym.Wrapper.__init__(self, env)
         self.value = IncumbentValue(env.unwrapped, kind, discount, per_cost, budget_s)
         self._start()

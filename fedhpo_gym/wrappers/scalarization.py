@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.core.arrays import Bools, Floats
-from fedhpo_gym.core.checks import Range, as_number, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_number, as_plain, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.multi_objective import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
@@ -151,7 +151,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
             )
         objectives = env.get_wrapper_attr("objectives")
         self._episodes = Episodes(self.rule(objectives, **arguments), 1)
-        gym.utils.RecordConstructorArgs.__init__(self, **arguments)
+        gym.utils.RecordConstructorArgs.__init__(self, **as_plain(arguments))
         gym.Wrapper.__init__(self, env)
 
     @classmethod

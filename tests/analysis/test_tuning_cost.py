@@ -152,6 +152,10 @@ def test_the_command_prints_the_closed_form(
     assert ["a", "2.333", "1.667"] in [line[:3] for line in said]
     assert ["a", "1.000", "1.000"] in said
     assert main(["tuning-cost", str(path), "--trials", "0"]) == ERROR
+    assert main(["tuning-cost", str(tmp_path)]) == ERROR
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "must be a CSV file with the columns algorithm, problem, validation" in line
+    assert f"got the folder {tmp_path}; write" in line
 
 
 def test_weights_by_hand() -> None:

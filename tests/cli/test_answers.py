@@ -52,6 +52,7 @@ def test_agents_are_listed_by_what_their_classes_say(capsys: pytest.CaptureFixtu
         (["list", "FEMNISS"], "FEMNIST"),
         (["show", "FedHPO-DAC-LR-CredtG"], "FedHPO-DAC-LR-CreditG"),
         (["show", "LR-CreditH"], "LR-CreditG"),
+        (["show", "FedHPO-FewClient"], "FedHPO-DAC-FewClients"),
     ],
 )
 def test_misspelt_words_are_answered_with_the_nearest(

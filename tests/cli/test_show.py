@@ -119,6 +119,15 @@ def test_training_is_promised_where_it_can_be_done(
         assert not hint or hint == f"`pip install '.[{extra}]'`"
 
 
+@pytest.mark.parametrize("name", ["FewClients", "FedHPO-FewClients", "MO-FedHPO-FewClients-v1"])
+def test_a_problem_of_rounds_alone_is_shown_under_an_id_that_can_be_made(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env_id = f"{'MO-' * name.startswith('MO-')}FedHPO-DAC-FewClients-v1"
+    assert shown(capsys, name) == shown(capsys, env_id)
+    assert shown(capsys, name)["id"] == env_id in gym.registry
+
+
 def test_a_setting_that_decides_nothing_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     settings = shown(capsys, "FedHPO-JointPrivate-ExamLondon")["settings"]
     assert settings["epsilon"] == 8.0

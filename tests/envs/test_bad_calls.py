@@ -137,6 +137,8 @@ def stepped(env: gym.Env[Any, Any]) -> None:
 def test_arguments_of_trial_environments(name: str) -> None:
     if name == "task":
         check(lambda value: make_trial_env(task=value))
+    elif name == "render_mode":  # `gymnasium.make` reads it first
+        check(lambda value: stepped(make_trial_env(task="LR-CreditG-v1", render_mode=value)))
     else:
         check(lambda value: stepped(gym.make(ID, disable_env_checker=True, **{name: value})))
 
@@ -194,6 +196,8 @@ def test_actions_seeds_and_options_of_vector_environments() -> None:
         check(lambda value: env.reset(options=value))
         check(lambda value: env.reset(options={"reset_mask": value}))
         check(lambda value: env.unwrapped.trial_info(value))  # type: ignore[attr-defined]
+        with pytest.raises(InvalidArgumentError, match=r"`seed` must be an integer, .* got 3.0"):
+            env.reset(seed=3.0)  # type: ignore[arg-type]
 
 
 WRAPPERS: list[tuple[Any, dict[str, Any]]] = [

@@ -20,6 +20,10 @@ pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+EVERY_KIND = (
+    "MO-FedHPO-LR-CreditG-v1", "FedHPO-B-LR-v1", "FedHPO-Generated-LR-v1",
+    "FedHPO-DAC-Quadratic-v1",
+)  # fmt: skip
 plt = pytest.importorskip("matplotlib.pyplot", reason="the extra `plot` is not installed")
 
 
@@ -99,6 +103,16 @@ def test_pixels_open_no_window(windows: Any) -> None:
     assert empty.shape == one.shape == (400, 640, 3)
     assert (empty != one).any()
     assert windows.get_fignums() == []
+
+
+@pytest.mark.parametrize("env_id", EVERY_KIND)
+def test_all_frames_since_the_last_rendering_come_as_a_list(env_id: str) -> None:
+    env = gym.make(env_id, render_mode="rgb_array_list", disable_env_checker=True)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    frames: Any = env.render()
+    assert [frame.shape for frame in frames] == [(400, 640, 3)] * 2
+    assert env.render() == []
 
 
 # ---------------------------------------------------------------------------- round environments

@@ -17,7 +17,7 @@ import ConfigSpace  # noqa: E402
 from carps.utils.trials import TrialInfo  # noqa: E402
 
 from fedhpo_gym.harnesses.carps import Function, write_task  # noqa: E402
-from known_optimum import BEST, CREDIT, OPTIMUM  # noqa: E402
+from known_optimum import BEST, CREDIT, DIVERGING, OPTIMUM  # noqa: E402
 
 
 def test_the_optimum_comes_out_and_budgets_are_the_nearest_rounds() -> None:
@@ -32,6 +32,14 @@ def test_the_optimum_comes_out_and_budgets_are_the_nearest_rounds() -> None:
     vector = Function(f"MO-{CREDIT}").evaluate(TrialInfo(config=best))
     assert vector.cost[0] == OPTIMUM
     assert vector.cost[2] == vector.virtual_time
+
+
+def test_a_trial_that_diverged_has_crashed() -> None:
+    function = Function(CREDIT)
+    for values, cost, status in ((DIVERGING, 10.0, "CRASHED"), (BEST, OPTIMUM, "SUCCESS")):
+        configuration = ConfigSpace.Configuration(function.configspace, values=values)
+        found = function.evaluate(TrialInfo(config=configuration))
+        assert (found.cost, found.status.name) == (cost, status)
 
 
 @pytest.mark.slow

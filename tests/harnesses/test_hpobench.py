@@ -12,7 +12,7 @@ pytest.importorskip("ConfigSpace", reason="run `pip install '.[agents]'`")
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.harnesses.hpobench import Benchmark
-from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM
+from known_optimum import BEST, CONDITIONAL, CREDIT, DIVERGING, OPTIMUM
 
 TREE = os.environ.get("HPOBENCH", "")
 
@@ -42,6 +42,13 @@ def test_spaces_are_drawn_from_a_seed_and_what_they_draw_is_answered() -> None:
             found = benchmark.objective_function(configuration, fidelity, rng=2)
             assert found == benchmark.objective_function(dict(configuration), fidelity, rng=2)
             assert np.isfinite(found["function_value"])
+
+
+def test_a_trial_that_diverged_has_the_worst_value_and_says_so() -> None:
+    benchmark = Benchmark(CREDIT)
+    for configuration, value in ((DIVERGING, 10.0), (BEST, OPTIMUM)):
+        found = benchmark.objective_function(configuration)
+        assert (found["function_value"], found["info"]["diverged"]) == (value, value == 10.0)
 
 
 def test_vectors_are_dictionaries_of_what_is_minimized() -> None:

@@ -10,7 +10,7 @@ optuna = pytest.importorskip("optuna", reason="run `pip install '.[agents]'`")
 
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError  # noqa: E402
 from fedhpo_gym.harnesses.optuna import objective  # noqa: E402
-from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM  # noqa: E402
+from known_optimum import BEST, CONDITIONAL, CREDIT, DIVERGING, OPTIMUM  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,19 @@ def test_vectors_have_directions_and_constraints_are_set() -> None:
     assert {trial.number for trial in study.best_trials} <= {trial.number for trial in fair}
     with pytest.raises(InvalidArgumentError, match="rounds"):
         objective(f"MO-{CREDIT}", rounds=[9])
+
+
+@pytest.mark.parametrize(("prefix", "rounds"), [("", []), ("", [4, 27]), ("MO-", [])])
+def test_a_trial_that_diverges_fails_and_the_study_goes_on(prefix: str, rounds: list[int]) -> None:
+    function = objective(f"{prefix}{CREDIT}", rounds=rounds)
+    study = optuna.create_study(directions=function.directions)
+    for configuration in (DIVERGING, BEST):
+        study.enqueue_trial(configuration)
+    study.optimize(function, n_trials=2)
+    failed, best = study.trials
+    assert (failed.state.name, best.state.name) == ("FAIL", "COMPLETE")
+    assert failed.user_attrs["time_s"] > 0
+    assert best.values[0] == OPTIMUM
 
 
 def test_rounds_are_reported_and_a_pruner_stops_there() -> None:

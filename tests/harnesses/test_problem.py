@@ -11,7 +11,7 @@ import pytest
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 from fedhpo_gym.harnesses.problem import Problem
-from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM
+from known_optimum import BEST, CONDITIONAL, CREDIT, DIVERGING, OPTIMUM
 
 PROBLEMS: list[tuple[str, dict[str, Any], Any]] = [
     (CREDIT, {}, None),
@@ -26,7 +26,7 @@ PROBLEMS: list[tuple[str, dict[str, Any], Any]] = [
 def test_it_answers_as_a_first_step_whatever_was_asked_before(
     env_id: str, arguments: dict[str, Any], options: dict[str, int] | None
 ) -> None:
-    problem = Problem(env_id, options=options, **arguments)
+    problem = Problem(env_id, clip=False, options=options, **arguments)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     rng = np.random.default_rng(0)
     for _ in range(30):
@@ -53,12 +53,23 @@ def test_the_known_optimum_comes_out_and_repetitions_are_kept_apart() -> None:
     assert np.mean(apart) == pytest.approx(OPTIMUM)
 
 
-def test_values_are_cut_off_where_rewards_are_if_asked() -> None:
-    diverging = {**BEST, "learning_rate": 9.55849785217, "weight_decay": 0.3}
-    plain, clipped = Problem(CREDIT), Problem(CREDIT, clip=True)
-    assert plain.evaluate(diverging).values["val_loss"] > 1e38
-    assert clipped.evaluate(diverging).values == {"val_loss": 10.0}
-    assert clipped.evaluate(BEST).values == {"val_loss": OPTIMUM}
+def test_nothing_is_worse_than_a_trial_that_diverged() -> None:
+    problem = Problem(f"MO-{CREDIT}", constraints={"val_loss": 20.0})
+    assert not problem.evaluate(BEST).diverged
+    failed = problem.evaluate(DIVERGING)
+    assert failed.diverged
+    assert failed.values["val_loss"] == 10.0
+    assert failed.values["fairness_p10"] == 0.0
+    assert failed.values["time_s"] == failed.time_s == problem.evaluate(BEST).time_s
+    assert failed.excess["val_loss"] > 1e38, "a limit is kept by no trial that diverged"
+    assert Problem(CREDIT, clip=False).evaluate(DIVERGING).values["val_loss"] > 1e38
+    rng = np.random.default_rng(0)
+    found = [problem.evaluate(problem.space.sample(rng)) for _ in range(60)]
+    assert 0 < sum(one.diverged for one in found) < len(found)
+    for one in found:
+        losses = one.losses["val_loss"], one.losses["fairness_p10"]
+        assert losses <= (10.0, 0.0)
+        assert losses == (10.0, 0.0) or not one.diverged
 
 
 def test_what_has_no_answer_is_refused() -> None:

@@ -13,13 +13,14 @@ pytest.importorskip("huggingface_hub", reason="run `pip install '.[syne-tune]'`"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 from fedhpo_gym.harnesses.syne_tune import TIME, Blackbox  # noqa: E402
-from known_optimum import BEST, CONDITIONAL, CREDIT, OPTIMUM  # noqa: E402
+from known_optimum import BEST, CONDITIONAL, CREDIT, DIVERGING, OPTIMUM  # noqa: E402
 
 
 def test_the_optimum_comes_out_and_a_curve_has_every_round() -> None:
     blackbox = Blackbox(CREDIT)
     found = blackbox(BEST, 500)
     assert found["val_loss"] == OPTIMUM
+    assert blackbox(DIVERGING, 500)["val_loss"] == 10.0, "the worst, as there is no state for it"
     curve = blackbox(BEST)
     assert curve.shape == (len(blackbox.fidelity_values), 2)
     assert curve[-1].tolist() == [OPTIMUM, found[TIME]]

@@ -12,9 +12,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.data import load_dataset
 from known_optimum import CREDIT
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ppo.py"
+CAR = "FedHPO-DAC-FewClients-v1"
 JUDGE = SCRIPT.with_name("judge.py")
 
 
@@ -50,6 +52,38 @@ def test_what_the_script_leaves_is_the_policy_that_is_judged(
         wanted = trained["actor"](torch.as_tensor(rows, dtype=torch.float32)).numpy()
     np.testing.assert_allclose(judged["learned"](seen), wanted.clip(-1.0, 1.0), atol=1e-5)
     assert np.ptp(wanted) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--help"], "usage: "),
+        (["Nothing-v1"], "Nothing-v1: Environment `Nothing` doesn't exist."),
+        ([CREDIT], f"{CREDIT} has no references"),
+        (["FedHPO-DAC-Quadratic-v1", "nothing"], "FILE must be"),
+        pytest.param(
+            [CAR], f"{CAR}: OpenML could not be reached", marks=[pytest.mark.slow, pytest.mark.raw]
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setenv("FEDHPO_GYM_DATA", str(tmp_path))
+    monkeypatch.setattr("requests.sessions.Session.get", refuse)
+    load_dataset.cache_clear()
+    monkeypatch.setattr("sys.argv", [str(JUDGE), *words])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(JUDGE))
+    assert said in f"{left.value.code}{''.join(capsys.readouterr())}"
+    assert left.value.__cause__ is None
 
 
 def test_episodes_that_end_in_the_same_step_have_the_returns_of_single_ones() -> None:

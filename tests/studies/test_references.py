@@ -12,12 +12,15 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.backends.quadratic_schedules import best_schedule
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, MissingDependencyError
+from fedhpo_gym.envs.arguments import PlainSpec
+from fedhpo_gym.envs.round.env import _references
 from fedhpo_gym.stored import references as stored
 from fedhpo_gym.stored.references import References, dumped, read, references_of
 from fedhpo_gym.studies import references
@@ -155,6 +158,13 @@ def test_an_environment_tells_those_of_its_id_unless_arguments_differ(
     assert gym.make_vec(ID, 2, "vector_entry_point").references == found
     assert gym.make(ID, budget_s=100.0).unwrapped.references is None
     assert references_of("FedHPO-DAC-LR-CreditG-v1") is None
+
+
+@pytest.mark.parametrize("env_id", suite("dac"))
+def test_what_comes_back_from_json_has_the_references_of_its_id(env_id: str) -> None:
+    env = PlainSpec()  # what an environment does with its spec
+    env.spec = EnvSpec.from_json(gym.spec(env_id).to_json())
+    assert _references(env.spec) is not None
 
 
 @pytest.mark.slow

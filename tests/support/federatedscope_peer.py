@@ -17,7 +17,7 @@ from typing import Any
 from fedhpo_gym.backends.federatedscope import process
 from fedhpo_gym.backends.federatedscope.backend import CourseRequest, RemoteCourse
 from fedhpo_gym.backends.federatedscope.courses import FederatedScopeCourses
-from fedhpo_gym.backends.federatedscope.installation import find
+from fedhpo_gym.backends.federatedscope.installation import RUNNER, find
 from fedhpo_gym.backends.federatedscope.process import Peer
 from fedhpo_gym.tasks import Instance, Task, get_task
 
@@ -46,8 +46,8 @@ STEPS, ROUNDS = 3, 2
 def pretend(folder: Path, mode: str, path: Path) -> dict[str, str]:
     """Return `source` and `interpreter` whose program behaves in a mode of the fake one."""
     source = folder / "tree"
-    (source / "federatedscope").mkdir(parents=True, exist_ok=True)
-    (source / "federatedscope" / "__init__.py").touch()
+    (source / RUNNER).parent.mkdir(parents=True, exist_ok=True)
+    (source / RUNNER).touch()
     interpreter = folder / f"python-{mode}"
     words = f'exec "{sys.executable}" -S "{FAKE}" {mode} "{path}" "$@"'
     interpreter.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")

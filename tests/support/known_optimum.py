@@ -9,5 +9,6 @@ BEST = {
     "batch_size": 4,
     "step_size": 3,
 }
+DIVERGING = {**BEST, "learning_rate": 9.55849785217, "weight_decay": 0.3}
 CONDITIONAL = "FedHPO-Generated-LR-v1"
 """Its server may have a learning rate or not."""

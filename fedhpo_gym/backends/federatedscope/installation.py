@@ -23,6 +23,8 @@ from fedhpo_gym.tasks import Task, get_task
 
 VARIABLE = "FEDHPO_GYM_FEDERATEDSCOPE"
 """Environment variable: the folder that `fedhpo-gym federatedscope install` made."""
+RUNNER = "federatedscope/core/fed_runner.py"
+"""What every version has and courses are run by."""
 CARD = "installation.json"
 """File in that folder that says where source and interpreter are."""
 
@@ -36,11 +38,10 @@ class Installation:
 
     def check(self) -> "Installation":
         """Return the installation, with absolute paths, if both are there."""
-        if not (self.source / "federatedscope" / "__init__.py").is_file():
+        if not (self.source / RUNNER).is_file():
             raise InvalidArgumentError(
-                "`source` must be FederatedScope's source tree, with the folder `federatedscope` "
-                f"in it, got {str(self.source)!r}; `git clone` it from "
-                "github.com/alibaba/FederatedScope"
+                f"`source` must be FederatedScope's source tree, with {RUNNER} in it, got "
+                f"{str(self.source)!r}; `git clone` it from github.com/alibaba/FederatedScope"
             )
         if not (self.interpreter.is_file() and os.access(self.interpreter, os.X_OK)):
             raise InvalidArgumentError(
@@ -55,7 +56,13 @@ class Installation:
 def find(source: str | None = None, interpreter: str | None = None) -> Installation:
     """Return the installation that arguments name, else the one that the environment names."""
     if source is not None:
-        return Installation(Path(source), Path(interpreter or sys.executable)).check()
+        if interpreter is None:
+            raise InvalidArgumentError(
+                "`interpreter` must be given with `source`, got None; name a Python that has "
+                "FederatedScope's dependencies, such as one that `fedhpo-gym federatedscope "
+                f"install DIR` makes, or this one, {sys.executable}"
+            )
+        return Installation(Path(source), Path(interpreter)).check()
     folder = os.environ.get(VARIABLE)
     if not folder:
         raise MissingDependencyError(

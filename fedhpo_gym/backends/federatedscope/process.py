@@ -22,6 +22,7 @@ from fedhpo_gym.backends.federatedscope.installation import Installation
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import (
     InvalidArgumentError,
+    MissingDependencyError,
     PeerError,
     WorkerLostError,
     WorkerTimeoutError,
@@ -155,6 +156,12 @@ class Peer:
         self._heard += 1
         if "error" in message:
             words, trace = str(message["error"])[:SHOWN], str(message.get("trace", ""))
+            if words.startswith("ModuleNotFoundError") and "'federatedscope" not in words:
+                raise MissingDependencyError(
+                    "`interpreter` must be a Python that has FederatedScope's dependencies, got "
+                    f"{self.installation.interpreter} ({words}); install what is missing there, or "
+                    "make one by `fedhpo-gym federatedscope install DIR --source TREE`"
+                )
             raise PeerError(
                 f"FederatedScope failed: {words}\n{trace[-SHOWN:].strip()}\n"
                 f"Its log is in {self.folder}, which is kept"

@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.checks import as_plain, as_typed
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
@@ -245,7 +245,7 @@ def _references(spec: EnvSpec | None) -> References | None:
     env_id = spec.id.removeprefix("MO-")
     own, usual = (
         {name: value for name, value in kwargs.items() if name not in _FORM}
-        for kwargs in (spec.kwargs, gym.spec(env_id).kwargs)
+        for kwargs in (spec.kwargs, as_plain(gym.spec(env_id).kwargs))
     )
     return references_of(env_id) if own == usual else None
 

@@ -68,7 +68,7 @@ class TrialArguments:
         source: source tree of FederatedScope, for backend="federatedscope"; by default that of the
             folder that the environment variable `FEDHPO_GYM_FEDERATEDSCOPE` names.
         interpreter: Python that has FederatedScope's dependencies; by default that of the same
-            folder, and this one where a `source` is given.
+            folder. It must be given with a `source`.
         time_limit_s: real seconds that one of its courses may take for the rounds of a trial
             (3,600).
         own_data: entries `data.*` of its configuration by which it loads data itself; by default

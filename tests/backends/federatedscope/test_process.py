@@ -78,7 +78,7 @@ def require_ended(found: list[int]) -> None:
         ("endless", WorkerLostError, "no answer"),  # and it does not fill the memory
         ("unreadable", WorkerLostError, "unreadable"),
         ("full", PeerError, "No space left"),
-        ("no-module", PeerError, "No module named 'torch'"),
+        ("no-module", MissingDependencyError, "No module named 'torch'"),
     ],
 )
 def test_a_misfortune_is_told(
@@ -175,6 +175,7 @@ def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
     """The real program, without FederatedScope: it listens before it imports anything."""
     source = tmp_path / "tree" / "federatedscope"
     (source / "core").mkdir(parents=True)
+    (source / "core" / "fed_runner.py").touch()
     (source / "__init__.py").write_text(
         "import json, os, sys, time\n"
         "os.write(int(os.environ['FOUND']), str(os.getpid()).encode())\n"
@@ -253,9 +254,26 @@ def test_where_it_is_must_be_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         find(str(tmp_path / "no-such-tree"), good["interpreter"])
     with pytest.raises(InvalidArgumentError, match=r"`interpreter` must be .*no-python"):
         find(good["source"], str(tmp_path / "no-python"))
+    with pytest.raises(InvalidArgumentError, match=r"`interpreter` must be given with `source`"):
+        find(good["source"])
+    (empty := tmp_path / "empty" / "federatedscope").mkdir(parents=True)
+    (empty / "__init__.py").touch()
+    with pytest.raises(InvalidArgumentError, match=r"`source` must be .*fed_runner.py in it"):
+        find(str(empty.parent), good["interpreter"])
     monkeypatch.setenv("FEDHPO_GYM_FEDERATEDSCOPE", str(tmp_path))
     with pytest.raises(InvalidArgumentError, match="must name a folder made by"):
         find()
+
+
+def test_an_interpreter_without_a_package_is_one_line_of_advice(tmp_path: Path) -> None:
+    """The real program, in a Python without the packages of its environment."""
+    good = pretend(tmp_path, "crash", tmp_path / "pids")
+    bare = tmp_path / "bare"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    with pytest.raises(MissingDependencyError, match=r"bare \(.*'torch'\); install") as caught:
+        Peer(find(good["source"], str(bare)))
+    assert "\n" not in str(caught.value)
 
 
 def test_an_interpreter_that_does_not_start(tmp_path: Path, home: Path) -> None:

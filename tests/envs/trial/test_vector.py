@@ -24,7 +24,12 @@ from fedhpo_gym.space import ACTION_SLACK
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import Analytic
 from fedhpo_gym.testing.rollout import plain
-from fedhpo_gym.wrappers import BudgetTermination, ScalarizePenalty
+from fedhpo_gym.wrappers import (
+    BudgetTermination,
+    EpsilonConstraint,
+    IncumbentReward,
+    ScalarizePenalty,
+)
 from fedhpo_gym.wrappers.budget import Budget
 from fedhpo_gym.wrappers.rewards import Penalty
 
@@ -366,6 +371,60 @@ def test_its_spec_survives_json() -> None:
     assert isinstance(twin, TrialVectorEnv)
     assert twin.metadata == env.metadata
     run_both(twin, env, 20)
+
+
+def numpys(value: Any) -> Any:
+    """Return arguments whose numbers are numpy's; float32's 0.9 is 0.9."""
+    kinds: dict[type, Any] = {int: np.int64, float: np.float32, bool: np.bool_}
+    if isinstance(value, Mapping):
+        return {name: numpys(one) for name, one in value.items()}
+    return kinds.get(type(value), lambda same: same)(value)
+
+
+@pytest.mark.parametrize("make", [gym.make, gym.make_vec])
+@pytest.mark.parametrize(
+    ("env_id", "arguments"),
+    [
+        ("FedHPO-LR-CreditG-v1", {"budget_trials": 5, "reward_discount": 0.9}),
+        (
+            "FedHPO-LR-CreditG-v1",
+            {
+                "freeze_thaw": True,
+                "fidelity": {"round": 27},
+                "constraints": {"fairness_std": {"limit": 0.1, "weight": 2.0}},
+            },
+        ),
+        ("FedHPO-B-LR-v1", {"trials": 5}),
+        ("FedHPO-DAC-Quadratic-v1", {"horizon": 20, "reward_scale": 0.5}),
+    ],
+)
+def test_a_spec_of_numpys_numbers_is_that_of_plain_ones(
+    make: Any, env_id: str, arguments: dict[str, Any]
+) -> None:
+    spec = make(env_id, **numpys(arguments)).spec
+    assert spec.to_json() == make(env_id, **arguments).spec.to_json()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "arguments"),
+    [
+        (ScalarizePenalty, {"constraints": {"fairness_std": 0.1}}),
+        (EpsilonConstraint, {"limits": {"fairness_std": 0.1}}),
+        (IncumbentReward, {"discount": 0.9}),
+        (BudgetTermination, {"budget_trials": 5}),
+    ],
+)
+def test_a_spec_holds_plain_arguments_of_wrappers(wrapper: Any, arguments: dict[str, Any]) -> None:
+    scores = wrapper is IncumbentReward
+    inner = gym.make(ID, reward="score") if scores else gym.make(f"MO-{ID}")
+    spec = EnvSpec.from_json(wrapper(inner, **numpys(arguments)).spec.to_json())
+    assert arguments.items() <= spec.additional_wrappers[-1].kwargs.items()  # type: ignore[union-attr]
+
+
+def test_a_spec_names_the_mode_of_autoreset() -> None:
+    env = make(autoreset_mode=AutoresetMode.SAME_STEP)
+    twin = gym.make_vec(EnvSpec.from_json(env.spec.to_json()))  # type: ignore[union-attr]
+    assert twin.metadata == env.metadata
 
 
 @pytest.mark.parametrize(
