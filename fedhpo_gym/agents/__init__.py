@@ -9,18 +9,17 @@ Population-based training (`fedhpo_gym.studies.population`) is no agent: it need
 """
 
 import importlib
-import inspect
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast
 
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_crew, run_episode
-from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types, explained_types, shown
+from fedhpo_gym.core.checks import as_arguments, checked_types, explained_types
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.core.plugins import Registry, import_named
+from fedhpo_gym.core.plugins import Registry, import_named, require_subclass
 
 AGENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -99,14 +98,8 @@ def agent_class(name: str) -> type[Agent]:
 
 
 def _checked_class(name: str, kind: Any) -> type[Agent]:
-    if not (isinstance(kind, type) and issubclass(kind, Agent)) or inspect.isabstract(kind):
-        raise InvalidArgumentError(
-            f"`agent` must be a subclass of fedhpo_gym.agents.Agent that has `ask`, got {name}, "
-            f"which is {shown(kind)}"
-        )
-    for one, hint in get_type_hints(Agent).items():
-        as_typed(f"{name}.{one}", getattr(kind, one), get_args(hint)[0])
-    return kind
+    require_subclass("agent", name, kind, Agent, "ask")
+    return cast("type[Agent]", kind)
 
 
 REGISTERED: Registry[type[Agent]] = Registry("agent", lambda: AGENTS)

@@ -3,11 +3,9 @@
 Hooks are arithmetic that numpy and torch both know; no file here needs either torch or numba.
 """
 
-import inspect
 from collections import ChainMap
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, get_args, get_type_hints
 
 from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
 from fedhpo_gym.algorithms.base import Algorithm
@@ -17,9 +15,9 @@ from fedhpo_gym.algorithms.fedopt import FedNova, FedOpt
 from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
-from fedhpo_gym.core.checks import as_typed, checked_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.plugins import Registry, import_named, note_plugin
+from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.plugins import Registry, import_named, note_plugin, require_subclass
 
 _KINDS: tuple[type[Algorithm], ...] = (
     FedAvg,
@@ -48,7 +46,6 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(ChainMap(REGISTERED, _BUI
 """Every algorithm by name, those of users last."""
 
 
-@checked_types
 def register_algorithm(kind: type[Algorithm]) -> None:
     """Add an algorithm of your own, which environments then take by its `name`.
 
@@ -60,7 +57,8 @@ def register_algorithm(kind: type[Algorithm]) -> None:
     Raises:
         InvalidArgumentError: this package has an algorithm of that name, or it is no algorithm.
     """
-    algorithm = _checked(kind, f"{kind.__module__}:{kind.__qualname__}")
+    require_subclass("algorithm", shown(kind), kind, Algorithm, "server_update")
+    algorithm = kind()
     REGISTERED.add(algorithm.name, lambda: algorithm)
 
 
@@ -75,42 +73,21 @@ def get_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[algorithm_name(name)]
 
 
-NAMED: set[str] = set()
-"""What callers have named as `module:Class` in this process."""
-
-
 @checked_types
 def algorithm_name(name: str) -> str:
     """Return the name of an algorithm that a caller, but no file and no record, names."""
     if ":" in name:
         kind = import_named("algorithm", "a subclass of Algorithm", name)
-        algorithm = _checked(kind, name)
-        if type(REGISTERED.get(algorithm.name)) is not kind:
-            register_algorithm(kind)
-            note_plugin(register_algorithm, name)
-        NAMED.add(name)
-        return algorithm.name
+        require_subclass("algorithm", name, kind, Algorithm, "server_update")
+        register_algorithm(kind)
+        note_plugin(register_algorithm, name)
+        return str(kind.name)
     require_known("algorithm", name, ALGORITHMS)
     return name
 
 
-def _checked(kind: Any, name: str) -> Algorithm:
-    if not (isinstance(kind, type) and issubclass(kind, Algorithm)) or inspect.isabstract(kind):
-        raise InvalidArgumentError(
-            "`algorithm` must be a subclass of fedhpo_gym.algorithms.Algorithm that has "
-            f"`server_update`, got {name}, which is {shown(kind)}"
-        )
-    if not isinstance(getattr(kind, "name", None), str):
-        raise InvalidArgumentError(f"`name` of the algorithm {name} must be a string")
-    for attribute, hint in get_type_hints(Algorithm).items():
-        value_type = get_args(hint)[0] if str(hint).startswith("typing.ClassVar") else hint
-        as_typed(f"{name}.{attribute}", getattr(kind, attribute), value_type)
-    return kind()
-
-
 __all__ = [
     "ALGORITHMS",
-    "NAMED",
     "REGISTERED",
     "Algorithm",
     "algorithm_name",

@@ -299,37 +299,35 @@ def _decided(found: Comparison) -> str:
         why = f"with {counted(count, 'problem')} and so few runs no test can reach 0.05"
         return f"Undecided between {_list(found.order)}: {why}."
     first, *others = found.order
-    level = difference.alpha
-    p_values = {
-        pair.agents[1]: pair.p_means if difference is found.means else pair.p_runs or 1.0
-        for pair in found.pairs
-        if pair.agents[0] == first
-    }
-    # Of two agents there is nothing that Friedman's test could say first.
-    sure = not others[1:] or difference.friedman.p_value < level
-    beaten = [agent for agent in others if sure and p_values[agent] < level]
-    alike = [agent for agent in others if agent not in beaten]
-    told = [f"{agent} ({shown_p(p_values[agent])})" for agent in beaten]
-    worse = f"{_list(told)} {'is' if len(told) == 1 else 'are'} worse" if told else ""
-    by = f"by {_test(found, difference)}"
+    level, friedman = difference.alpha, difference.friedman.p_value
+    blocks = _blocks(found, difference)
+    # Of two agents, Friedman's test would be a weaker sign test.
+    if others[1:] and friedman >= level:
+        by = f"Friedman's test that all are alike on {blocks}"
+        return f"Undecided between {_list(found.order)}: {shown_p(friedman)}, by {by}."
+    by_runs = difference is found.runs
+    p_values = {pair.agents: pair.p_runs if by_runs else pair.p_means for pair in found.pairs}
+    of_first = {agent: p for (one, agent), p in p_values.items() if one == first and p is not None}
+    beaten = {agent: p for agent, p in of_first.items() if p < level}
+    alike = {agent: p for agent, p in of_first.items() if p >= level}
+    rows = [f"{agent} ({shown_p(p)})" for agent, p in beaten.items()]
+    worse = f"{_list(rows)} {'is' if len(rows) == 1 else 'are'} worse" if rows else ""
+    holm = " with Holm's correction" if others[1:] else ""
+    by = f"by Wilcoxon's signed-rank test{holm} on {blocks}"
     if not alike:
         return f"Best is {first}: {worse}, {by}."
-    lowest = shown_p(min(p_values[agent] for agent in alike))
-    between_them = (
-        f"Undecided between {_list([first, *alike])}: {lowest}{' or more' * (len(alike) > 1)}"
+    lowest = f"{shown_p(min(alike.values()))}{' or more' * (len(alike) > 1)}"
+    return (
+        f"Undecided between {_list([first, *alike])}: {lowest}, {by}{f'; {worse}' * bool(worse)}."
     )
-    return f"{between_them}, {by}{f'; {worse}' * bool(worse)}."
 
 
-def _test(found: Comparison, difference: stats.CriticalDifference) -> str:
-    """Return the name of the test that decides, and of what its blocks are."""
-    holm = " with Holm's correction" if len(found.order) > 2 else ""
-    problems = _problems(found)
-    blocks = f"means over seeds of {problems}"
-    if difference is found.runs:
-        runs = sum(len(found.study.paired_seeds(one)) for one in found.study.problems)
-        blocks = f"{runs} runs of {problems}, which says nothing of other problems"
-    return f"Wilcoxon's signed-rank test{holm} on {blocks}"
+def _blocks(found: Comparison, difference: stats.CriticalDifference) -> str:
+    """Return what a test compares agents on."""
+    if difference is not found.runs:
+        return f"means over seeds of {_problems(found)}"
+    runs = sum(len(found.study.paired_seeds(one)) for one in found.study.problems)
+    return f"{runs} runs of {_problems(found)}, which says nothing of other problems"
 
 
 def _floor(pairs: int, blocks: int, alpha: float = 0.05) -> bool:

@@ -37,7 +37,7 @@ from fedhpo_gym.stored.catalogue import is_installed
 from fedhpo_gym.stored.lattice import Landscape, StoredNumbers, landscape_of
 from fedhpo_gym.stored.meta_data import open_meta_data
 from fedhpo_gym.stored.pool import Pool
-from fedhpo_gym.stored.remembered import SUFFIX, read_results, stem_of, write_results
+from fedhpo_gym.stored.remembered import SUFFIX, read_results, results_stem, write_results
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import FORMAT, Table
 from fedhpo_gym.studies.environments import make_environment
@@ -63,7 +63,7 @@ def health(
         for card in cards:
             results = truths_of(card)
             stored = figures.open_card(card)
-            path = card.with_name(stem_of(stored.card, _backend_of(stored)) + SUFFIX)
+            path = card.with_name(results_stem(stored.card, _backend_of(stored)) + SUFFIX)
             if write:
                 write_results(path, results)
             equal = read_results(path) == results
@@ -96,7 +96,7 @@ def truths_of(card: Path) -> dict[str, Any]:
     for task in answering(stored):
         backend = _backend_of(stored)
         _, key, compute = limits_request(task, backend)
-        results[str(key)] = json.loads(json.dumps(compute()))
+        results[str(key)] = compute()
         arguments: dict[str, Any] = {name: getattr(task, name) for name in task.options}
         arguments |= {"settings": dict(task.settings), "backend": backend}
         arguments |= {"tune": {d.name: [d.low, d.high] for d in task.tuned}}
@@ -106,8 +106,9 @@ def truths_of(card: Path) -> dict[str, Any]:
                 setups.append(env.get_wrapper_attr("setup"))
         for pair in (setups, [one.at_full_fidelity for one in setups]):
             for one in searched_together(pair):
-                results[str(one.key)] = json.loads(json.dumps(one.to_store()))
-    return results
+                results[str(one.key)] = one.to_store()
+    as_read: dict[str, Any] = json.loads(json.dumps(results))
+    return as_read
 
 
 def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:

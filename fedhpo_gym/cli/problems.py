@@ -20,7 +20,7 @@ from fedhpo_gym.stored.catalogue import has_sample, has_table, open_sample, open
 from fedhpo_gym.stored.health import NEAR, SURVIVES, labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
 from fedhpo_gym.stored.pool import Pool
-from fedhpo_gym.stored.remembered import key_of, recall, stem_of
+from fedhpo_gym.stored.remembered import key_of, recall, results_stem
 from fedhpo_gym.stored.surrogate import CLAIM_RULE, Surrogate, claim_on, held_on, open_preferred
 from fedhpo_gym.stored.table import Table
 from fedhpo_gym.studies.environments import make_environment, resolve_id
@@ -178,7 +178,7 @@ def limits_request(task: Task, backend: str) -> tuple[str, str | None, Callable[
     parts = (1, SHARES, DRAWS, replace(task, tags=frozenset()), names, opened.fingerprint, labels)
     # Objectives of a user are functions, which may be others tomorrow.
     key = None if REGISTERED else key_of(*parts)
-    return stem_of(opened.card, backend), key, partial(_limits, setup)
+    return results_stem(opened.card, backend), key, partial(_limits, setup)
 
 
 def _limits(setup: TrialSetup) -> dict[str, Any]:

@@ -91,7 +91,9 @@ def report(
     with tqdm(unit=" optima", disable=None, leave=False) as bar:
 
         def optimum_of(header: Header) -> ReferenceValues | None:
-            bar.set_postfix_str(header.id)  # that of a surrogate is searched, for a minute or so
+            bar.set_postfix_str(
+                header.id
+            )  # under unusual arguments it is searched, for a minute or so
             values = known_of(header)
             bar.update()
             return values

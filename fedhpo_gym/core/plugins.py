@@ -13,9 +13,9 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 V = TypeVar("V")
@@ -91,6 +91,11 @@ def note_plugin(register: Callable[[Any], object], name: str) -> None:
     _modules[f"{register.__module__}:{register.__qualname__}={name}"] = None
 
 
+def is_named(name: str) -> bool:
+    """Return whether a caller has named `module:name` in this process."""
+    return any(entry.endswith(f"={name}") for entry in _modules)
+
+
 def _note_module() -> None:
     """Remember the module outside the package that registers something: workers import it."""
     frame = sys._getframe(1)
@@ -144,6 +149,18 @@ def _try(load: Callable[[], object], what: str) -> None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what is wrong is not with us
         words = f"{what} cannot be imported and is left out: {error!r}"
         warnings.warn(words, stacklevel=3)
+
+
+def require_subclass(argument: str, name: str, kind: Any, base: type, method: str) -> None:
+    """Check that a user's class is what a catalogue takes, with attributes of the right types."""
+    if not (isinstance(kind, type) and issubclass(kind, base)) or inspect.isabstract(kind):
+        raise InvalidArgumentError(
+            f"`{argument}` must be a subclass of {base.__module__.rpartition('.')[0]}."
+            f"{base.__qualname__} that has `{method}`, got {name}, which is {shown(kind)}"
+        )
+    for attribute, hint in get_type_hints(base).items():
+        value_type = get_args(hint)[0] if get_origin(hint) is ClassVar else hint
+        as_typed(f"{name}.{attribute}", getattr(kind, attribute, None), value_type)
 
 
 def import_named(argument: str, what: str, name: str) -> Any:

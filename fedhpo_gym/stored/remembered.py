@@ -33,7 +33,7 @@ def key_of(*parts: object) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def stem_of(card: Mapping[str, Any], backend: str) -> str:
+def results_stem(card: Mapping[str, Any], backend: str) -> str:
     """Return the beginning of the name of the file with results of stored numbers."""
     return f"{card.get('name', '')}.{backend}"
 
@@ -42,7 +42,7 @@ def recall(stem: str, key: str | None, compute: Callable[[], Mapping[str, Any]])
     """Return the result of a key, as it comes back from JSON.
 
     Args:
-        stem: `stem_of` the stored numbers.
+        stem: `results_stem` the stored numbers.
         key: `key_of` everything that the result depends on; None computes it every time.
         compute: computes the result.
     """

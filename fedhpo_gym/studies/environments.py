@@ -16,10 +16,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
 from fedhpo_gym import wrappers as ours
-from fedhpo_gym.algorithms import NAMED
 from fedhpo_gym.core.checks import as_arguments, as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
-from fedhpo_gym.core.plugins import import_module
+from fedhpo_gym.core.plugins import import_module, is_named
 from fedhpo_gym.objectives import Objective, named_objective
 
 _LISTS = ("objectives", "rewards")
@@ -137,7 +136,7 @@ def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
             continue
         if TRUST.get(name) == PROGRAM:
             raise _refused(name, value, f"{name}=...")
-        if _names_module(name, value) and value not in NAMED:
+        if _names_module(name, value) and not is_named(value):
             raise _refused(name, value, f"{name}={value}")
     kept |= {name: value for name, value in chosen.items() if TRUST[name] != SYSTEM}
     if isinstance(system := arguments.get("system"), Mapping):

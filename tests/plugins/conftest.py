@@ -28,7 +28,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     for kind in (agents, algorithms, objectives, tasks, catalogue, models):
         for name in [*kind.REGISTERED]:
             del kind.REGISTERED[name]
-    algorithms.NAMED.clear()
     for name in {*gym.registry} - known:
         del gym.registry[name]
     load_dataset.cache_clear()

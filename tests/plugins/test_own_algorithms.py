@@ -145,9 +145,9 @@ class Copies(FedAvg):
     ("kind", "message"),
     [
         (Algorithm, "that has `server_update`"),
-        (Nameless, "`name` of the algorithm .*Nameless must be a string"),
+        (Nameless, r"Nameless.*\.name` must be a string, got 3"),
         (Same, "must be none of this package, got 'fedavg'"),
-        (Copies, r"Copies.copies` must be"),
+        (Copies, r"Copies'>.copies` must be"),
     ],
 )
 def test_what_is_no_algorithm_is_refused(kind: type[Algorithm], message: str) -> None:

@@ -49,8 +49,7 @@ LAYERS: dict[str, frozenset[str]] = {
         | {"tasks", "wrappers", "studies", "building"}
     ),
     "studies": frozenset(
-        {"agents", "algorithms", "records", "analysis"}
-        | {"tasks", "stored", "objectives", "wrappers", "data"}
+        {"agents", "records", "analysis"} | {"tasks", "stored", "objectives", "wrappers", "data"}
     ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,

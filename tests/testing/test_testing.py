@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -43,15 +43,29 @@ class TestAnalytic(BackendConformance):
 SETTINGS = {"dpfedavg": {"noise_multiplier": 0.0}}
 """At the ends of its ranges four clients are too few to hide each other and learn."""
 
+
+def plain_reference(name: str) -> Callable[..., Any] | None:
+    """Return the plain implementation of an algorithm that `plain_course` has."""
+    if ALGORITHMS[name].asynchronous or ALGORITHMS[name].poisson:
+        return None  # these have loops of their own, in tests/fl
+
+    def reference(federation: Any, course: Any, rounds: int) -> Any:
+        from plain_course import GIVEN, plain_course  # it needs torch
+
+        if name not in GIVEN:
+            pytest.skip(f"the reference of {name} is in a test of its own")
+        defaults = {n: setting.default for n, setting in ALGORITHMS[name].settings.items()}
+        course = replace(course, configuration={**defaults, **course.configuration})
+        return np.array(plain_course(federation, [course] * rounds, name, rounds).metrics)[..., 0]
+
+    return reference
+
+
 for _name in ALGORITHMS:
     _class = "TestAlgorithm" + _name.title()
-    globals()[_class] = pytest.mark.raw(
-        type(
-            _class,
-            (AlgorithmConformance,),
-            {"name": _name, "settings": SETTINGS.get(_name, {}), "__module__": __name__},
-        )
-    )
+    _own = {"name": _name, "settings": SETTINGS.get(_name, {}), "__module__": __name__}
+    _own["reference"] = plain_reference(_name)
+    globals()[_class] = pytest.mark.raw(type(_class, (AlgorithmConformance,), _own))
 
 
 for _name in OBJECTIVES:
@@ -59,7 +73,7 @@ for _name in OBJECTIVES:
     globals()[_class] = type(
         _class, (ObjectiveConformance,), {"name": _name, "__module__": __name__}
     )
-del _class, _name
+del _class, _name, _own
 
 
 # ------------------------------------------------------------------------------ backend faults

@@ -14,7 +14,7 @@ from fedhpo_gym.backends import CheckedQuery
 from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import as_integer, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, require_known
-from fedhpo_gym.envs.trial.truth import Answers, Truth
+from fedhpo_gym.envs.trial.truth import SearchResult, Truth
 from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, named_stream
 from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity, SourceTask
 from fedhpo_gym.objectives import OBJECTIVES
@@ -225,8 +225,8 @@ def truth_of(setup: MetaSetup) -> MetaTruth:
             f"{', '.join(map(str, setup.instances[:3]))}, ..."
         )
     actions, values = setup.lattice()
-    answers = Answers(lambda: (actions, values, len(values)))
-    return MetaTruth(setup.objectives, setup.exact, setup, answers)
+    result = SearchResult(lambda: (actions, values, len(values)))
+    return MetaTruth(setup.objectives, setup.exact, setup, result)
 
 
 NOWHERE = -1

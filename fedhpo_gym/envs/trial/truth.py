@@ -25,7 +25,7 @@ from fedhpo_gym.evaluation.multi_objective import (
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS, Fidelity
 from fedhpo_gym.objectives import REGISTERED, Objective, values_of
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.remembered import key_of, recall, stem_of
+from fedhpo_gym.stored.remembered import key_of, recall, results_stem
 
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""
@@ -37,20 +37,20 @@ MAX_KNOWN = 16
 _known: "OrderedDict[tuple[Hashable, ...], Truth]" = OrderedDict()
 
 
-class Answers:
-    """All queries of a truth and their values, which are computed when somebody needs them.
+class SearchResult:
+    """All queries of a truth and their values, which are computed when they are first read.
 
     Attributes:
-        found: `Queries`, their (B, objectives) values, and how many are the lattice's, which come
+        arrays: `Queries`, their (B, objectives) values, and how many are the lattice's, which come
             first.
     """
 
-    def __init__(self, ask: Callable[[], tuple[Any, Floats, int]]) -> None:
-        self._ask = ask
+    def __init__(self, compute: Callable[[], tuple[Any, Floats, int]]) -> None:
+        self._compute = compute
 
     @cached_property
-    def found(self) -> tuple[Any, Floats, int]:
-        return self._ask()
+    def arrays(self) -> tuple[Any, Floats, int]:
+        return self._compute()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,7 +79,7 @@ class Truth:
     objectives: tuple[Objective, ...]
     exact: bool
     _setup: TrialSetup
-    _answers: Answers
+    _result: SearchResult
     key: str | None = None
 
     def __repr__(self) -> str:
@@ -89,23 +89,23 @@ class Truth:
     @property
     def values(self) -> Floats:
         """(B, objectives) values, in the units of the objectives; those of the lattice first."""
-        return self._answers.found[1]
+        return self._result.arrays[1]
 
     @property
     def on_lattice(self) -> int:
         """How many are the lattice's: what a random trial brings is read off them."""
-        return self._answers.found[2]
+        return self._result.arrays[2]
 
     @property
     def _asked(self) -> Any:
-        return self._answers.found[0]
+        return self._result.arrays[0]
 
     @cached_property
     def _stored(self) -> dict[str, Any] | None:
         if self.key is None:
             return None
         backend = self._setup.backend
-        return recall(stem_of(backend.card, backend.name), self.key, self.to_store)
+        return recall(results_stem(backend.card, backend.name), self.key, self.to_store)
 
     def to_store(self) -> dict[str, Any]:
         """Compute what is stored of it: the optimum, medians and front of the feasible queries."""
@@ -385,12 +385,12 @@ def truth_of(setup: TrialSetup) -> Truth:
     rules = (tuple(setup.limits.items()), setup.transform, setup.own)
     known = (task, *key, setup.backend.seeds, setup.backend.fingerprint, *rules)
     if known not in _known:
-        answers = Answers(partial(search, setup, lattice))
+        result = SearchResult(partial(search, setup, lattice))
         # Functions of a user may be others tomorrow, and tags, a set, have no lasting order.
         lasting = (_rules(), replace(task, tags=frozenset()), *known[1:])
         custom = setup.own or not REGISTERED.keys().isdisjoint(setup.objective_names)
         stored = None if custom else key_of(*lasting)
-        _known[known] = Truth(setup.objectives, exact, setup, answers, stored)
+        _known[known] = Truth(setup.objectives, exact, setup, result, stored)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)
     return _known[known]
@@ -425,13 +425,13 @@ def searched_together(setups: Sequence[TrialSetup]) -> list[Truth]:
     names = tuple(dict.fromkeys(name for one in setups for name in one.objective_names))
     every = replace(setups[0], objective_names=names)
     lattice = every if every.is_grid else replace(every, grid=True)
-    answers = Answers(partial(search, every, lattice))
+    result = SearchResult(partial(search, every, lattice))
 
     def chosen(setup: TrialSetup) -> tuple[Queries, Floats, int]:
-        queries, values, size = answers.found
+        queries, values, size = result.arrays
         return queries, values[:, [names.index(name) for name in setup.objective_names]], size
 
-    return [replace(truth_of(one), _answers=Answers(partial(chosen, one))) for one in setups]
+    return [replace(truth_of(one), _result=SearchResult(partial(chosen, one))) for one in setups]
 
 
 def values_of_queries(setup: TrialSetup, columns: Columns) -> Floats:

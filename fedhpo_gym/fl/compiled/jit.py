@@ -24,6 +24,8 @@ from numba.core.caching import (
 )
 from numba.extending import overload
 
+from fedhpo_gym.core.files import cache_folder
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS: Any = {"nogil": True, "error_model": "numpy", "boundscheck": False}
@@ -85,12 +87,10 @@ def _uninterrupted(compile_for: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _folder() -> Path | None:
     """Return a folder that can be written, or None."""
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    for parent in (Path(named) if named else None, Path(home).expanduser() / "fedhpo_gym"):
-        if parent is None:
-            continue
-        folder = parent / f"compiled-{_digest()[:16]}"
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    name = f"compiled-{_digest()[:16]}"
+    folders = [*([Path(chosen) / name] if chosen else []), cache_folder(name)]
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()

@@ -15,7 +15,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial import truth as truths
 from fedhpo_gym.envs.trial.ledger import spending
-from fedhpo_gym.envs.trial.truth import Answers, Queries, Truth
+from fedhpo_gym.envs.trial.truth import Queries, SearchResult, Truth
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.wrappers import RegretInfo
@@ -118,8 +118,8 @@ def test_one_trial_can_be_the_whole_front() -> None:
 def made_truth(values: list[list[float]]) -> Truth:
     setup = gym.make(f"MO-{ID}", objectives=TWO).unwrapped.setup  # type: ignore[attr-defined]
     asked = Queries(setup, np.arange(len(values)), {})
-    answers = Answers(lambda: (asked, np.array(values), len(values)))
-    return Truth(setup.objectives, True, setup, answers)
+    result = SearchResult(lambda: (asked, np.array(values), len(values)))
+    return Truth(setup.objectives, True, setup, result)
 
 
 @pytest.mark.parametrize("index", [1.5, True, 2, -3, 10**9, None])
