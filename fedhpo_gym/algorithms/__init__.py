@@ -46,6 +46,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(ChainMap(REGISTERED, _BUI
 """Every algorithm by name, those of users last."""
 
 
+@checked_types
 def register_algorithm(kind: type[Algorithm]) -> None:
     """Add an algorithm of your own, which environments then take by its `name`.
 
