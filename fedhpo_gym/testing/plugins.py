@@ -94,13 +94,14 @@ def check_plugin(
     """
     laws_of(name, settings)  # what is wrong with the name is said here
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "test_laws.py"
+        # pytest keeps a module by its name: each call has a file of its own name
+        path = Path(folder) / f"test_{Path(folder).name}.py"
         known = {"modules": plugin_modules(), "name": name, "settings": dict(settings)}
         path.write_text(CODE.format(**known), encoding="utf-8")
         settled = Path(folder) / "pytest.ini"  # no file above the folder is read
         settled.write_text("[pytest]\n", encoding="utf-8")
         alone = ["-c", str(settled), "--rootdir", folder, "--confcutdir", folder, "--noconftest"]
-        alone.append("--import-mode=importlib")  # one name for the file of each call
+        alone.append("--import-mode=importlib")  # `sys.path` stays as it is
         status = pytest.main([*options, *alone, str(path)])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise InvalidArgumentError(f"`name` must have laws that can be tried, got {name!r}")

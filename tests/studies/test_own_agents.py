@@ -98,6 +98,7 @@ def test_a_cluster_that_began_elsewhere_leaves_the_records_of_this_process(
 @pytest.mark.usefixtures("folder")
 def test_the_agent_of_the_page_keeps_all_laws() -> None:
     assert check_plugin("mine:Greedy")
+    assert not check_plugin("mine:Writing"), "a second call tries what it is given, not the first"
 
 
 def test_no_record_imports_its_agent(records: Path, folder: Path) -> None:

@@ -232,6 +232,7 @@ def test_a_step_of_many_rounds_is_many_steps_of_one() -> None:
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:.*render_mode='ascii'")  # Gymnasium says it, too
 def test_it_refuses_what_cannot_be_made(arguments: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(FedHPOError) as caught:
         gym.make(ID, **arguments)
