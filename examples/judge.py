@@ -73,3 +73,5 @@ envs.close()
 score, low, high = known.interval(returns)
 print(f"{ID}: return {returns.mean():.4f}, best static {np.mean(known.returns['static']):.4f}")
 print(f"score {score:.2f}, with 95 % from {low:.2f} to {high:.2f} over {len(instances)} instances")
+for paired in known.compare(returns):
+    print(paired)

@@ -12,11 +12,11 @@ import pytest
 
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.base import Step
-from fedhpo_gym.analysis.stats import critical_difference, improvement_interval, wilcoxon_holm
 from fedhpo_gym.envs.trial.evaluator import TrialStreams
 from fedhpo_gym.envs.trial.ledger import TuningLedger
 from fedhpo_gym.evaluation.noise import exchanged
 from fedhpo_gym.evaluation.records import Fidelity, best_rounds
+from fedhpo_gym.evaluation.stats import critical_difference, improvement_interval, wilcoxon_holm
 from fedhpo_gym.objectives.privacy import epsilon_from_renyi
 from fedhpo_gym.space.dimension import Dimension
 from fedhpo_gym.systems import CROSS_SILO, DeviceModel, RoundRecord, Work, calibrate

@@ -21,9 +21,9 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import fedhpo_gym
-from fedhpo_gym.analysis import stats
 from fedhpo_gym.core.checks import Range, as_typed, checked_types, explained_types
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDependencyError
+from fedhpo_gym.evaluation import stats
 from fedhpo_gym.objectives import Objective, selected_renyi, selection_epsilon
 from fedhpo_gym.objectives.privacy import epsilon_from_renyi
 from fedhpo_gym.tasks import get_task

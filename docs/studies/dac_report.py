@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.stats import bootstrap_interval, interquartile_mean
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.stats import bootstrap_interval, interquartile_mean
 from fedhpo_gym.stored.references import References
 from studies import cell, table
 

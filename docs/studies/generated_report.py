@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.stats import ranks
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.stats import ranks
 from fedhpo_gym.tasks.meta import META_SPLITS
 from studies import table
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.plot import looks_of
-from fedhpo_gym.analysis.stats import ecdf, normalised_regret
+from fedhpo_gym.evaluation.stats import ecdf, normalised_regret
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.surrogate import open_preferred

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedhpo_gym.analysis.comparison import Comparison
-from fedhpo_gym.analysis.stats import sign_test
+from fedhpo_gym.evaluation.stats import sign_test
 from studies import table
 
 PAPER_PAIRS: Mapping[tuple[str, str], tuple[str, str]] = {

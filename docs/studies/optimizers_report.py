@@ -25,7 +25,7 @@ from fedhpo_gym.analysis.comparison import REGRET, VALIDATION, VOLUME, Compariso
 from fedhpo_gym.analysis.figures import draw_difference
 from fedhpo_gym.analysis.plot import looks_of
 from fedhpo_gym.analysis.problems import Problem, Run
-from fedhpo_gym.analysis.stats import wilcoxon_holm
+from fedhpo_gym.evaluation.stats import wilcoxon_holm
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import Study, Trajectory
 from fedhpo_gym.records.runs import JudgedRun

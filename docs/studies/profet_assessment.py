@@ -1,7 +1,7 @@
 """How methods of `profet_study.py` are judged over many tasks (Klein et al., 2019, section 4.2).
 
 Lower values are better. Names of axes: M methods, I tasks, R runs, N evaluations, K targets, S
-samples. `analysis.stats.ecdf` of runtimes is the share of targets that were met by a time.
+samples. `evaluation.stats.ecdf` of runtimes is the share of targets that were met by a time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Annotated
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from fedhpo_gym.analysis.stats import RESAMPLES, Numbers, ranks
 from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.stats import RESAMPLES, Numbers, ranks
 
 Runs = Annotated[Numbers, Axes(3, 3)]
 Methods = Annotated[Numbers, Axes(4, 4)]

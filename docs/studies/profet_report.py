@@ -14,8 +14,8 @@ from profet_assessment import average_ranks, runtimes, superiority
 from profet_tasks import SCENARIOS, Array, Study, Task, family_of, functions, given
 from scipy.stats import kendalltau, ks_2samp
 
-from fedhpo_gym.analysis.stats import ecdf
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.stats import ecdf
 from fedhpo_gym.profet import ProfetModel
 from fedhpo_gym.profet.model import LINE, lowest, sobol_points
 from studies import table

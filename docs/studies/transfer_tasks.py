@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.stats import ranks
+from fedhpo_gym.evaluation.stats import ranks
 from fedhpo_gym.stored.meta_data import MetaData, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPACES
 from studies import study_parser, table

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedhpo_gym.analysis import stats
 from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.problems import Summary
 from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.evaluation import stats
 from fedhpo_gym.records.incumbents import FRACTIONS, Study, ends
 
 BUDGETS = (0.01, 0.1, 0.25, 0.5, 1.0)

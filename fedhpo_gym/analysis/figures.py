@@ -12,9 +12,9 @@ from fedhpo_gym.analysis import plot
 from fedhpo_gym.analysis.comparison import Comparison, counted, shown_p
 from fedhpo_gym.analysis.page import Table
 from fedhpo_gym.analysis.problems import Problem
-from fedhpo_gym.analysis.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.evaluation.multi_objective import attained, non_dominated
+from fedhpo_gym.evaluation.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.records.runs import REFERENCE, ScoredTrials
 
 THRESHOLDS = np.logspace(-4.0, 0.0, 101)

@@ -10,7 +10,7 @@ from fedhpo_gym.analysis.comparison import FINAL, RETURN, Comparison, between, c
 from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
-from fedhpo_gym.analysis.stats import Numbers
+from fedhpo_gym.evaluation.stats import Numbers
 
 RANDOM = "random"
 WIDE, HIGH = 150, 30

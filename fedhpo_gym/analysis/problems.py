@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.stats import Band, bootstrap_band
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import volumes_known
+from fedhpo_gym.evaluation.stats import Band, bootstrap_band
 from fedhpo_gym.records.incumbents import Trajectory, ends
 from fedhpo_gym.records.record import Header
 from fedhpo_gym.records.runs import Course, ScoredTrials, at_full_level, volume_regret

@@ -13,9 +13,9 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats import CriticalDifference, Numbers, critical_difference, ranks
 from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.stats import CriticalDifference, Numbers, critical_difference, ranks
 
 Result = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Run = tuple[str, str, str]

@@ -13,11 +13,11 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.analysis.stats import Numbers, Rows, Vector
 from fedhpo_gym.core.checks import Axes, Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import first_lowest
+from fedhpo_gym.evaluation.stats import Numbers, Rows, Vector
 from fedhpo_gym.records.incumbents import finite, read_lines
 
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")

@@ -1,1 +1,1 @@
-"""What an evaluation says: frozen records, nothing aggregated."""
+"""What an evaluation says: frozen records, and the statistics of many."""

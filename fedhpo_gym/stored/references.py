@@ -14,14 +14,46 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import FAULTS, as_typed, explained_types
+from fedhpo_gym.core.checks import FAULTS, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.stats import mean_interval, wilcoxon
 
 PATH: Final = Path(__file__).with_suffix(".json")
 RESAMPLES: Final = 2000
 HINDSIGHT: Final = "hindsight"
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """How a policy's returns differ from those of a reference on the same instances.
+
+    Attributes:
+        reference: the name of what it is compared with.
+        difference: the mean of the policy's returns less the reference's, in units of the return.
+        interval: 95 % percentile bootstrap of that mean over instances.
+        p_value: of Wilcoxon's signed-rank test, two-sided (Wilcoxon, 1945).
+        better: on how many instances the policy is.
+        instances: how many there are.
+    """
+
+    reference: str
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    better: int
+    instances: int
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        decided = self.p_value < 0.05 and low * high > 0
+        kind = ("above" if self.difference > 0 else "below") if decided else "not told apart from"
+        return (
+            f"{kind} {self.reference}: {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], better on "
+            f"{self.better} of {self.instances} instances (Wilcoxon signed-rank, p = "
+            f"{self.p_value:.2g})"
+        )
 
 
 @dataclass(frozen=True)
@@ -66,19 +98,43 @@ class References:
         mean, low, high = self.interval(self.returns[HINDSIGHT])
         return mean - 1.0, low - 1.0, high - 1.0
 
+    def compare(self, returns: ArrayLike) -> tuple[PairedComparison, ...]:
+        """Compare (instances,) returns with the best static action's and the best schedule's.
+
+        Where no schedule is stated, with the former alone.
+
+        Raises:
+            InvalidArgumentError: there is not one finite return for each of `instances`.
+        """
+        own = self._one_each(returns)
+        names = ["static"] if self.best_schedule is None else ["static", self.best_schedule]
+        compared = []
+        for name in names:
+            reference = np.array(self.returns[name])
+            better = int(np.sum(own > reference))
+            gain = own - reference
+            test = wilcoxon(own, reference), better, len(own)
+            label = "the best static action" if name == "static" else f"the schedule {name!r}"
+            compared.append(PairedComparison(label, float(gain.mean()), mean_interval(gain), *test))
+        return tuple(compared)
+
+    def _one_each(self, returns: ArrayLike) -> NDArray[np.float64]:
+        own = np.asarray(returns, dtype=np.float64)
+        number = len(self.instances)
+        if own.shape != (number,) or not np.isfinite(own).all():
+            raise InvalidArgumentError(
+                f"`returns` must be ({number},) finite numbers, one for each of `instances`, got "
+                f"{shown(returns)}"
+            )
+        return own
+
     def interval(self, returns: ArrayLike) -> tuple[float, float, float]:
         """Return the score of the mean of (instances,) returns, and its 95 % interval.
 
         It is a percentile bootstrap over instances, of the default and the best static action, too;
         scores without bound stand where a sample does not tell these two apart.
         """
-        own_returns = np.asarray(returns, dtype=np.float64)
-        number = len(self.instances)
-        if own_returns.shape != (number,):
-            raise InvalidArgumentError(
-                f"`returns` must be ({number},), one for each of `instances`, got shape "
-                f"{own_returns.shape}"
-            )
+        own_returns, number = self._one_each(returns), len(self.instances)
         given = np.array([self.returns["default"], self.returns["static"], own_returns])
         drawn = stream(0, "references interval").integers(number, size=(RESAMPLES, number))
         default, static, own = given[:, drawn].mean(axis=2)

@@ -24,9 +24,10 @@ import fedhpo_gym
 from fedhpo_gym.agents import run_episode
 from fedhpo_gym.agents.base import read_problem
 from fedhpo_gym.agents.policy import PolicyAgent, load_policy
-from fedhpo_gym.analysis import group, stats
+from fedhpo_gym.analysis import group
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import load_dataset
+from fedhpo_gym.evaluation import stats
 from fedhpo_gym.fl import ENGINE_VERSION
 from fedhpo_gym.records.incumbents import read_table
 from fedhpo_gym.studies.plan import Request, make_plans

@@ -5,7 +5,7 @@ import pytest
 from profet_assessment import average_ranks, runtimes, superiority
 from scipy.stats import mannwhitneyu
 
-from fedhpo_gym.analysis.stats import ecdf, probability_of_improvement, ranks
+from fedhpo_gym.evaluation.stats import ecdf, probability_of_improvement, ranks
 
 
 def test_runtimes_and_their_shares_by_hand() -> None:

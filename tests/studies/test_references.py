@@ -18,7 +18,12 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.agents.schedule import KINDS, Schedule
 from fedhpo_gym.backends.quadratic_schedules import best_schedule
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, MissingDependencyError
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    MissingDependencyError,
+)
 from fedhpo_gym.envs.arguments import PlainSpec
 from fedhpo_gym.envs.round.env import _references
 from fedhpo_gym.stored import references as stored
@@ -99,6 +104,26 @@ def test_scores_are_0_for_the_default_and_1_for_the_best_static_action() -> None
     assert one.score([1.0, 3.0, 5.0]).tolist() == [0.0, 1.0, 2.0]
     assert one.interval(one.returns["static"]) == (1.0, 1.0, 1.0)
     assert one.headroom == (1.0, 0.5, 1.5)  # both samples of one instance: 5 is 1.5 or 2.5
+
+
+def test_returns_are_compared_instance_by_instance_with_the_best_static_and_the_best_schedule() -> (
+    None
+):
+    static = (1.0, 9.0, 2.0, 8.0, 3.0, 7.0)
+    step = tuple(value + 1.0 for value in static)
+    returns = {"default": (0.0,) * 6, "static": static, "step": step, "hindsight": step}
+    known = References(ID, tuple(range(6)), returns, {}, "step", {})
+    first, second = known.compare(np.array(static) + 0.5)
+    for paired, gain, better in ((first, 0.5, 6), (second, -0.5, 0)):
+        assert (paired.difference, paired.interval) == (gain, (gain, gain)), "instances cancel out"
+        assert paired.p_value == 2 / 2**6, "of all signs, two are as extreme"
+        assert (paired.better, paired.instances) == (better, 6)
+    assert "above the best static action: +0.5" in str(first)
+    assert "below the schedule 'step': -0.5" in str(second)
+    (even,) = References(ID, (0, 1), {"static": (1.0, 2.0)}, {}, None, {}).compare([2.0, 1.0])
+    assert str(even).startswith("not told apart from the best static action: +0.0000 [-1.0")
+    with pytest.raises(InvalidArgumentError, match=r"`returns` must be \(6,\) finite numbers"):
+        known.compare([1.0, np.nan, 0.0, 0.0, 0.0, 0.0])
 
 
 def test_where_the_default_is_best_nothing_has_a_score() -> None:

@@ -7,7 +7,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from fedhpo_gym.analysis.stats import (
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.evaluation.stats import (
     _groups,
     area,
     binomial_tail,
@@ -34,8 +36,6 @@ from fedhpo_gym.analysis.stats import (
     wilcoxon,
     wilcoxon_holm,
 )
-from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.seeding import stream
 
 scipy_stats = pytest.importorskip("scipy.stats")
 
