@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -314,6 +315,11 @@ def _flat(frame: Any) -> Any:
     return pandas.concat(parts, axis=1)
 
 
+def _plain(cell: Any) -> Any:
+    """Return a cell; None for a signalling NaN, which pandas cannot ask whether it is missing."""
+    return None if isinstance(cell, Decimal) and cell.is_snan() else cell
+
+
 def _flat_column(column: Any) -> Any:
     """Return a column as int64, float64 or words (durations in days); None is a missing word."""
     import pandas
@@ -321,7 +327,7 @@ def _flat_column(column: Any) -> Any:
     if column.dtype == "str":
         return _numbers(column)
     if column.dtype.kind == "O":
-        column = column.astype("object")
+        column = column.astype("object").map(_plain)
         if pandas.api.types.infer_dtype(column) == "boolean":
             column = column.astype("boolean")
     if column.dtype.kind == "m":

@@ -44,6 +44,7 @@ def courses(**columns: Any) -> Any:
 
 NUMBERS: Any = {
     "decimals": ([Decimal("1.50"), None, Decimal("1E+3"), Decimal("NaN")], [1.5, None, 1e3, None]),
+    "signals": ([Decimal("1.50"), Decimal("sNaN")], [1.5, None]),
     "objects": (pandas.Series([1, None, 3], dtype=object), [1, None, 3]),
     "categories": (pandas.Categorical([2, 1, 2]), [2, 1, 2]),
     "missing category": (pandas.Categorical([2, None, 1]), [2, None, 1]),
@@ -191,6 +192,12 @@ def test_what_compares_clients_is_refused_where_one_alone_is_validated() -> None
             InvalidArgumentError, match=f"{constant}.*one client alone is validated"
         ):
             gym.make("FedHPO-LR-Of8Unseen-v1", objectives=[constant], seed=1)
+    for constant in ("fairness", "fairness_std", "fairness_jain"):
+        gym.make("FedHPO-DAC-LR-Of10Unseen-v1", rewards=["improvement", constant])
+        with pytest.raises(
+            InvalidArgumentError, match=f"{constant}.*one client alone is validated"
+        ):
+            gym.make("FedHPO-DAC-LR-Of8Unseen-v1", rewards=["improvement", constant])
 
 
 def test_decimals_and_words_of_numbers_are_hyperparameters_and_losses() -> None:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import OF_CLIENTS, Courses, CourseSnapshot, Metrics, Report
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
@@ -87,6 +87,13 @@ class RoundProcess:
         self.instances = tuple(instances)
         self.settings = settings
         self.courses, self._fingerprint = courses, courses.fingerprint
+        if constant := sorted({"fairness", *OF_CLIENTS} & {*settings.names}):
+            validated = (courses.num_samples[:, :, VAL] > 0).sum(axis=1)
+            if validated.max() < 2:
+                raise InvalidArgumentError(
+                    f"`rewards` must be able to vary, got {constant}, but one client alone is "
+                    f"validated in {task.id}; leave them out"
+                )
         # The rules that count samples must know all instances; the others spare their making.
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
