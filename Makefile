@@ -38,12 +38,13 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: numbers numbers-status numbers-store help venv demo demo-training test check format docs bench lock clean dist try-install
+.PHONY: numbers numbers-status numbers-store help venv demo demo-training test check weekly format docs bench lock clean dist try-install
 
 help:
 	@echo "make demo    compare three optimizers on seven stored problems: who wins, how sure (no torch)"
 	@echo "make demo-training  compare two agents on a federation that is really trained (needs torch)"
 	@echo "make test    run the whole test suite"
+	@echo "make weekly  run what takes minutes: the commands of pages, and long studies in small"
 	@echo "make check   format, lint, types and the fast tests (before every commit)"
 	@echo "make format  rewrite the sources in the project's format"
 	@echo "make docs    make the site in build/site: its guides are run, a warning is an error"
@@ -96,6 +97,9 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow and not raw and not data"
+
+weekly: $(STAMP)
+	$(BIN)/python -m pytest -m weekly
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -1,6 +1,6 @@
 """Asynchronous against synchronous training under populations of devices.
 
-`python docs/studies/async_study.py` writes `docs/studies/async.png` and prints the tables of
+`python docs/studies/async_study.py --out DIR` writes `DIR/async.png` and prints the tables of
 `docs/studies/async.md`. It takes about a minute on an idle core, and needs no download.
 
 Fifty clients hold scikit-learn's digits (LDA, alpha 0.5) and train a linear model; ten train
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
 from fedhpo_gym.systems import ClientWork, CourseHistory, DeviceModel, JobClock, Work
 
-PATH = Path(__file__).resolve().parents[1] / "docs" / "studies" / "async.png"
 CLIENTS, AT_ONCE, ALPHA = 50, 0.2, 0.5
 SEEDS = (1, 2)
 RATES = (1.0, 3.0)
@@ -120,9 +119,11 @@ def devices(spread: float) -> DeviceModel:
     return DeviceModel(compute="samples", client_compute_s=0.1, compute_sigma=spread, seed=7)
 
 
-def train(one: Contestant, spread: float, rates: tuple[float, ...]) -> dict[float, Curves]:
+def train(
+    one: Contestant, spread: float, rates: Sequence[float], seeds: Sequence[int]
+) -> dict[float, Curves]:
     """Return the curves of a contestant by learning rate."""
-    federations = {seed: federation(seed) for seed in SEEDS}
+    federations = {seed: federation(seed) for seed in seeds}
     works = {seed: _work(data, one.reports) for seed, data in federations.items()}
     system = devices(spread)
     base = {"weight_decay": 0.0, "batch_size": 8.0, "step_size": 1.0, **one.given}
@@ -134,7 +135,7 @@ def train(one: Contestant, spread: float, rates: tuple[float, ...]) -> dict[floa
             JobClock(system, works[seed]) if one.reports else None,
         )
         for rate in rates
-        for seed in SEEDS
+        for seed in seeds
     ]
     algorithm = get_algorithm(one.algorithm)
     batch = CourseBatch(
@@ -155,7 +156,7 @@ def train(one: Contestant, spread: float, rates: tuple[float, ...]) -> dict[floa
     counts = np.stack([federations[course.seed].num_samples[:, 1] for course in courses])
     loss = np.einsum("crn,cn->cr", curves.metrics[..., 1, 0], counts / counts.sum(1)[:, None])
     reports = curves.rounds * (one.reports or int(CLIENTS * AT_ONCE))
-    number = len(SEEDS)
+    number = len(seeds)
     return {
         rate: Curves(
             loss[i * number : (i + 1) * number], times[i * number : (i + 1) * number], reports
@@ -222,7 +223,7 @@ def report(spread: float, found: Mapping[str, Mapping[float, Curves]]) -> dict[s
     return best
 
 
-def draw(best: Mapping[str, Curves]) -> None:
+def draw(best: Mapping[str, Curves], path: Path) -> None:
     """Draw loss over virtual time and over reports."""
     with mpl.rc_context({**SETTINGS, "font.size": 10}):
         figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=110)
@@ -243,19 +244,23 @@ def draw(best: Mapping[str, Curves]) -> None:
         for axis in axes:
             axis.spines[["top", "right"]].set_visible(False)
             axis.set_ylim(top=1.5)
-        figure.savefig(PATH)
+        figure.savefig(path)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run all, print the tables and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
+    parser.add_argument("--out", type=Path, required=True, help="folder of the picture")
+    parser.add_argument("--quick", action="store_true", help="one seed and one learning rate")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    rates, seeds = (RATES[1:], SEEDS[1:]) if options.quick else (RATES, SEEDS)
     compare_prices()
     found = {}
     for name, one in CONTESTANTS.items():
-        found[name] = train(one, SHOWN, RATES)
+        found[name] = train(one, SHOWN, rates, seeds)
         print(f"{name} is trained", file=sys.stderr, flush=True)
-    draw(report(SHOWN, found))
+    draw(report(SHOWN, found), options.out / "async.png")
 
 
 if __name__ == "__main__":
