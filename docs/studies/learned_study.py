@@ -121,6 +121,13 @@ def run(study: Study, out: Path, processes: int, policies: str | None) -> dict[s
     return found
 
 
+def distinct_runs(runs: MethodRuns) -> dict[str, int]:
+    """Return how many runs of each method differ: one that draws nothing repeats itself."""
+    tasks = [run[:2] for run in runs.runs]
+    regret = zip(runs.methods, runs.regret.swapaxes(0, 1).tolist(), strict=True)
+    return {name: len({*zip(tasks, map(tuple, one), strict=True)}) for name, one in regret}
+
+
 def report(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return all tables as Markdown."""
     lines = []
@@ -128,7 +135,8 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         runs = align_runs(of, 1)
         spaces = list(dict.fromkeys(space for space, _, _ in runs.runs))
         own = np.array([space for space, _, _ in runs.runs])
-        lines.append(f"**{NAMES[mode].title()}**: {len(runs.runs)} runs of each agent\n")
+        distinct = ", ".join(f"{name} {number}" for name, number in distinct_runs(runs).items())
+        lines.append(f"**{NAMES[mode].title()}**, distinct runs: {distinct}\n")
         for index, measure in enumerate(MEASURES):
             parts = [runs, *(_only(runs, own == space) for space in spaces)]
             shares = [ratios(part, index, REFERENCE) for part in parts]
