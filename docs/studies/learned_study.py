@@ -135,8 +135,9 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         runs = align_runs(of, 1)
         spaces = list(dict.fromkeys(space for space, _, _ in runs.runs))
         own = np.array([space for space, _, _ in runs.runs])
-        distinct = ", ".join(f"{name} {number}" for name, number in distinct_runs(runs).items())
-        lines.append(f"**{NAMES[mode].title()}**, distinct runs: {distinct}\n")
+        lines.append(f"**{NAMES[mode].title()}**: {len(runs.runs)} runs of each agent\n")
+        distinct = distinct_runs(runs)
+        lines.append(table(["agent", *distinct], [["distinct runs", *map(str, distinct.values())]]))
         for index, measure in enumerate(MEASURES):
             parts = [runs, *(_only(runs, own == space) for space in spaces)]
             shares = [ratios(part, index, REFERENCE) for part in parts]

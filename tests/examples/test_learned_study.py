@@ -23,9 +23,8 @@ def test_the_smallest_study_fills_a_page_and_knows_another_network(tmp_path: Pat
     asked = ["--quick", "--workers", "1", "--out", str(out), "--page", str(page)]
     study.main(asked)
     told = page.read_text()
-    assert told.startswith(
-        "Words.\n<!-- test -->\n\n**Pools**, distinct runs: random 4, zero-shot 2"
-    )
+    assert told.startswith("Words.\n<!-- test -->\n\n**Pools**: 4 runs of each agent")
+    assert "| distinct runs | 4 | 2 |" in told  # a list draws nothing: its seeds are one run
     assert "\nold\n" not in told
     assert told.endswith("<!-- end -->\nMore.\n")
     made = {path: path.stat().st_mtime_ns for path in out.glob("*.json")}
