@@ -121,6 +121,13 @@ def run(study: Study, out: Path, processes: int, policies: str | None) -> dict[s
     return found
 
 
+def distinct_runs(runs: MethodRuns) -> dict[str, int]:
+    """Return how many runs of each method differ: one that draws nothing repeats itself."""
+    tasks = [run[:2] for run in runs.runs]
+    regret = zip(runs.methods, runs.regret.swapaxes(0, 1).tolist(), strict=True)
+    return {name: len({*zip(tasks, map(tuple, one), strict=True)}) for name, one in regret}
+
+
 def report(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return all tables as Markdown."""
     lines = []
@@ -129,6 +136,8 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         spaces = list(dict.fromkeys(space for space, _, _ in runs.runs))
         own = np.array([space for space, _, _ in runs.runs])
         lines.append(f"**{NAMES[mode].title()}**: {len(runs.runs)} runs of each agent\n")
+        distinct = distinct_runs(runs)
+        lines.append(table(["agent", *distinct], [["distinct runs", *map(str, distinct.values())]]))
         for index, measure in enumerate(MEASURES):
             parts = [runs, *(_only(runs, own == space) for space in spaces)]
             shares = [ratios(part, index, REFERENCE) for part in parts]

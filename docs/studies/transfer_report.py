@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from transfer_tasks import left_by_random, of_shared, regrets
 
 from fedhpo_gym.analysis.figures import draw_difference
 from fedhpo_gym.analysis.transfer import MethodRuns, align_runs
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.stored.meta_data import DESIGN_SIZE, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPACES, meta_tasks
 from studies import table
 
 AT = (10, 25, 50, 100)
 REFERENCE = "gp"
+UNIFORM = ("uniform over the pool", "uniform over places that no source has")
+"""Draws without repetition, of as many places as a run has evaluated, its design included."""
 RESAMPLES = 2000
+INTERVAL = "{:.2f} [{:.2f}, {:.2f}]"
 Results = Mapping[str, Mapping[str, Any]]
 
 
@@ -26,6 +31,20 @@ def surveys_of(found: MethodRuns) -> tuple[list[str], NDArray[np.intp]]:
     known = {(s, one.name): one.survey for s in META_SPACES for one in meta_tasks(s)}
     names, groups = np.unique([known[s, task] for s, task, _ in found.runs], return_inverse=True)
     return names.tolist(), groups
+
+
+def with_uniform(runs: MethodRuns) -> MethodRuns:
+    """Return runs from pools with two more methods, which leave what `UNIFORM` draws leave."""
+    evaluations, drawn = DESIGN_SIZE + np.arange(runs.regret.shape[2]), {}
+    for space in dict.fromkeys(space for space, _, _ in runs.runs):
+        data = open_meta_data(space)
+        pools = regrets(data)
+        new = of_shared(data, pools, others=True)
+        for task, *values in zip(data.names, pools, new, strict=True):
+            drawn[space, task] = [left_by_random(one, evaluations) for one in values]
+    added = np.array([drawn[space, task] for space, task, _ in runs.runs])  # (R, 2, T)
+    regret = np.concatenate([runs.regret, added], axis=1)
+    return MethodRuns((*runs.methods, *UNIFORM), runs.runs, regret)
 
 
 def ratios(
@@ -59,31 +78,25 @@ def ratios(
 def report(results: Mapping[str, Results], trials: int) -> str:
     """Return all tables as Markdown."""
     at = [trial for trial in AT if trial <= trials] or [trials]
+    middle = at[min(1, len(at) - 1)]
     lines = []
     for mode, of in results.items():
         if not of:
             continue
-        found = align_runs(of, trials)
-        regret, ranks = (found.mean(v, "search spaces") for v in (found.regret, found.ranks))
-        shares = {trial: ratios(found, trial) for trial in at} if REFERENCE in of else {}
-        middle = at[min(1, len(at) - 1)]
+        ranked = align_runs(of, trials)
+        found = with_uniform(ranked) if mode == "discrete" else ranked
+        regret = found.mean(found.regret, "search spaces")
+        ranks = ranked.mean(ranked.ranks, "search spaces").tolist()
         heads = ["agent", *(f"regret @{t}" for t in at), *(f"rank @{t}" for t in at)]
         rows = []
         for i, name in enumerate(found.methods):
-            row = [name, *(f"{regret[i, t]:.4f}" for t in at), *(f"{ranks[i, t]:.2f}" for t in at)]
-            rows.append(row)
+            rank = [f"{ranks[i][t]:.2f}" if i < len(ranks) else "" for t in at]  # draws have none
+            rows.append([name, *(f"{regret[i, t]:.4f}" for t in at), *rank])
         tasks = len({run[:2] for run in found.runs})
         lines += [f"**{mode}**: {tasks} tasks, {len(found.runs)} runs of each agent\n"]
         lines += [table(heads, rows)]
-        if shares:
-            words = [
-                [name, *("{:.2f} [{:.2f}, {:.2f}]".format(*shares[t][name][:3]) for t in at)]
-                for name in found.methods
-            ]
-            share = f"share of the regret of {REFERENCE}"
-            lines += [table([share, *(f"@{t}" for t in at)], words)]
-            words = [[n, *(f"{one:.2f}" for one in v[3:])] for n, v in shares[middle].items()]
-            lines += [table([f"{share} @{middle} without", *surveys_of(found)[0]], words)]
+        if REFERENCE in of:
+            lines += _shares(found, at, middle)
         spaces = dict.fromkeys(space for space, _, _ in found.runs)
         own = np.array([space for space, _, _ in found.runs])
         rows = [
@@ -92,6 +105,22 @@ def report(results: Mapping[str, Results], trials: int) -> str:
         ]
         lines += [table([f"regret @{middle} by search space", *spaces], rows)]
     return "\n".join(lines)
+
+
+def _shares(found: MethodRuns, at: Sequence[int], middle: int) -> list[str]:
+    """Return the tables of regrets as shares of the reference's, and its share of chance."""
+    shares = {trial: ratios(found, trial) for trial in at}
+    share, heads = f"share of the regret of {REFERENCE}", [f"@{trial}" for trial in at]
+    rows = [[name, *(INTERVAL.format(*shares[t][name]) for t in at)] for name in found.methods]
+    without = [[n, *(f"{one:.2f}" for one in v[3:])] for n, v in shares[middle].items()]
+    surveys = surveys_of(found)[0]
+    lines = [table([share, *heads], rows)]
+    lines += [table([f"{share} @{middle} without", *surveys], without)]
+    if UNIFORM[0] in found.methods:
+        chance = (ratios(found, trial, UNIFORM[0])[REFERENCE] for trial in at)
+        row = [REFERENCE, *(INTERVAL.format(*one) for one in chance)]
+        lines += [table([f"share of the regret of {UNIFORM[0]}", *heads], [row])]
+    return lines
 
 
 def draw(results: Mapping[str, Results], out: Path) -> None:

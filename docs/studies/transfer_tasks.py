@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.evaluation.stats import ranks
-from fedhpo_gym.stored.meta_data import MetaData, open_meta_data
+from fedhpo_gym.stored.meta_data import DESIGN_SIZE, MetaData, open_meta_data
 from fedhpo_gym.tasks.meta import META_SPACES
 from studies import study_parser, table
 
-DRAWN = 25
-"""Trials of random search from a pool that say how hard a task is."""
+DRAWN = DESIGN_SIZE + 25
+"""Uniform draws that say how hard a pool is: the evaluations of a run after 25 trials."""
 NEAR = 0.05
 """Normalised regret of configurations that count as near the optimum."""
 
@@ -41,14 +41,19 @@ def of_shared(
     return found[:, size:] if others else found[:, :size]
 
 
-def left_by_random(own: NDArray[np.float64], trials: int) -> float:
-    """Return the expected lowest of some values of a pool that are drawn without replacement."""
-    ordered, size = np.sort(own), len(own)
+def left_by_random(values: NDArray[np.float64], draws: ArrayLike) -> NDArray[np.float64]:
+    """Return the expected lowest of (P,) values after (...) numbers of draws, none repeated."""
+    size, places = len(values), np.arange(len(values))
     # The i-th lowest is the lowest of those drawn if it is drawn and none before it is.
-    survive = np.ones(size + 1)
-    for i in range(size):
-        survive[i + 1] = survive[i] * max(size - trials - i, 0) / (size - i)
-    return float((ordered * (survive[:-1] - survive[1:])).sum())
+    none_so_far = np.cumprod(
+        np.maximum(size - np.asarray(draws)[..., None] - places, 0) / (size - places), axis=-1
+    )
+    return np.asarray(-np.diff(none_so_far, prepend=1.0) @ np.sort(values))
+
+
+def copies(data: MetaData) -> NDArray[np.int64]:
+    """Return (T,) numbers of places whose features equal those of another place of the pool."""
+    return np.array([len(pool) - len(np.unique(pool, axis=0)) for pool in data.features])
 
 
 def alike(data: MetaData) -> NDArray[np.float64]:
@@ -98,6 +103,7 @@ def report(spaces: Sequence[str]) -> str:
                 f"{100 * np.median(near):.1f} %",
                 f"{np.median(others):.2f} ({np.quantile(others, 0.1):.2f})",
                 f"{np.median(left[test]):.2f} ({np.quantile(left[test], 0.9):.2f})",
+                f"{(copies(data) > 0).sum()} of {len(own)}",
             ]
         )
         details += [
@@ -122,6 +128,7 @@ def report(spaces: Sequence[str]) -> str:
         "near",
         "alike (10 %)",
         "one for all (90 %)",
+        "copies",
     ]
     names = ["space", "task", f"random @{DRAWN}", "children", "near", "alike", "one for all"]
     return "\n".join(

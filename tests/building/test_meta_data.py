@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,28 @@ def test_values_are_those_of_the_raw_backend(monkeypatch: pytest.MonkeyPatch) ->
                 answer = raw.evaluate(known[place], Fidelity(3, rate))
                 expected = [answer.mean("val", "loss"), answer.mean("test", "loss")]
                 assert rows[place, at, 2, :2].tolist() == np.float32(expected).tolist()
+
+
+@pytest.mark.slow
+def test_the_page_computes_a_stored_loss_outside_of_the_pool() -> None:
+    """Splits and initial weights are public, and a trial counts the best of its rounds."""
+    page = (Path(__file__).parents[2] / "docs" / "fedhpo_b.md").read_text(encoding="utf-8")
+    section = page.partition("## Computing a loss outside of this package")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    found: dict[str, Any] = {}
+    exec(code, found)  # noqa: S102 - a reader runs it so
+    stored, losses, task = (found[name] for name in ("stored", "losses", "task"))
+    assert losses[-1] > 2 * losses.min()
+    np.testing.assert_allclose(np.minimum.accumulate(losses), stored, rtol=1e-6)
+    for values, name in ((losses, "losses"), (stored, "stored")):
+        told = code.partition(f"print({name})")[2].partition("\n")[0].partition(": ")[2]
+        assert told == " ".join(f"{value:.3f}" for value in values)
+    weights, classes = found["weights"]["weight"], task.num_classes
+    bound = task.num_features**-0.5
+    drawn = stream(found["seed"], "init").uniform(-bound, bound, (classes, task.num_features + 1))
+    np.testing.assert_array_equal(weights, drawn.astype(np.float32))
+    rows = np.concatenate([part for client in found["federation"].clients for part in client])
+    assert sorted(rows.tolist()) == list(range(len(found["federation"].labels)))
 
 
 def test_the_same_is_computed_again_and_resumed(

@@ -24,6 +24,7 @@ def test_the_smallest_study_fills_a_page_and_knows_another_network(tmp_path: Pat
     study.main(asked)
     told = page.read_text()
     assert told.startswith("Words.\n<!-- test -->\n\n**Pools**: 4 runs of each agent")
+    assert "| distinct runs | 4 | 2 |" in told  # a list draws nothing: its seeds are one run
     assert "\nold\n" not in told
     assert told.endswith("<!-- end -->\nMore.\n")
     made = {path: path.stat().st_mtime_ns for path in out.glob("*.json")}

@@ -10,6 +10,7 @@ import pytest
 from fedhpo_gym.building import meta_data
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError, UnknownNameError
 from fedhpo_gym.stored.meta_data import LOSS, MetaData, open_meta_data, score_of
+from fedhpo_gym.tasks.meta import META_SPACES
 from made_meta_data import NAMES, OWN, SHARED, made_tasks, write_made
 
 
@@ -53,6 +54,18 @@ def test_scores_are_explained_entropy(card: Path) -> None:
     assert (data.scores[losses > 1e30] == 0.0).all()
     assert (losses > 1e30).any()
     assert score_of(np.array([0.5, 2.0]), np.array([1.0, 1.0])).tolist() == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("space", META_SPACES)
+def test_more_rounds_never_raise_a_loss_unless_training_diverges(space: str) -> None:
+    """A trial has all its values from the best of its rounds."""
+    losses, test_losses = np.moveaxis(open_meta_data(space).values[..., :2], -1, 0)
+    later, steps = losses[..., 1:], np.diff(losses, axis=-1)
+    diverged = np.float32(later) == np.finfo(np.float32).max
+    assert (steps[~diverged] <= 0).all()
+    same = (steps == 0) & ~diverged
+    assert same.sum() > 10_000
+    assert (np.diff(test_losses, axis=-1)[same] == 0).all()
 
 
 def test_source_tasks_leave_out_a_survey(card: Path) -> None:
