@@ -3,7 +3,7 @@
     python docs/studies/courses_study.py --out DIR
 
 Every client of a course has its own configuration in each of 100 rounds. A seed gives all agents
-the same held-out instance: partition, initialisation, minibatches. Finished courses are kept: start
+the same new instance: partition, initialisation, minibatches. Finished courses are kept: start
 it again after an interruption. BreastCancer and Digits need no download; Vehicle joins where
 `fedhpo-gym download Vehicle` has fetched it. The report is DIR/report.md.
 """
@@ -40,10 +40,15 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Study:
-    """What is run: each agent on each table and seed."""
+    """What is run: each agent on each table and seed.
+
+    Attributes:
+        first: seed of the first instance; those from 1000 served to choose the settings of FTS.
+    """
 
     problems: tuple[str, ...]
     seeds: int = 10
+    first: int = 2000
     horizon: int = 100
     alpha: float = 0.5
     agents: tuple[str, ...] = tuple(NAMES)
@@ -72,7 +77,7 @@ def run_course(study: Study, problem: str, name: str, seed: int) -> dict[str, An
         f"FedHPO-DAC-LR-{problem}-v1",
         per_client=True,
         horizon=study.horizon,
-        instances=[[study.alpha, 1000 + seed]],
+        instances=[[study.alpha, study.first + seed]],
     )
     agent: Any
     if name in ("uniform", "middle"):

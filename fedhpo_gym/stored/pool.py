@@ -123,7 +123,11 @@ class Pool:
         return len(self.courses)
 
     def places(self, columns: Columns) -> Integers:
-        """Return the (B, 3) nearest configuration, rate and round of (B,) legal values.
+        """Return the (B, 3) nearest configuration, rate and round of (B,) legal values."""
+        return self.places_of(self.nearest_rows(columns), columns)
+
+    def nearest_rows(self, columns: Columns) -> Integers:
+        """Return the (B,) configurations nearest to (B,) legal values.
 
         Distances are Euclidean, between features of the search space; of equals, the first counts.
         """
@@ -133,7 +137,10 @@ class Pool:
             ((targets[start : start + size, None] - self._features) ** 2).sum(axis=2).argmin(axis=1)
             for start in range(0, len(targets), size)
         ]
-        configurations = np.concatenate([np.zeros(0, np.intp), *parts])
+        return np.concatenate([np.zeros(0, np.intp), *parts])
+
+    def places_of(self, configurations: Integers, columns: Columns) -> Integers:
+        """Return the (B, 3) places of (B,) configurations at the nearest of fidelities."""
         distance = np.abs(columns["client_sample_rate"][:, None] - np.array(self.sample.rates))
         distance = np.where(self.courses[configurations] >= 0, distance.round(9), np.inf)
         rates = distance.argmin(axis=1)
@@ -253,9 +260,10 @@ class PoolCells:
         ranges = zip(FIDELITIES, (pool.sample.rounds, pool.sample.rates), strict=True)
         rounds, rates = ([fixed[name]] if name in fixed else values for name, values in ranges)
         grid = np.array(list(itertools.product(range(len(pool)), rates, rounds)))
-        columns = {name: column[grid[:, 0].astype(int)] for name, column in pool.columns.items()}
         fidelities = dict(zip(FIDELITIES, (grid[:, 2].astype(int), grid[:, 1]), strict=True))
-        self._flat = np.unique(self._numbers({**columns, **fidelities}))
+        # Of configurations with equal features the first answers, so not each is its own nearest.
+        nearest = pool.nearest_rows(pool.columns)[grid[:, 0].astype(int)]
+        self._flat = np.unique(self._numbers(pool.places_of(nearest, fidelities)))
         places = np.column_stack(np.unravel_index(self._flat, self._shape))
         self.columns = pool.columns_at(places)
         self.courses = self._flat // self._shape[2]
@@ -263,10 +271,9 @@ class PoolCells:
     def __len__(self) -> int:
         return len(self._flat)
 
-    def _numbers(self, columns: Columns) -> Integers:
-        places = self._pool.places(columns)
+    def _numbers(self, places: Integers) -> Integers:
         return np.asarray(np.ravel_multi_index(tuple(places.T), self._shape), dtype=np.int64)
 
     def index(self, columns: Columns) -> Integers:
         """Return the (B,) cells that answer (B,) legal values."""
-        return np.searchsorted(self._flat, self._numbers(columns))
+        return np.searchsorted(self._flat, self._numbers(self._pool.places(columns)))

@@ -190,3 +190,14 @@ def test_stored_limits_are_those_that_are_computed() -> None:
     task = answering(open_card(card))[0]
     _, _, compute = limits_request(task, "surrogate")
     assert limits_of(task, "surrogate") == compute()
+
+
+@pytest.mark.parametrize("env_id", ["FedHPO-LR-CreditG-v0", "FedHPO-LR-CreditG-v1"])
+def test_regret_at_full_fidelity_is_stored_for_all_that_actions_can_ask(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = gym.make(env_id, backend="tabular").unwrapped.full_truth
+    queries = [full.query(row)[0] for row in range(0, len(full.values), 7)]
+    computed = replace(full, key=None).regret_at(queries)
+    monkeypatch.setattr(truths, "values_of_queries", lambda *_: pytest.fail("it is stored"))
+    np.testing.assert_array_equal(full.regret_at(queries), computed)

@@ -115,7 +115,25 @@ class Truth:
             "query": [configuration, dict(vars(fidelity))],
             "medians": self._medians_of_rows().tolist(),
             "front": np.unique(self.errors[self.front()], axis=0).tolist(),
+            **({"losses": self._losses_of_rows()} if self.exact and self._has_one_fidelity else {}),
         }
+
+    def _losses_of_rows(self) -> dict[str, float]:
+        columns = self._asked.columns(np.arange(len(self.values)))
+        return dict(zip(self._names_of(columns), self.values[:, 0].tolist(), strict=True))
+
+    def _names_of(self, columns: Columns) -> list[str]:
+        """Return short digests of configurations; values come back from JSON to the bit."""
+        rows = zip(*(columns[name].tolist() for name in self.search_space.names), strict=True)
+        return [str(key_of(row))[:16] for row in rows]
+
+    def _stored_losses(self, configurations: Sequence[Mapping[str, Value]]) -> Floats | None:
+        """Return (n, 1) stored values of the first objective; None where not all are stored."""
+        losses = {} if self._stored is None else self._stored.get("losses", {})
+        if not losses or self._setup.limits:
+            return None
+        names = self._names_of(self.search_space.columns_of(configurations))
+        return np.array([[losses[n]] for n in names]) if losses.keys() >= {*names} else None
 
     @property
     def best(self) -> Floats:
@@ -150,9 +168,13 @@ class Truth:
     def fidelity(self) -> dict[str, Value]:
         return dict(self._setup.fixed)
 
+    @property
+    def _has_one_fidelity(self) -> bool:
+        return {*self._setup.fixed} >= {"round", "client_sample_rate"}
+
     def values_at(self, configurations: Sequence[Mapping[str, Value]]) -> Floats:
         """Return the (n, objectives) values of configurations, at the truth's one fidelity."""
-        if not set(self._setup.fixed) >= {"round", "client_sample_rate"}:
+        if not self._has_one_fidelity:
             raise InvalidArgumentError(
                 "`values_at` needs the truth of one fidelity; use `env.unwrapped.full_truth`"
             )
@@ -235,7 +257,8 @@ class Truth:
 
     def regret_at(self, configurations: Sequence[Mapping[str, Value]]) -> tuple[Floats, Floats]:
         """Return regret and relative regret of configurations, (n,); inf and 1 where infeasible."""
-        values = self.values_at(configurations)
+        if (values := self._stored_losses(configurations)) is None:
+            values = self.values_at(configurations)
         relative = self.relative_regret(values[:, 0])
         return self._regret(values), np.where(self._setup.violations(values) == 0, relative, 1.0)
 
