@@ -6,6 +6,7 @@ import doctest
 import importlib
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ WRITTEN = [page for page in sorted((REPOSITORY / "docs").rglob("*.md")) if MADE 
 GUIDES = [*WRITTEN, *sorted(REPOSITORY.glob("*.md"))]
 PRESENT = [guide for guide in GUIDES if guide.name != "CHANGELOG.md"]
 """The guides that say how things are; the changelog also names what is gone."""
+RESULTS = sorted((REPOSITORY / "benchmarks" / "results").glob("*.md"))
+PROGRAM = re.compile(r"\bpython (\S+\.py)")
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 CODE = re.compile(r"`([^`\n]+)`")
@@ -59,6 +62,13 @@ def long_lines(guide: Path) -> list[str]:
     return [line for line in long if "](" not in line.split()[-1]]
 
 
+def unmade(page: Path, commands: str) -> list[str]:
+    """Return the programs of a page of results that do not exist or that `commands` leaves out."""
+    programs = PROGRAM.findall(page.read_text(encoding="utf-8")) or ["none"]
+    names = {program: program.removeprefix("benchmarks/") for program in programs}
+    return [p for p in names if not (REPOSITORY / p).is_file() or f"`{names[p]}" not in commands]
+
+
 def layers_of(architecture: str) -> dict[str, frozenset[str]]:
     """Return the table of layers in ARCHITECTURE.md: what each part may import."""
     table = architecture.partition("\n## Layers\n")[2].partition("\n## ")[0]
@@ -90,6 +100,19 @@ def test_lines_are_short(guide: Path) -> None:
     assert long_lines(guide) == []
 
 
+@pytest.mark.parametrize("page", RESULTS, ids=lambda path: path.stem)
+def test_every_result_is_made_by_a_program_that_is_here(page: Path) -> None:
+    commands = (REPOSITORY / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert unmade(page, commands) == []
+
+
+def test_every_claimed_result_names_its_programs() -> None:
+    claims = tomllib.loads((REPOSITORY / "docs" / "claims.toml").read_text(encoding="utf-8"))
+    for name, programs in claims["results"].items():
+        page = (REPOSITORY / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
+        assert PROGRAM.findall(page)[0] in programs, name
+
+
 def test_the_layers_drawn_are_those_enforced() -> None:
     drawn = layers_of((REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     enforced = {part: names for part, names in contract.LAYERS.items() if part != "layer 0"}
@@ -113,6 +136,10 @@ def test_a_planted_fault_is_found(tmp_path: Path) -> None:
     assert missing_paths(guide) == ["agents/gone.py", "gone.py"]
     assert long_lines(guide) == ["x" * 101]
     assert failed_examples(guide) == 1
+    guide.write_text("- command: `python benchmarks/gone.py` `python benchmarks/house/journeys.py`")
+    assert unmade(guide, "`gone.py`") == ["benchmarks/gone.py", "benchmarks/house/journeys.py"]
+    guide.write_text("no command")
+    assert unmade(guide, "") == ["none"]
 
 
 def test_pages_say_what_the_last_runs_show(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,6 @@ MADE = Path(__file__).with_name("results.json")
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 WITHIN = 0.02
 """How far a rounded figure may lie from that of its result, as a share."""
-GONE = "48328ad"
-"""The commit whose `benchmarks/` has the programs of questions that are settled."""
 
 
 class StaleError(Exception):
@@ -38,7 +36,7 @@ def page() -> str:
     content = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
     known, rows, faults = json.loads(MADE.read_text(encoding="utf-8")), [], []
     for name, programs in content["results"].items():
-        if programs and known.get(name) != made_now(name, programs):
+        if known.get(name) != made_now(name, programs):
             faults.append(
                 f"benchmarks/results/{name}.md or {' or '.join(programs)} has changed; run the "
                 f"program again, then `python docs/site/claims.py {name}`"
@@ -53,14 +51,13 @@ def page() -> str:
     return f"{HEAD}\n{HEADS}\n" + "\n".join(rows) + "\n" + TOC
 
 
-HEAD = f"""\
+HEAD = """\
 # Claimed figures
 
 Each figure of a page stands beside what the last run says, and the command of that run. This page
 is filled in when the site is built, and the build fails where a page no longer says its figure,
 where the run says another one, or where the program of a run has changed since: digests of both
-are noted with every run; comments and imports count for nothing in them. A dash in place of a
-program means that the question is settled: its program is in the history, at commit {GONE}.
+are noted with every run; comments and imports count for nothing in them.
 """
 TOC = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n../../benchmarks/results/*\n```\n"
 HEADS = "| page | says | last run | date | command | program |\n|---|---|---|---|---|---|"
@@ -81,7 +78,7 @@ def _row(claim: dict[str, Any], programs: list[str]) -> str:
     command, date = (re.search(rf"^- {key}: (.*)$", run, re.M) for key in ("command", "date"))
     link = f"[{Path(where).stem}](../../{where})"
     shown_as = f"[{found[1]}](../../benchmarks/results/{result}.md)"
-    named = ", ".join(f"`{program}`" for program in programs) or "–"
+    named = ", ".join(f"`{program}`" for program in programs)
     return f"| {link} | {says} | {shown_as} | {date[1]} | {command[1]} | {named} |"
 
 
@@ -124,7 +121,7 @@ def main(names: list[str]) -> None:
     """Note results that have just been made."""
     results = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))["results"]
     known = json.loads(MADE.read_text(encoding="utf-8")) if MADE.exists() else {}
-    known |= {name: made_now(name, results[name]) for name in names if results[name]}
+    known |= {name: made_now(name, results[name]) for name in names}
     MADE.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
 
 

@@ -214,11 +214,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__)
     parser.add_argument("--seeds", type=positive, help="seeds of every search (default: 8)")
     parser.add_argument("--compute", type=float, help="a client's mean seconds (default: 1)")
+    parser.add_argument("--budget", type=float, help="simulated seconds (default: 108,000)")
+    parser.add_argument("--problems", nargs="+", help="such as CNN-FEMNIST-v1 (default: four)")
     options = parser.parse_args(arguments)
     study = Study()
     if options.quick:
         study = Study(("LR-CreditG-v1",), (0.2, 1.0), seeds=2, budget_s=3600.0)
-    given = {"seeds": options.seeds, "compute_s": options.compute}
+    given = {
+        "ids": options.problems,
+        "seeds": options.seeds,
+        "compute_s": options.compute,
+        "budget_s": options.budget,
+    }
     study = replace(study, **{name: value for name, value in given.items() if value is not None})
     claim(options.out, study)
     write_report(study, run(study, options.out, options.workers), options.out)

@@ -32,7 +32,8 @@ PANELS: Mapping[str, Sequence[str]] = {
     "LR v0, tables": [f"{name}-v0" for name in LR],
     "LR v1, tables": [f"{name}-v1" for name in LR],
     "other families, surrogates": [
-        "MLP-Car-v1", "MLP-BreastCancer-v1", "CNN-FEMNIST-v1", "GNN-Cora-v1", "GNN-CiteSeer-v1",
+        "MLP-Car-v1", "MLP-BreastCancer-v1", "CNN-FEMNIST-v1", "CNN-CIFAR10-v1", "GNN-Cora-v1",
+        "GNN-CiteSeer-v1",
     ],
 }  # fmt: skip
 """What is stored of the paper's families; one panel each."""

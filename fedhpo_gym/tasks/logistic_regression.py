@@ -15,7 +15,7 @@ CLIENT_SPACE = SearchSpace(
     )
 )
 
-# Chosen by a wide search: see benchmarks/results/choose_spaces.md.
+# Chosen by training wide grids: see docs/decisions.md.
 CLIENT_SPACE_V1 = SearchSpace(
     (
         Dimension("learning_rate", 0.01, 30.0, "float", log=True, bins=8),
