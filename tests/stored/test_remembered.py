@@ -192,6 +192,7 @@ def test_stored_limits_are_those_that_are_computed() -> None:
     assert limits_of(task, "surrogate") == compute()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["FedHPO-LR-CreditG-v0", "FedHPO-LR-CreditG-v1"])
 def test_regret_at_full_fidelity_is_stored_for_all_that_actions_can_ask(
     env_id: str, monkeypatch: pytest.MonkeyPatch
