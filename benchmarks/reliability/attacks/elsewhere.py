@@ -131,7 +131,8 @@ def _repeated() -> Any:
 def _many_words(folder: Path) -> None:
     import pandas
 
-    frame = pandas.DataFrame({"w": [f"w{i // 2}" for i in range(60_000)], "label": [0, 1] * 30_000})
+    columns = {"w": [f"w{i // 2}" for i in range(60_000)], "x": range(60_000)}
+    frame = pandas.DataFrame({**columns, "label": [0, 1] * 30_000})
     path = write_task(frame, clients=5, name="Words", folder=folder).path
     path.write_text(re.sub("(?m)^rare = .*", "rare = 1", path.read_text()))
 
