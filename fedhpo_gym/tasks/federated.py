@@ -176,7 +176,8 @@ class Task(Problem):
     def variant(self, **changes: Any) -> Self:
         """Replace some fields; settings that another algorithm does not know fall away."""
         algorithm = changes.get("algorithm", self.algorithm)
-        if algorithm != self.algorithm and algorithm in [*ALGORITHMS]:
+        is_other = isinstance(algorithm, str) and algorithm != self.algorithm
+        if is_other and algorithm in ALGORITHMS:
             known = {*TRAINING, *ALGORITHMS[algorithm].settings, *dict(self.model_settings)}
             kept = tuple((name, value) for name, value in self.settings if name in known)
             changes = {"settings": kept, **changes}

@@ -231,6 +231,11 @@ def test_settings_are_checked(settings: dict[str, Any], words: list[str]) -> Non
         assert word in str(caught.value)
 
 
+def test_an_algorithm_that_is_no_name_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="`algorithm` must be a string, got array"):
+        get_task("LR-Car").variant(algorithm=np.ones(3))
+
+
 def test_a_variant_keeps_no_setting_of_another_algorithm() -> None:
     plain = get_task("LR-Car")
     task = plain.variant(algorithm="nbafl").fix({"epsilon": 1, "momentum": 0.5})
