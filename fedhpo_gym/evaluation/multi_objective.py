@@ -232,8 +232,7 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
         raise InvalidArgumentError(
             f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
         )
-    # With a weight of 0, an incumbent that breaks the limit would be worth as much as one that
-    # keeps it; the largest weight keeps violations finite, whatever the values.
-    rule = Annotated[float, Range(0, 1e30, "(]")]
+    # Beyond, -v / (1 + v) would be 0 or -1 for many a v, as numbers of 64 bits round it.
+    rule = Annotated[float, Range(1e-6, 1e6)]
     weight = as_typed(f"weight of constraint {name}", record.get("weight", 1.0), rule)
     return float(limit), float(weight)

@@ -24,7 +24,9 @@ class Penalty:
         self._limits: Floats = np.full(len(objectives), np.inf)
         self._weights: Floats = np.zeros(len(objectives))
         for index, (limit, weight) in read_constraints(objectives, constraints).items():
-            self._limits[index] = objectives[index].limit_error(limit)
+            # In the precision of scores: what equals the limit does not exceed it.
+            with np.errstate(over="ignore"):
+                self._limits[index] = np.float32(objectives[index].limit_error(limit))
             self._weights[index] = weight
         self._weighted = np.flatnonzero(self._weights).tolist()
         with np.errstate(over="ignore"):
@@ -75,7 +77,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         Raises:
             UnknownNameError: a constraint names no objective of the environment.
             InvalidArgumentError: `constraints` is no mapping, a limit is not finite, a weight is
-                not above 0 or so large that a penalty may not be finite, or `env` is of another
+                outside [1e-6, 1e6] or so large that a penalty may not be finite, or `env` is of another
                 kind.
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
@@ -127,8 +129,9 @@ class IncumbentValue:
     def potential(self, values: Floats, violations: Floats) -> Floats:
         """Return the (N,) phi of trials with (N,) values and violations."""
         feasible = self._scale / (self._scale + self.objective.lacks(values))
-        # 1 - 1 / (1 + v) is 1 where v is infinite.
-        return np.where(violations > 0, 1.0 / (1.0 + violations) - 1.0, feasible)
+        # -v / (1 + v), also where v is infinite; 1 / (1 + v) - 1 would be 0 for a small v.
+        with np.errstate(divide="ignore"):
+            return np.where(violations > 0, -1.0 / (1.0 + 1.0 / violations), feasible)
 
     def rewards(
         self,

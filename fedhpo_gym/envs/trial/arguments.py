@@ -83,8 +83,8 @@ class TrialArguments:
             one (`fedhpo_gym.stored.surrogate`), with "fairness_std" or "fairness_jain" in
             the place of "fairness_p10". A named one that it does not answer is an error.
         constraints: by objective, a limit, or `{"limit": limit, "weight": weight}`. The incumbent
-            is the best trial that keeps all limits. The weight, above 0 and 1 by default, is what
-            exceeding a limit costs: in rewards of the incumbent while it breaks a limit
+            is the best trial that keeps all limits. The weight, from 1e-6 to 1e6 and 1 by default,
+            is what exceeding a limit costs: in rewards of the incumbent while it breaks a limit
             (`IncumbentReward`), and in the score of every trial (`ScalarizePenalty`).
         fidelity: fidelity dimensions that are fixed.
         grid: offer only the grid of the task's tables.

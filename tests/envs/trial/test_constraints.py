@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import read_constraints, violations
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
@@ -125,6 +126,30 @@ def test_a_larger_weight_makes_a_trial_that_breaks_the_limit_worth_less() -> Non
         env.action_space.seed(0)
         rewards.append(env.step(env.action_space.sample())[1])
     assert (np.diff(rewards) < -0.01).all()
+
+
+def test_a_violation_is_worth_less_than_nothing_however_small_or_large() -> None:
+    value = gym.make(ID).get_wrapper_attr("value")
+    worth = value.potential(np.full(4, 0.5), np.array([1e-17, 2.0, 3.0, np.inf]))
+    assert worth.tolist() == pytest.approx([-1e-17, -2 / 3, -3 / 4, -1.0], rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("weight", [5e-324, 0.9e-6, 1.1e6, 1e30])
+def test_a_weight_without_effect_is_refused(weight: float) -> None:
+    limits = {"fairness_std": {"limit": 0.05, "weight": weight}}
+    with pytest.raises(InvalidArgumentError, match=r"weight of constraint .*\[1e-06, 1e\+06\]"):
+        gym.make(ID, constraints=limits)
+
+
+def test_a_trial_at_the_limit_pays_no_penalty() -> None:
+    env = gym.make(ID, reward="score")
+    env.reset(seed=0)
+    for action in np.linspace(-1, 1, 8 * 6, dtype=np.float32).reshape(8, 6):
+        limit = env.step(action)[-1]["objectives"]["fairness_std"]
+        limits = {"fairness_std": {"limit": limit, "weight": 1e6}}
+        bound = gym.make(ID, reward="score", constraints=limits)
+        bound.reset(seed=0)
+        assert bound.step(action)[-1]["penalty"] == 0.0
 
 
 @pytest.mark.parametrize("agent", ["optuna-tpe", "random"])
