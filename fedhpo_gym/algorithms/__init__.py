@@ -5,6 +5,7 @@ Hooks are arithmetic that numpy and torch both know; no file here needs either t
 
 from collections import ChainMap
 from collections.abc import Mapping
+from dataclasses import fields
 from types import MappingProxyType
 
 from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
@@ -16,8 +17,9 @@ from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
 from fedhpo_gym.core.checks import checked_types, shown
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.plugins import Registry, import_named, note_plugin, require_subclass
+from fedhpo_gym.evaluation.records import Fidelity
 
 _KINDS: tuple[type[Algorithm], ...] = (
     FedAvg,
@@ -56,10 +58,22 @@ def register_algorithm(kind: type[Algorithm]) -> None:
         kind: a subclass of `Algorithm` with a `name`, which is made without arguments.
 
     Raises:
-        InvalidArgumentError: this package has an algorithm of that name, or it is no algorithm.
+        InvalidArgumentError: this package has an algorithm of that name, it is no algorithm or
+            cannot be made, or one of its hyperparameters has the name of a fidelity.
     """
     require_subclass("algorithm", shown(kind), kind, Algorithm, "server_update")
-    algorithm = kind()
+    if taken := {d.name for d in kind.dimensions} & {one.name for one in fields(Fidelity)}:
+        raise InvalidArgumentError(
+            f"`dimensions` of {shown(kind)} must have other names than fidelities, got "
+            f"{sorted(taken)}"
+        )
+    try:
+        algorithm = kind()
+    except (Exception, SystemExit) as error:
+        raise InvalidArgumentError(
+            f"`algorithm` must be a class that is made without arguments, got {shown(kind)}, which "
+            f"raised {type(error).__name__}: {error}"
+        ) from error
     REGISTERED.add(algorithm.name, lambda: algorithm)
 
 

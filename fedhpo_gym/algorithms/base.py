@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
 Array = Any
@@ -180,6 +182,34 @@ class Algorithm(ABC):
             state: the server's state.
             context: of the courses.
         """
+
+
+def checked_update(
+    name: str, result: Any, parameters: Parameters, state: Parameters
+) -> tuple[Parameters, Parameters]:
+    """Return what `server_update` returned, which must have the names and shapes that it was given.
+
+    Raises:
+        InvalidArgumentError: it has not.
+    """
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if not is_pair or not all(isinstance(part, Mapping) for part in result):
+        raise InvalidArgumentError(
+            f"`server_update` of {name!r} must return parameters and state, two mappings, got "
+            f"{shown(result)}"
+        )
+    for what, part, wanted in zip(
+        ("parameters", "state"), result, (parameters, state), strict=True
+    ):
+        for key, value in wanted.items():
+            shape = getattr(part.get(key), "shape", None)
+            if shape != value.shape:
+                raise InvalidArgumentError(
+                    f"`server_update` of {name!r} must return {what} with {key!r} of shape "
+                    f"{tuple(value.shape)}, got {shape and tuple(shape)}"
+                )
+    updated, server = result
+    return updated, server
 
 
 def fit(values: Array, parameter: Array) -> Array:

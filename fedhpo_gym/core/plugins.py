@@ -6,6 +6,7 @@ them when it is imported. Files and records never name a module: only who calls 
 
 import importlib
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
@@ -71,10 +72,10 @@ class Registry(Lazy[V]):
 
     def add(self, name: str, make: Callable[[], V]) -> None:
         """Add what is made when it is first asked for."""
-        if not name.isprintable() or not name or {*name} & {*" :/"}:
+        if not re.fullmatch(r"\w[\w.-]{0,99}", name):
             raise InvalidArgumentError(
                 f"the name of your own {self._kind} must have letters, digits, '-', '_' or '.' "
-                f"only, got {shown(name)}"
+                f"only, 100 at most, and begin with none of '-' and '.', got {shown(name)}"
             )
         if name in self._sealed():
             raise InvalidArgumentError(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
-from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, fit
+from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, checked_update, fit
 from fedhpo_gym.algorithms.fedavg import FedAvg
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -264,9 +264,9 @@ class Group:
         self.roster.elapsed += 1
         trainer = self._trainer
         means = {**self._trained(average), **reports}
-        updated, server = self._algorithm.server_update(
-            self._trained(start), means, self._server, self._context()
-        )
+        trained, algorithm = self._trained(start), self._algorithm
+        result = algorithm.server_update(trained, means, self._server, self._context())
+        updated, server = checked_update(algorithm.name, result, trained, self._server)
         values = trainer.with_personal(average, start)
         if updated is not means:
             values = trainer.replaced(values, updated)

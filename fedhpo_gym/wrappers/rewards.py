@@ -77,8 +77,8 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         Raises:
             UnknownNameError: a constraint names no objective of the environment.
             InvalidArgumentError: `constraints` is no mapping, a limit is not finite, a weight is
-                outside [1e-6, 1e6] or so large that a penalty may not be finite, or `env` is of another
-                kind.
+                outside [1e-6, 1e6] or so large that a penalty may not be finite, or `env` is of
+                another kind.
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         self.penalty = Penalty(objectives, constraints)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import pytest
@@ -17,12 +17,19 @@ pytest.importorskip("numba")
 
 import fedhpo_gym
 from conftest import REPOSITORY, RunPython
-from fedhpo_gym.algorithms import ALGORITHMS, Algorithm, get_algorithm, register_algorithm
+from fedhpo_gym.algorithms import (
+    ALGORITHMS,
+    REGISTERED,
+    Algorithm,
+    get_algorithm,
+    register_algorithm,
+)
 from fedhpo_gym.algorithms.fedavg import FedAvg
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.plugins import plugin_modules
+from fedhpo_gym.space import Dimension
 from fedhpo_gym.studies.environments import remake_environment, spec_of
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import CellWork, run_alone
@@ -141,6 +148,25 @@ class Copies(FedAvg):
     copies = "two"  # type: ignore[assignment]
 
 
+class Lacking(FedAvg):
+    name = "lacking"
+
+    def __init__(self, number: int) -> None:
+        pass
+
+
+class Leaving(FedAvg):
+    name = "leaving"
+
+    def __init__(self) -> None:
+        sys.exit(3)
+
+
+class Rounds(FedAvg):
+    name = "rounds"
+    dimensions = (Dimension("round", 1, 10, "int", scope="server"),)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
@@ -148,12 +174,46 @@ class Copies(FedAvg):
         (Nameless, r"Nameless.*\.name` must be a string, got 3"),
         (Same, "must be none of this package, got 'fedavg'"),
         (Copies, r"Copies'>.copies` must be"),
+        (Lacking, "made without arguments, got .*Lacking.*raised TypeError"),
+        (Leaving, "made without arguments, got .*Leaving.*raised SystemExit"),
+        (Rounds, r"other names than fidelities, got \['round'\]"),
+        (type("Odd", (FedAvg,), {"name": "a=b"}), "must have letters, digits"),
+        (type("Up", (FedAvg,), {"name": ".."}), "must have letters, digits"),
     ],
 )
 def test_what_is_no_algorithm_is_refused(kind: type[Algorithm], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         register_algorithm(kind)
     assert "copies" not in ALGORITHMS
+
+
+class Odd(FedAvg):
+    """A server that returns something else."""
+
+    name = "odd"
+    returned: ClassVar[Callable[..., Any]]
+
+    def server_update(self, parameters: Any, average: Any, state: Any, context: Any) -> Any:
+        return type(self).returned(parameters, state)
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda *_: None, "two mappings, got None"),
+        (lambda _, state: ({}, state), "parameters with 'weight' of shape .* got None"),
+        (lambda first, s: ({n: v[:1] for n, v in first.items()}, s), "with 'weight' of shape"),
+    ],
+)
+def test_a_server_returns_what_it_was_given(
+    returned: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Odd, "returned", staticmethod(returned), raising=False)
+    monkeypatch.setitem(REGISTERED, "odd", Odd())  # for this test alone
+    env = gym.make(ID, algorithm="odd", **SHORT)
+    env.reset(seed=0)
+    with pytest.raises(InvalidArgumentError, match=f"`server_update` of 'odd' must .*{words}"):
+        env.step(env.action_space.sample())
 
 
 @pytest.mark.parametrize("name", ["mine:Missing", "mine:fit", "missing:FedDyn", "mine:"])
