@@ -8,6 +8,7 @@ import hashlib
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -21,7 +22,7 @@ from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
-from fedhpo_gym.core.files import load_toml, read_toml, sole_writer, write_text
+from fedhpo_gym.core.files import MOST_TOML, load_toml, read_toml, sole_writer, write_text
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
@@ -32,6 +33,8 @@ from fedhpo_gym.tasks.results import results_problems
 
 ENV_VAR: Final = "FEDHPO_GYM_TASKS"
 SUFFIX: Final = ".toml"
+MOST_BYTES: Final = 1 << 21
+"""Of all files that an import reads: it shall not be slow, whatever they hold."""
 FEWEST_UNSEEN: Final = 5
 """Clients of which three can train while others are left out."""
 MANY, AT_ONCE = 1_000, 200
@@ -49,10 +52,20 @@ def own_folder() -> Path:
 
 
 def task_files() -> Iterator[Path]:
-    """Yield the task files of the user, in the order of their names."""
-    folder = own_folder()
-    found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ()
-    yield from (path for path in found if path.is_file())
+    """Yield the task files of the user, in the order of their names, up to `MOST_BYTES` in all."""
+    folder, total = own_folder(), 0
+    found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    for path in (path for path in found if path.is_file()):
+        size = path.stat().st_size
+        total += size if size <= MOST_TOML else 0  # a larger one is refused before it is read
+        if total > MOST_BYTES:
+            warnings.warn(
+                f"task files from {path} on are left out: those of {folder} have more than "
+                f"{MOST_BYTES} bytes; name them to `fedhpo_gym.register_task_file`",
+                stacklevel=2,
+            )
+            return
+        yield path
 
 
 @checked_types

@@ -34,7 +34,7 @@ from fedhpo_gym.data.own_table import OwnTable
 from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.tasks import get_task
-from fedhpo_gym.tasks.own import ENV_VAR, read_task_file
+from fedhpo_gym.tasks.own import ENV_VAR, read_task_file, task_files
 from stored_files import fit_quickly
 
 pandas = pytest.importorskip("pandas")
@@ -206,6 +206,21 @@ def test_few_or_thousands_of_clients_and_clients_of_one_row_train(rows: int, cli
     env.reset(seed=0)
     assert math.isfinite(env.step(env.action_space.sample())[1])
     assert any(one.endswith("LR-ManyUnseen-v1") for one in task.ids) == (clients >= 5)
+
+
+def test_an_import_reads_task_files_up_to_a_bound(own_folder: Path) -> None:
+    own_folder.mkdir()
+    large = "#" * (1 << 19)
+    for number in range(6):
+        (own_folder / f"Large{number}.toml").write_text(large)
+    (own_folder / "Larger.toml").write_text(large + "#")
+    with pytest.warns(
+        UserWarning, match=r"files from .*Large4.toml on are left out.*register_task"
+    ):
+        assert [path.name for path in task_files()] == [f"Large{n}.toml" for n in range(4)]
+    for number in (4, 5):
+        (own_folder / f"Large{number}.toml").unlink()
+    assert len([*task_files()]) == 5, "what is refused for its size takes no time"
 
 
 def test_rows_without_clients_are_dealt(own_folder: Path) -> None:
