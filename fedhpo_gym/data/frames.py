@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -317,6 +318,8 @@ def _flat(frame: Any) -> Any:
 
 def _plain(cell: Any) -> Any:
     """Return a cell; None for a signalling NaN, which pandas cannot ask whether it is missing."""
+    if isinstance(cell, Fraction):
+        return float(cell)
     return None if isinstance(cell, Decimal) and cell.is_snan() else cell
 
 

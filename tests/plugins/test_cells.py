@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def courses(**columns: Any) -> Any:
 
 NUMBERS: Any = {
     "decimals": ([Decimal("1.50"), None, Decimal("1E+3"), Decimal("NaN")], [1.5, None, 1e3, None]),
+    "fractions": ([Fraction(1, 4), Fraction(3), None], [0.25, 3, None]),
     "signals": ([Decimal("1.50"), Decimal("sNaN")], [1.5, None]),
     "objects": (pandas.Series([1, None, 3], dtype=object), [1, None, 3]),
     "categories": (pandas.Categorical([2, 1, 2]), [2, 1, 2]),
