@@ -213,10 +213,14 @@ def _check(frame: Any, there: Sequence[str]) -> None:
         if name == LOSS and not np.isfinite(values).any():
             raise InvalidArgumentError(f"{name!r} must be finite in one row at least, got none")
         if name.endswith("accuracy") and samples in frame:
-            hits = values * frame[samples].to_numpy()
-            if (np.abs(hits - np.rint(hits)) > 0.01).any():
+            counts = frame[samples].to_numpy(np.float64)
+            rounding = 5.1e-5 * counts  # of four decimals, as long as they tell hits apart
+            close = np.where((rounding > 0.01) & (rounding < 0.25), rounding, 0.01)
+            wrong = np.abs(values * counts - np.rint(values * counts)) > close
+            if wrong.any():
                 raise InvalidArgumentError(
-                    f"{name!r} must be a share of {samples!r}, and is none; leave {samples!r} out"
+                    f"{name!r} must be a share of {samples!r}, got {values[wrong][0]:g} of "
+                    f"{counts[wrong][0]:g}. Write more decimals, or leave {samples!r} out."
                 )
 
 
@@ -265,8 +269,29 @@ def _courses(
         metrics = np.tile(UNMEASURED, (len(own), len(clients), len(SPLITS), 1))
         for name in there:
             metrics[:, :, *MEASURED[name]] = rows[name].to_numpy(float).reshape(len(own), -1)
+        _check_holes(metrics, there, rows, f"{dict(zip((*names, RATE, SEED), key, strict=True))}")
         values = tuple(one.item() if isinstance(one, np.generic) else one for one in key[:-2])
         yield Course(values, float(key[-2]), int(key[-1]), own.astype(np.int64), metrics)
+
+
+def _check_holes(
+    metrics: NDArray[np.float64], there: Sequence[str], rows: Any, course: str
+) -> None:
+    """Refuse metrics that are missing beside a finite loss, and losses after a divergence."""
+    lost = np.asarray((~np.isfinite(metrics[:, :, *MEASURED[LOSS]])).any(axis=1))
+    if lost.any() and not lost[lost.argmax() :].all():
+        raise InvalidArgumentError(
+            f"{LOSS!r} must be finite in no round after one in which it is not, which is a "
+            f"divergence, got finite ones in {course}. Fill the gap, or leave the course out."
+        )
+    for name in there:
+        holes = ~np.isfinite(metrics[~lost][:, :, *MEASURED[name]])
+        if holes.any():
+            at = int(np.unique(rows[ROUND])[~lost][holes.any(axis=1)][0])
+            raise InvalidArgumentError(
+                f"{name!r} must be finite wherever {LOSS!r} is, and is not in round {at} of "
+                f"{course}. Fill it in, or leave the column out."
+            )
 
 
 def _text(found: ResultsFile) -> str:

@@ -47,12 +47,12 @@ class PairedComparison:
 
     def __str__(self) -> str:
         low, high = self.interval
-        decided = self.p_value < 0.05 and low * high > 0
+        decided = self.p_value < 0.05
         kind = ("above" if self.difference > 0 else "below") if decided else "not told apart from"
         return (
-            f"{kind} {self.reference}: {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], better on "
-            f"{self.better} of {self.instances} instances (Wilcoxon signed-rank, p = "
-            f"{self.p_value:.2g})"
+            f"{kind} {self.reference} by Wilcoxon's signed-rank test, p = {self.p_value:.2g}; mean "
+            f"difference {self.difference:+.4f} [{low:+.4f}, {high:+.4f}], better on {self.better} "
+            f"of {self.instances} instances"
         )
 
 

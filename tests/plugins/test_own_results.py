@@ -176,6 +176,20 @@ def test_another_process_knows_the_id(run_python: Any) -> None:
         ),
         (lambda f: f.assign(val_accuracy=0.123), "must be a share of 'val_samples'"),
         (lambda f: f.assign(val_loss=np.nan), "'val_loss' must be finite in one row at least"),
+        (
+            lambda f: f.assign(val_loss=f["val_loss"].where(f["round"] != 5)),
+            "'val_loss' must be finite in no round after .*leave the course out",
+        ),
+        (
+            lambda f: f.assign(val_loss=f["val_loss"].where(f.index != 0)),
+            "'val_loss' must be finite in no round after",
+        ),
+        (
+            lambda f: f.assign(val_accuracy=f["val_accuracy"].where(f.index != 0)),
+            "'val_accuracy' must be finite wherever 'val_loss' is, and is not in round 1 of",
+        ),
+        (lambda f: f.assign(val_samples=300, val_accuracy=0.2667), None),
+        (lambda f: f.assign(val_samples=300, val_accuracy=0.2677), "share.*got 0.2677 of 300"),
         (lambda f: f.assign(val_loss=-f["val_loss"]), "'val_loss' must be at least 0"),
         (lambda f: f.drop(columns="val_loss"), "must have a column `val_loss`"),
         (lambda f: f.drop(columns="round"), "`rounds` must say"),
