@@ -19,7 +19,7 @@ from fedhpo_gym.envs import TrialEnv
 from fedhpo_gym.envs.trial.process import PACKED
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, TrialSetup
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity
-from fedhpo_gym.objectives import CAP, MAX_LOSS
+from fedhpo_gym.objectives import CAP, MAX_LOSS, Objective
 from fedhpo_gym.objectives.performance import WORST_FAIRNESS
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.systems import CROSS_SILO, Work
@@ -28,6 +28,7 @@ from fedhpo_gym.testing import Analytic, make_env, plain
 from fedhpo_gym.wrappers import BudgetTermination, NamedAction
 from stored_files import TINY_ID, tiny  # noqa: F401 - a fixture
 
+HUGE = Objective.of(lambda _: 0.0, name="huge", unit="1", minimize=True, bounds=(0.0, 1e35))
 CONFIGURATION = {"learning_rate": 0.01, "weight_decay": 0.001, "batch_size": 64, "step_size": 2}
 
 
@@ -229,11 +230,11 @@ def test_the_system_decides_the_time() -> None:
         ({"constraints": {"epsilon": {"limit": 1.0, "weight": -2}}}, ["weight", "epsilon", "-2"]),
         ({"constraints": {"epsilon": {"limit": 1.0, "weight": 0}}}, ["weight", "epsilon", "0"]),
         ({"constraints": {"epsilon": {"limits": 1.0}}}, ["'epsilon'", "limit", "limits"]),
-        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, ["weight", "1e+30"]),
+        ({"constraints": {"val_loss": {"limit": 0.1, "weight": 1e308}}}, ["weight", "1e+06"]),
         (
             {
-                "objectives": ["val_loss", "flops"],
-                "constraints": {"flops": {"limit": 1, "weight": 1e30}},
+                "objectives": ["val_loss", HUGE],
+                "constraints": {"huge": {"limit": 1, "weight": 1e6}},
             },
             ["finite as float32"],
         ),
