@@ -34,6 +34,13 @@ LACKS: Mapping[str, tuple[str, ...]] = {
     "privacy": ("epsilon", "delta"),
 }
 """What stored numbers may lack besides metrics -> words in the names of objectives that need it."""
+
+
+def one_validates(num_samples: NDArray[np.int64]) -> bool:
+    """Return whether of (..., clients, splits) samples one client alone has some to validate on."""
+    return bool((num_samples[..., SPLITS.index("val")] > 0).sum(axis=-1).max() < 2)
+
+
 OF_CLIENTS: Final = ("fairness_std", "fairness_jain")
 """Objectives that compare clients: of one client they are constant."""
 CheckedQuery = tuple[dict[str, Value], Fidelity]
@@ -117,8 +124,7 @@ class Backend(ABC):
                 return self.lacks[one]
         if objective in OF_CLIENTS:
             with suppress(InvalidArgumentError):  # some know no samples before a trial
-                validated = (self.num_samples[..., SPLITS.index("val")] > 0).sum(axis=-1)
-                if validated.max() < 2:
+                if one_validates(self.num_samples):
                     return "one client alone is validated, so that it is constant"
         return ""
 

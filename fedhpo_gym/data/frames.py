@@ -20,6 +20,7 @@ from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError, needing
 from fedhpo_gym.core.files import growth_limit, read_json, require_growth, unpacked
 from fedhpo_gym.data import cache, leaf
+from fedhpo_gym.data.arrow_reader import TOO_LARGE
 
 CLIENT, LABEL = "client", "label"
 """Columns of LEAF's json and of arrays."""
@@ -210,7 +211,7 @@ def _arrow(paths: Sequence[Path]) -> Any:
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise InvalidArgumentError(f"reading it took {error.timeout:g} s") from error
-        if done.returncode == _TOO_LARGE:
+        if done.returncode == TOO_LARGE:
             require_growth(limit + 1, stored, paths[0].parent if len(paths) > 1 else paths[0])
         if done.returncode:
             words = f"it ended the process that read it by signal {-done.returncode}"
@@ -226,8 +227,6 @@ def _arrow(paths: Sequence[Path]) -> Any:
 
 _START_S, _BYTES_PER_S = 60.0, 1e6
 """Time that reading may take: seconds for any file, and bytes for one second more."""
-_TOO_LARGE: Final = 3
-"""Exit status of the program where the data take more memory than they may."""
 
 
 def _bare(name: str) -> str:

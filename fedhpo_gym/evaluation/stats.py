@@ -157,14 +157,6 @@ def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[floa
 
 
 @checked_types
-def mean_interval(values: Vector) -> tuple[float, float]:
-    """Return the 95 % interval of the mean of (B,) values, drawing them again."""
-    rng = stream(0, "mean_interval")
-    drawn = rng.integers(len(values), size=(RESAMPLES, len(values)))
-    return _middle(values[drawn].mean(axis=1))
-
-
-@checked_types
 def bootstrap_interval(
     statistic: Callable[[Sequence[Numbers]], float], samples: Sequence[Vector]
 ) -> tuple[float, float]:

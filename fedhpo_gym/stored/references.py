@@ -18,7 +18,7 @@ from fedhpo_gym.core.checks import FAULTS, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.stats import mean_interval, wilcoxon
+from fedhpo_gym.evaluation.stats import bootstrap_interval, wilcoxon
 
 PATH: Final = Path(__file__).with_suffix(".json")
 RESAMPLES: Final = 2000
@@ -106,27 +106,32 @@ class References:
         Raises:
             InvalidArgumentError: there is not one finite return for each of `instances`.
         """
-        own = self._one_each(returns)
+        policy = self._one_each(returns)
         names = ["static"] if self.best_schedule is None else ["static", self.best_schedule]
         compared = []
         for name in names:
             reference = np.array(self.returns[name])
-            better = int(np.sum(own > reference))
-            gain = own - reference
-            test = wilcoxon(own, reference), better, len(own)
-            label = "the best static action" if name == "static" else f"the schedule {name!r}"
-            compared.append(PairedComparison(label, float(gain.mean()), mean_interval(gain), *test))
+            gain = policy - reference
+            compared.append(
+                PairedComparison(
+                    "the best static action" if name == "static" else f"the schedule {name!r}",
+                    difference=float(gain.mean()),
+                    interval=bootstrap_interval(lambda drawn: float(drawn[0].mean()), [gain]),
+                    p_value=wilcoxon(policy, reference),
+                    better=int(np.sum(gain > 0)),
+                    instances=len(gain),
+                )
+            )
         return tuple(compared)
 
     def _one_each(self, returns: ArrayLike) -> NDArray[np.float64]:
-        own = np.asarray(returns, dtype=np.float64)
-        number = len(self.instances)
-        if own.shape != (number,) or not np.isfinite(own).all():
+        values, shape = np.asarray(returns, dtype=np.float64), (len(self.instances),)
+        if values.shape != shape or not np.isfinite(values).all():
             raise InvalidArgumentError(
-                f"`returns` must be ({number},) finite numbers, one for each of `instances`, got "
+                f"`returns` must be {shape} finite numbers, one for each of `instances`, got "
                 f"{shown(returns)}"
             )
-        return own
+        return values
 
     def interval(self, returns: ArrayLike) -> tuple[float, float, float]:
         """Return the score of the mean of (instances,) returns, and its 95 % interval.

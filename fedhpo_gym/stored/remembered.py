@@ -1,7 +1,7 @@
 """Results that take seconds to compute from stored numbers, such as an optimum that is searched.
 
 `recall` returns a result that was computed before, or computes it and writes it to the user's cache
-folder. The results of default arguments come with the package, in one file for each surrogate.
+folder. The results of default arguments come with the package, in one file for each card.
 A result is found by a digest of all that it depends on, so a stale one is never returned.
 """
 

@@ -9,7 +9,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import OF_CLIENTS, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import (
+    OF_CLIENTS,
+    Courses,
+    CourseSnapshot,
+    Metrics,
+    Report,
+    one_validates,
+)
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
@@ -87,13 +94,12 @@ class RoundProcess:
         self.instances = tuple(instances)
         self.settings = settings
         self.courses, self._fingerprint = courses, courses.fingerprint
-        if constant := sorted({"fairness", *OF_CLIENTS} & {*settings.names}):
-            validated = (courses.num_samples[:, :, VAL] > 0).sum(axis=1)
-            if validated.max() < 2:
-                raise InvalidArgumentError(
-                    f"`rewards` must be able to vary, got {constant}, but one client alone is "
-                    f"validated in {task.id}; leave them out"
-                )
+        constant = sorted({"fairness", *OF_CLIENTS} & {*settings.names})
+        if constant and one_validates(courses.num_samples):
+            raise InvalidArgumentError(
+                f"`rewards` must be able to vary, got {constant}, but one client alone is "
+                f"validated in {task.id}; leave them out"
+            )
         # The rules that count samples must know all instances; the others spare their making.
         counted = task.system.compute in NEEDS_SAMPLES or "flops" in settings.names
         self._most_samples = courses.most_samples if counted else None
