@@ -105,7 +105,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A reader has no data folder, so the guides get an empty one.
+docs: export FEDHPO_GYM_DATA := $(CURDIR)/build/no-data
 docs: $(STAMP)
+	mkdir -p $(CURDIR)/build/no-data
 	$(BIN)/python -m sphinx --quiet --jobs $(WORKERS) --fail-on-warning -c docs -d build/doctrees . build/site
 	@echo "Open build/site/index.html in a browser."
 
