@@ -58,7 +58,7 @@ class AcceptedError(Exception):
 @pytest.mark.slow
 @pytest.mark.parametrize("call", PROGRAMS)
 def test_programs_accept_what_pages_say(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for library in ("matplotlib", "stable_baselines3", "optuna", "torch"):
+    for library in ("gpytorch", "matplotlib", "stable_baselines3", "optuna", "torch"):
         pytest.importorskip(library)
     path, *words = PROGRAMS[call]
     monkeypatch.syspath_prepend(STUDIES)
