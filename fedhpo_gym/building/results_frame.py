@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -259,12 +260,15 @@ def _courses(
     ordered = frame.sort_values([ROUND, CLIENT], kind="stable")
     for key, rows in ordered.groupby([*names, RATE, SEED], sort=True):
         own = rows[ROUND].to_numpy()[:: len(clients)]
-        expected = itertools.product(rounds[: len(own)], clients)
-        if [*zip(rows[ROUND].tolist(), rows[CLIENT].tolist(), strict=True)] != [*expected]:
+        expected = [*itertools.product(rounds[: len(own)], clients)]
+        there_are = [*zip(rows[ROUND].tolist(), rows[CLIENT].tolist(), strict=True)]
+        if there_are != expected:
+            twice = [one for one, count in Counter(there_are).items() if count > 1]
+            at, client = twice[0] if twice else min({*expected} - {*there_are})
             raise InvalidArgumentError(
                 "`data` must have one row for each client and round of a course, and no round left "
-                f"out before its last, which {dict(zip((*names, RATE, SEED), key, strict=True))} "
-                "has not"
+                f"out before its last, got {'several' if twice else 'none'} of client {client!r} "
+                f"in round {at} of {dict(zip((*names, RATE, SEED), key, strict=True))}"
             )
         metrics = np.tile(UNMEASURED, (len(own), len(clients), len(SPLITS), 1))
         for name in there:

@@ -79,7 +79,7 @@ globals().update(laws_of({name!r}, {settings!r}))
 def check_plugin(
     name: str,
     settings: Mapping[str, float] = MappingProxyType({}),
-    options: Sequence[str] = ("-q", "-p", "no:cacheprovider"),
+    options: Sequence[str] = ("-q", "-rs", "-p", "no:cacheprovider"),
 ) -> bool:
     """Run all laws of something that was added, by pytest; return whether none is broken.
 
