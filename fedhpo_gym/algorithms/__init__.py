@@ -17,7 +17,7 @@ from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
 from fedhpo_gym.core.checks import checked_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, unknown_name
 from fedhpo_gym.core.plugins import Registry, import_named, note_plugin, require_subclass
 from fedhpo_gym.evaluation.records import Fidelity
 
@@ -97,7 +97,9 @@ def algorithm_name(name: str) -> str:
         register_algorithm(kind)
         note_plugin(register_algorithm, name)
         return str(kind.name)
-    require_known("algorithm", name, ALGORITHMS)
+    if name not in ALGORITHMS:
+        error = unknown_name("algorithm", name, ALGORITHMS)
+        raise UnknownNameError(f"{error} One of your own is named `module:Class`.")
     return name
 
 

@@ -228,7 +228,7 @@ def test_a_step_of_many_rounds_is_many_steps_of_one() -> None:
         ({"potential": "f1"}, ["Unknown", "f1"]),
         ({"rewards": ["time_s"]}, ["Unknown reward", "time_s"]),
         ({"instances": "tests"}, ["Unknown", "tests"]),
-        ({"algorithm": "fedsgd"}, ["Unknown algorithm", "fedsgd"]),
+        ({"algorithm": "fedsgd"}, ["Unknown algorithm", "fedsgd", "`module:Class`"]),
     ],
     ids=str,
 )
