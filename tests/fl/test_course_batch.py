@@ -21,13 +21,13 @@ from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.group import Group  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
 from fedhpo_gym.fl.self_check import make_case  # noqa: E402
-from plain_course import LINEAR, State, evaluate, plain_course, settings_of  # noqa: E402
+from plain_course import GIVEN, LINEAR, State, evaluate, plain_course, settings_of  # noqa: E402
 from plain_course import linear_course as course  # noqa: E402
 
 HORIZON = 20
 KNOWN = [name for name, one in ALGORITHMS.items() if not one.asynchronous]
-PLAIN = [name for name in KNOWN if name != "dpfedavg"]
-"""The other is compared with a loop of its own, `test_updates.py`."""
+PLAIN = [name for name in KNOWN if name in GIVEN and not ALGORITHMS[name].poisson]
+"""The others are compared with loops of their own, as in `test_updates.py`."""
 
 
 def make(
