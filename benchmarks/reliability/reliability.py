@@ -87,6 +87,9 @@ def attack(
     """Do everything, or `only` some; return the tallies, and the rows of the table of the soak."""
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         todo = jobs(scale, seed, Path(folder))
+        names = {one[0].__name__.strip("_") for one in todo} | {"soak"}
+        if unknown := {*only} - names:
+            raise SystemExit(f"--only must be of {sorted(names)}, got {sorted(unknown)}")
         todo = [one for one in todo if not only or one[0].__name__.strip("_") in only]
         with ProcessPoolExecutor(workers, get_context("fork")) as pool:
             running = [pool.submit(job, *arguments) for job, arguments in todo]
