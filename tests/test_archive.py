@@ -98,6 +98,14 @@ def test_a_card_names_arrays_beside_it_or_is_damaged(name: object, tmp_path: Pat
         pass
 
 
+def test_arrays_of_words_are_refused(tmp_path: Path) -> None:
+    card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.array(["a"])})
+    with reading_card(card, "pair", 1, "repair") as (content, arrays):
+        pass
+    with pytest.raises(DamagedDataError, match=r"'x' must hold numbers, got <U1.*run `repair`"):
+        arrays.read(content["sha256"], "repair")
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 def test_what_was_read_is_not_held_open(tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -81,6 +82,12 @@ def _forge(kind: int, count: int, seed: int, room: Path) -> list[Tally]:
     return [forge(FILES[kind], kind, count, seed, room)]
 
 
+def _apart(job: Job, *arguments: object) -> list[Tally]:
+    """Attack; folders that one attack sets, such as an empty cache, are not the next one's."""
+    with patch.dict(os.environ):
+        return job(*arguments)
+
+
 def attack(
     scale: float, seed: int, workers: int, steps: int, only: Sequence[str] = ()
 ) -> tuple[list[Tally], list[list[str]]]:
@@ -92,7 +99,7 @@ def attack(
             raise SystemExit(f"--only must be of {sorted(names)}, got {sorted(unknown)}")
         todo = [one for one in todo if not only or one[0].__name__.strip("_") in only]
         with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-            running = [pool.submit(job, *arguments) for job, arguments in todo]
+            running = [pool.submit(_apart, job, *arguments) for job, arguments in todo]
             tallies = [tally for done in running for tally in done.result()]
         rows = [soak(name, steps) for name in soaked()] if not only or "soak" in only else []
     return tallies + [tally for tally, _ in rows], [row for _, row in rows]

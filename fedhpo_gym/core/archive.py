@@ -108,6 +108,8 @@ class StoredArrays:
             content = self._content()
             _check_sum(content, sha256)
             arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
+            if words := [name for name, array in arrays.items() if array.dtype.kind == "U"]:
+                raise ValueError(f"{words[0]!r} must hold numbers, got {arrays[words[0]].dtype}")
         except TooLargeError:
             raise
         except (OSError, ValueError) as error:
