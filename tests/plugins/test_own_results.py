@@ -151,6 +151,8 @@ def test_a_grid_with_holes_gets_a_surrogate(
     env.reset(seed=0)
     observation, *_ = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
     assert env.observation_space.contains(observation)
+    best = fedhpo_gym.truth("FedHPO-Results-Search-v0").best_query[0]
+    assert best["lr"] == pytest.approx(0.01, rel=1.0)
     for words in (["list", "Results"], ["show", "FedHPO-Results-Search-v0"]):
         assert cli.main(words) == 0
     assert "(test not known, test accuracy not known)" in " ".join(capsys.readouterr().out.split())

@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -132,6 +133,10 @@ def test_names_of_this_package_are_not_replaced_and_ones_own_are() -> None:
     register_objective(own)
     register_objective(again)
     assert get_objective("constant") is again
+    known = partial(fedhpo_gym.truth, "FedHPO-LR-CreditG-v1", objectives=["constant"])
+    assert known().best == 0.0
+    register_objective(own)
+    assert known().best == 1.0
     with pytest.raises(InvalidArgumentError, match="must be none of this package, got 'val_loss'"):
         register_objective(get_objective("val_loss"))
     with pytest.raises(InvalidArgumentError, match="must be none of this package"):

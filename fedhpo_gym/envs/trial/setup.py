@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends import Backend, CheckedQuery
 from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import OWN_TABLE
+from fedhpo_gym.core.identity import FEDHPO_BENCH, OWN_TABLE
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.evaluation.multi_objective import (
     Constraints,
@@ -197,19 +197,24 @@ class TrialSetup:
     @cached_property
     def _space(self) -> SearchSpace:
         own = self.backend.space
-        # Another's table is its own grid, and so is a pool.
-        if not self.grid or self.task.table != OWN_TABLE or self._pool_cells is not None:
+        if not self._is_on_the_tasks_grid or self._pool_cells is not None:
             return own
         # The grid is the task's; of a tuned setting, it is what has numbers.
         tuned = {dimension.name for dimension in self.task.tuned}
         grid = (own[d.name] if d.name in tuned else d for d in self.task.space.dimensions)
-        return SearchSpace(tuple(grid)).discretized()
+        return SearchSpace(tuple(one.with_grid() for one in grid)).discretized()
+
+    @property
+    def _is_on_the_tasks_grid(self) -> bool:
+        """Whether only the grid of the task is legal; the tables of FedHPO-Bench have their own."""
+        return self.grid and self.task.table != FEDHPO_BENCH
 
     @cached_property
     def _fidelities(self) -> SearchSpace:
         answered = self.backend.fidelity_space
-        own = self.grid and self.task.table == OWN_TABLE
-        return self.task.stored_fidelity_space().within(answered) if own else answered
+        if not self._is_on_the_tasks_grid:
+            return answered
+        return self.task.stored_fidelity_space().within(answered)
 
     @cached_property
     def search_space(self) -> SearchSpace:

@@ -406,13 +406,16 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     key = (lattice.search_space, tuple(sorted(setup.fixed.items())), setup.objective_names)
     rules = (tuple(setup.limits.items()), setup.transform, setup.own)
-    known = (task, *key, setup.backend.seeds, setup.backend.fingerprint, *rules)
+    decisive = (*key, setup.backend.seeds, setup.backend.fingerprint, *rules)
+    if exact and not replace(setup, grid=False).is_grid:
+        decisive += ("grid",)  # a surrogate answers between the points of the same lattice, too
+    registered = tuple(REGISTERED[name] for name in setup.objective_names if name in REGISTERED)
+    known = (task, *decisive, registered)
     if known not in _known:
         result = SearchResult(partial(search, setup, lattice))
         # Functions of a user may be others tomorrow, and tags, a set, have no lasting order.
-        lasting = (_rules(), replace(task, tags=frozenset()), *known[1:])
-        custom = setup.own or not REGISTERED.keys().isdisjoint(setup.objective_names)
-        stored = None if custom else key_of(*lasting)
+        lasting = (_rules(), replace(task, tags=frozenset()), *decisive)
+        stored = None if setup.own or registered else key_of(*lasting)
         _known[known] = Truth(setup.objectives, exact, setup, result, stored)
     while len(_known) > MAX_KNOWN:
         _known.popitem(last=False)

@@ -164,6 +164,18 @@ def test_a_surrogate_is_asked_on_a_grid_and_between(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_between_the_points_of_a_grid_there_is_more_than_on_it(order: tuple[bool, ...]) -> None:
+    truths._known.clear()
+    found = {}
+    for grid in order:
+        truth = fedhpo_gym.truth("FedHPO-MLP-Vehicle-v1", backend="surrogate", grid=grid)
+        assert truth.exact == grid
+        found[grid] = float(truth.best[0])
+    assert found[False] < found[True] == truth.values[: truth.on_lattice, 0].min()
+
+
+@pytest.mark.slow
 def test_random_configurations_do_not_beat_the_truth_of_the_flagship(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
