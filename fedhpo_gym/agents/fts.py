@@ -275,12 +275,12 @@ class PrivateSettings(FTSSettings):
 class PrivateThompson(FederatedThompson):
     """Federated Thompson sampling whose clients see noisy mixtures instead of messages.
 
-    Differs from the paper: every client is a target; a mixture is made anew for each trial number,
-    and the number of trials stands for the iteration. The authors' p_t is 1 - 1/(t + 1); here it is
-    that of FTS, which follows mixtures less often: among few clients they are noise (of z S phi / q
-    per coordinate, beside messages of length S). Privacy is not accounted for here: a trial
-    number's mixture is one subsampled Gaussian mechanism of multiplier z and rate q, whose
-    composition any accountant knows.
+    Differs from the paper: every client is a target; one mixture is made for each trial number, of
+    the messages of when the first client asks, and the number of trials stands for the iteration.
+    The authors' p_t is 1 - 1/(t + 1); here it is that of FTS, which follows mixtures less often:
+    among few clients they are noise (of z S phi / q per coordinate, beside messages of length S).
+    Privacy is not accounted for here: a trial number's mixture is one subsampled Gaussian mechanism
+    of multiplier z and rate q, whose composition any accountant knows.
     """
 
     @checked_types
@@ -295,6 +295,7 @@ class PrivateThompson(FederatedThompson):
         super().__init__(clients, dimensions, seed, chosen)
         self._private = chosen
         self._parts = 2**chosen.halvings
+        self._mixtures: dict[int, Array] = {}
 
     def mixture(self, trial: int) -> Array:
         """Return (parts, features) what the server sends for trials of this number (Eq. 3).
@@ -302,6 +303,22 @@ class PrivateThompson(FederatedThompson):
         Every part is a weighted sum over the chosen clients of their clipped messages, plus normal
         noise; weights prefer those who explored this part, less so as time goes by.
         """
+        # Who sees the same noise on two sums learns their difference, so it is drawn for one.
+        if trial not in self._mixtures:
+            least = min(map(self._trials, range(self.clients)))
+            ahead = {at: known for at, known in self._mixtures.items() if at >= least}
+            self._mixtures = {**ahead, trial: self._mixed(trial)}
+        return self._mixtures[trial]
+
+    def to_dict(self) -> dict[str, Any]:
+        mixtures = {str(trial): known.tolist() for trial, known in self._mixtures.items()}
+        return {**super().to_dict(), "mixtures": mixtures}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        super().restore(data)
+        self._mixtures = {int(at): np.array(known) for at, known in data["mixtures"].items()}
+
+    def _mixed(self, trial: int) -> Array:
         chosen, rng = self._private, stream(self._seed, "private_mixture", trial)
         fresh = [c for c in range(self.clients) if self._trials(c) >= chosen.initial]
         weights = self._weights(trial)

@@ -108,8 +108,7 @@ class StoredArrays:
             content = self._content()
             _check_sum(content, sha256)
             arrays = read_npz(io.BytesIO(content), f"what is in {self.path}", shapes, growth)
-            if words := [name for name, array in arrays.items() if array.dtype.kind == "U"]:
-                raise ValueError(f"{words[0]!r} must hold numbers, got {arrays[words[0]].dtype}")
+            _require_numbers(arrays)
         except TooLargeError:
             raise
         except (OSError, ValueError) as error:
@@ -131,6 +130,12 @@ class StoredArrays:
             pieces.append(piece)
             position += len(piece)
         return b"".join(pieces)
+
+
+def _require_numbers(arrays: Mapping[str, NDArray[Any]]) -> None:
+    for name, array in arrays.items():
+        if array.dtype.kind == "U":
+            raise ValueError(f"{name!r} must hold numbers, got {array.dtype}")
 
 
 def _close(descriptor: int | None) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import SCALAR, read_problem
-from fedhpo_gym.core.checks import as_typed
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_typed, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import read_constraints
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.space import SearchSpace, Value
@@ -117,14 +117,22 @@ class Problem:
             noise_seed: of the draws of `noise` and of `instances`; None goes on with the last.
 
         Raises:
-            InvalidArgumentError: a name is missing or unknown, or a value is out of range.
+            InvalidArgumentError: a name is missing or unknown, a value is out of range, or the
+                configuration holds a fidelity.
+            UnknownNameError: `fidelity` names something else.
             OffGridError: a value is not on the grid of a table.
         """
         env = self._environment(seed)
         env.reset(seed=noise_seed, options=None if self._options is None else {**self._options})
+        asked = as_typed("configuration", configuration, Mapping[str, Any])
         given = as_typed("fidelity", fidelity or {}, Mapping[str, Any])
-        asked = {**as_typed("configuration", configuration, Mapping[str, Any]), **self.full}
-        info = env.step({**asked, **given})[4]
+        if self.full.keys() & asked:
+            raise InvalidArgumentError(
+                f"`configuration` must leave {sorted(self.full)} to `fidelity`, got {shown(asked)}"
+            )
+        for name in given:
+            require_known("fidelity", name, self.full)
+        info = env.step({**asked, **self.full, **given})[4]
         told: Mapping[str, float] = info["objectives"]
         losses = {one.name: self._loss(one, told[one.name]) for one in self.objectives}
         return Outcome(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -114,6 +115,19 @@ def test_a_mixture_is_a_noisy_weighted_sum_of_clipped_messages() -> None:
     again = PrivateThompson(3, 2, 0, quiet)
     again.restore(policy.to_dict())
     np.testing.assert_array_equal(again.mixture(7), policy.mixture(7))
+
+
+def test_the_noise_of_a_mixture_is_seen_on_one_sum_only() -> None:
+    """The difference of two sums with the same noise would be that of the messages, bare."""
+    policy = PrivateThompson(2, 2, 0, PrivateSettings(initial=1, share=1.0, shared_features=20))
+    policy.observe(0, [0.2, 0.3], 0.5)
+    first = policy.mixture(4)
+    policy.observe(0, [0.9, 0.8], 1.0)
+    again = PrivateThompson(2, 2, 0, PrivateSettings(initial=1, share=1.0, shared_features=20))
+    again.restore(json.loads(json.dumps(policy.to_dict())))
+    for one in (policy, again):
+        np.testing.assert_array_equal(one.mixture(4), first)
+    assert np.abs(policy.mixture(5) - first).min() > 1e-6
 
 
 def test_clients_explore_their_own_part_first() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedhpo_gym  # noqa: F401 - registers the ids
-from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
+from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, UnknownNameError
 from fedhpo_gym.harnesses.problem import Problem
 from known_optimum import BEST, CONDITIONAL, CREDIT, DIVERGING, OPTIMUM
 
@@ -78,8 +78,12 @@ def test_what_has_no_answer_is_refused() -> None:
         problem.evaluate({**BEST, "learning_rate": 0.5})
     with pytest.raises(OffGridError):
         problem.evaluate(BEST, {"round": 5})
-    with pytest.raises(InvalidArgumentError, match="rounds"):
+    with pytest.raises(UnknownNameError, match="Unknown fidelity 'rounds'"):
         problem.evaluate(BEST, {"rounds": 4})
+    with pytest.raises(InvalidArgumentError, match=r"`configuration` must leave .*to `fidelity`"):
+        problem.evaluate({**BEST, "round": 1})
+    with pytest.raises(UnknownNameError, match="Unknown fidelity 'learning_rate'"):
+        problem.evaluate(BEST, {"learning_rate": 0.1})
     with pytest.raises(InvalidArgumentError, match="continuous=True"):
         Problem("FedHPO-B-LR-v1")
 

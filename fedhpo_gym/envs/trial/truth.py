@@ -406,9 +406,9 @@ def truth_of(setup: TrialSetup) -> Truth:
     lattice = setup if exact else replace(setup, grid=True)
     key = (lattice.search_space, tuple(sorted(setup.fixed.items())), setup.objective_names)
     rules = (tuple(setup.limits.items()), setup.transform, setup.own)
-    decisive = (*key, setup.backend.seeds, setup.backend.fingerprint, *rules)
-    if exact and not replace(setup, grid=False).is_grid:
-        decisive += ("grid",)  # a surrogate answers between the points of the same lattice, too
+    # A surrogate answers between the points of the same lattice, too.
+    only = ("grid",) if exact and not replace(setup, grid=False).is_grid else ()
+    decisive = (*key, setup.backend.seeds, setup.backend.fingerprint, *rules, *only)
     registered = tuple(REGISTERED[name] for name in setup.objective_names if name in REGISTERED)
     known = (task, *decisive, registered)
     if known not in _known:
