@@ -58,7 +58,7 @@ def register_algorithm(kind: type[Algorithm]) -> None:
         kind: a subclass of `Algorithm` with a `name`, which is made without arguments.
 
     Raises:
-        InvalidArgumentError: this package has an algorithm of that name, it is no algorithm or
+        InvalidArgumentError: this package, or another class, has that name, it is no algorithm or
             cannot be made, or one of its hyperparameters has the name of a fidelity.
     """
     require_subclass("algorithm", shown(kind), kind, Algorithm, "server_update")
@@ -74,6 +74,12 @@ def register_algorithm(kind: type[Algorithm]) -> None:
             f"`algorithm` must be a class that is made without arguments, got {shown(kind)}, which "
             f"raised {type(error).__name__}: {error}"
         ) from error
+    other = type(REGISTERED[algorithm.name]) if algorithm.name in REGISTERED else kind
+    if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise InvalidArgumentError(
+            f"`name` of {shown(kind)} must be that of no other class, got {algorithm.name!r}, "
+            f"which is {shown(other)}'s; give it another name"
+        )
     REGISTERED.add(algorithm.name, lambda: algorithm)
 
 

@@ -222,5 +222,18 @@ def test_a_wrong_name_is_one_line(name: str) -> None:
         gym.make(ID, algorithm=name, **SHORT)
 
 
+def test_a_name_is_of_one_class_which_may_be_defined_anew() -> None:
+    first, again, other = (
+        type(qualname, (FedAvg,), {"name": "one-of", "__qualname__": qualname})
+        for qualname in ("First", "First", "Other")
+    )
+    register_algorithm(first)
+    register_algorithm(again)
+    assert type(ALGORITHMS["one-of"]) is again
+    with pytest.raises(InvalidArgumentError, match="must be that of no other class, got 'one-of'"):
+        register_algorithm(other)
+    assert type(ALGORITHMS["one-of"]) is again
+
+
 def test_it_is_exported() -> None:
     assert fedhpo_gym.register_algorithm is register_algorithm
