@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from fedhpo_gym.algorithms.settings import Setting
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import Range, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
@@ -81,7 +81,7 @@ class Algorithm(ABC):
     dimensions: ClassVar[tuple[Dimension, ...]] = ()
     settings: ClassVar[Mapping[str, Setting]] = {}
     inactive: ClassVar[Mapping[str, float]] = {}
-    copies: int = 1
+    copies: Annotated[int, Range(0)] = 1
     private: tuple[str, ...] = ()
     keeps_copy: bool = False
     reads_uploads: bool = False
@@ -198,18 +198,29 @@ def checked_update(
             f"`server_update` of {name!r} must return parameters and state, two mappings, got "
             f"{shown(result)}"
         )
-    for what, part, wanted in zip(
-        ("parameters", "state"), result, (parameters, state), strict=True
-    ):
-        for key, value in wanted.items():
-            shape = getattr(part.get(key), "shape", None)
-            if shape != value.shape:
-                raise InvalidArgumentError(
-                    f"`server_update` of {name!r} must return {what} with {key!r} of shape "
-                    f"{tuple(value.shape)}, got {shape and tuple(shape)}"
-                )
     updated, server = result
-    return updated, server
+    hook = f"`server_update` of {name!r}"
+    return with_shapes(hook, updated, parameters), with_shapes(hook, server, state, "state")
+
+
+def with_shapes(
+    hook: str, returned: Any, wanted: Parameters, what: str = "parameters"
+) -> Parameters:
+    """Return what a hook returned, which must have the names and shapes of what it was given.
+
+    Raises:
+        InvalidArgumentError: it has not.
+    """
+    found = returned if isinstance(returned, Mapping) else {}
+    for key, value in wanted.items():
+        shape = getattr(found.get(key), "shape", None)
+        if shape != value.shape:
+            raise InvalidArgumentError(
+                f"{hook} must return {what} with {key!r} of shape {tuple(value.shape)}, got "
+                f"{shape and tuple(shape)}"
+            )
+    same: Parameters = returned
+    return same
 
 
 def fit(values: Array, parameter: Array) -> Array:

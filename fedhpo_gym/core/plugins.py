@@ -159,7 +159,7 @@ def require_subclass(argument: str, name: str, kind: Any, base: type, method: st
             f"`{argument}` must be a subclass of {base.__module__.rpartition('.')[0]}."
             f"{base.__qualname__} that has `{method}`, got {name}, which is {shown(kind)}"
         )
-    for attribute, hint in get_type_hints(base).items():
+    for attribute, hint in get_type_hints(base, include_extras=True).items():
         value_type = get_args(hint)[0] if get_origin(hint) is ClassVar else hint
         as_typed(f"{name}.{attribute}", getattr(kind, attribute, None), value_type)
 

@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
-from fedhpo_gym.algorithms.base import VARIATE, Algorithm, Context, Parameters, checked_update, fit
+from fedhpo_gym.algorithms.base import (
+    VARIATE,
+    Algorithm,
+    Context,
+    Parameters,
+    checked_update,
+    fit,
+    with_shapes,
+)
 from fedhpo_gym.algorithms.fedavg import FedAvg
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
@@ -147,7 +155,10 @@ class Group:
         items = self.roster.items()
         before, context = self._trained(self._parameters), self._context()
         sent = algorithm.broadcast(before, context)
-        start = self._parameters if sent is before else trainer.replaced(self._parameters, sent)
+        start = self._parameters
+        if sent is not before:
+            sent = with_shapes(f"`broadcast` of {algorithm.name!r}", sent, before)
+            start = trainer.replaced(start, sent)
         average = trainer.zeros(number)
         reports = {n: 1.0 * zeros for n, zeros in algorithm.reports(before, context).items()}
         changes: list[tuple[Items, Parameters]] = []
@@ -219,7 +230,10 @@ class Group:
             local = self._trainer.updates(local, result.received)
         own = self._trained(local)
         said = self._algorithm.upload(own, self._context(result.items))
-        return local if said is own else self._trainer.replaced(local, said), said
+        if said is own:
+            return local, own
+        said = with_shapes(f"`upload` of {self._algorithm.name!r}", said, own)
+        return self._trainer.replaced(local, said), said
 
     def _add_cut(self, parts: Sequence[Items], start: Values, mean: Values) -> list[Items]:
         """Add to the mean updates of courses that are cut into several portions; return these."""

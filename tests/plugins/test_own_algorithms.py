@@ -148,6 +148,11 @@ class Copies(FedAvg):
     copies = "two"  # type: ignore[assignment]
 
 
+class Owing(FedAvg):
+    name = "owing"
+    copies = -3
+
+
 class Lacking(FedAvg):
     name = "lacking"
 
@@ -174,6 +179,7 @@ class Rounds(FedAvg):
         (Nameless, r"Nameless.*\.name` must be a string, got 3"),
         (Same, "must be none of this package, got 'fedavg'"),
         (Copies, r"Copies'>.copies` must be"),
+        (Owing, r"Owing'>.copies` must be at least 0, got -3"),
         (Lacking, "made without arguments, got .*Lacking.*raised TypeError"),
         (Leaving, "made without arguments, got .*Leaving.*raised SystemExit"),
         (Rounds, r"other names than fidelities, got \['round'\]"),
@@ -213,6 +219,27 @@ def test_a_server_returns_what_it_was_given(
     env = gym.make(ID, algorithm="odd", **SHORT)
     env.reset(seed=0)
     with pytest.raises(InvalidArgumentError, match=f"`server_update` of 'odd' must .*{words}"):
+        env.step(env.action_space.sample())
+
+
+@pytest.mark.parametrize("hook", ["broadcast", "upload"])
+@pytest.mark.parametrize(
+    "returned",
+    [lambda _: None, lambda _: {}, lambda sent: {n: v[..., :1] for n, v in sent.items()}],
+)
+def test_what_travels_keeps_its_shapes(
+    hook: str, returned: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(_: Algorithm, sent: Any, __: object) -> Any:
+        return returned(sent)
+
+    kind = type("Cut", (FedAvg,), {"name": "cut", "reads_uploads": True, hook: changed})
+    monkeypatch.setitem(REGISTERED, "cut", kind())
+    env = gym.make(ID, algorithm="cut", **SHORT)
+    env.reset(seed=0)
+    with pytest.raises(
+        InvalidArgumentError, match=f"`{hook}` of 'cut' must return parameters with"
+    ):
         env.step(env.action_space.sample())
 
 
