@@ -18,7 +18,7 @@ PLACES = [min(int(np.searchsorted(FRACTIONS, one)), len(FRACTIONS) - 1) for one 
 """Where these are among `FRACTIONS`."""
 VALIDATION = "Validation loss of the final incumbent, as it was tried"
 FINAL = "Validation loss at the end of the course"
-RETURN = "Negative return of the course"
+RETURN = "Negative return of the course (lower is better)"
 VOLUME = "Hypervolume regret at the end"
 REGRET = "Relative regret of the recommended configuration at full fidelity"
 

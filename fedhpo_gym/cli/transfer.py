@@ -77,7 +77,8 @@ def transfer(
     setup = env.get_wrapper_attr("setup")
     say(
         f"{len(env.source_tasks)} other federations teach {agent} how to tune {problem}: "
-        f"{setup.task.num_clients} clients, {setup.fixed['round']} rounds a trial."
+        f"{setup.task.num_clients} clients, {setup.fixed['round']} rounds a trial. They tune "
+        f"the space {space}, not that of the id: {', '.join(setup.search_space.names)}."
     )
     rows, best = [], math.inf
     known_best: dict[str, Any] = {}
