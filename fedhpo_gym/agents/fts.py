@@ -102,7 +102,7 @@ class FTSSettings(CheckedFields):
 
     length_scale: Positive = 0.5
     spread: Positive = 0.1
-    noise: Positive = 0.3
+    noise: Annotated[float, Range(1e-9)] = 0.3
     shared_features: PositiveInt = 100
     own_features: PositiveInt = 200
     candidates: PositiveInt = 500

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import FAULTS, as_typed, explained_types, shown
+from fedhpo_gym.core.checks import FAULTS, as_reals, as_typed, explained_types, shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.seeding import stream
@@ -89,7 +89,7 @@ class References:
         """
         default, static = (float(np.mean(self.returns[name])) for name in ("default", "static"))
         gap = static - default
-        found = np.asarray(returns, dtype=np.float64) - default
+        found = as_reals("returns", returns).astype(np.float64) - default
         return found / gap if gap > 0 else np.full_like(found, np.nan)
 
     @property
@@ -125,7 +125,7 @@ class References:
         return tuple(compared)
 
     def _one_each(self, returns: ArrayLike) -> NDArray[np.float64]:
-        values, shape = np.asarray(returns, dtype=np.float64), (len(self.instances),)
+        values, shape = as_reals("returns", returns).astype(np.float64), (len(self.instances),)
         if values.shape != shape or not np.isfinite(values).all():
             raise InvalidArgumentError(
                 f"`returns` must be {shape} finite numbers, one for each of `instances`, got "

@@ -125,6 +125,9 @@ def test_returns_are_compared_instance_by_instance_with_the_best_static_and_the_
     assert str(even).startswith("not told apart from the best static action by Wilcoxon's")
     with pytest.raises(InvalidArgumentError, match=r"`returns` must be \(6,\) finite numbers"):
         known.compare([1.0, np.nan, 0.0, 0.0, 0.0, 0.0])
+    for call in (known.compare, known.interval, known.score):
+        with pytest.raises(InvalidArgumentError, match="`returns` must be an array of real"):
+            call(["a", 2.0, 3.0, 4.0, 5.0, 6.0])
 
 
 def test_where_the_default_is_best_nothing_has_a_score() -> None:

@@ -29,7 +29,7 @@ from fedhpo_gym.core.errors import (
 )
 
 PROGRAM = Path(__file__).with_name("peer") / "__main__.py"
-START_S = 180.0
+STARTING, START_S = "starting", 180.0
 """Real seconds that its imports may take; they take 3 to 10 on a quiet machine."""
 LONGEST = 2**26
 """Bytes of a line that may come; a round of 3,550 clients takes 4 MB."""
@@ -138,7 +138,7 @@ class Peer:
             raise self._ended() from error
 
     def _hello(self) -> dict[str, str]:
-        hello = self._receive(time.monotonic() + START_S, "starting").get("hello")
+        hello = self._receive(time.monotonic() + START_S, STARTING).get("hello")
         if not isinstance(hello, dict) or not all(isinstance(v, str) for v in hello.values()):
             raise self._no_answer(f"`hello` must hold versions, got {shown(hello)}")
         return hello
@@ -184,9 +184,10 @@ class Peer:
                 seen = len(self._pending)
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
+                    advice = "" if what == STARTING else "raise `time_limit_s`, or "
                     raise WorkerTimeoutError(
-                        f"FederatedScope took longer than it may ({what}) and was ended; raise "
-                        f"`time_limit_s`, or see its log in {self.folder}, which is kept"
+                        f"FederatedScope took longer than it may ({what}) and was ended; {advice}"
+                        f"see its log in {self.folder}, which is kept"
                     )
                 read = os.read(process.stdout.fileno(), 1 << 16)
                 if not read:

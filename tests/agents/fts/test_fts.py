@@ -228,7 +228,7 @@ def test_where_a_client_diverged_it_does_not_return_however_high_its_loss_was(lo
     ("make", "message"),
     [
         (lambda: FederatedThompson(0, 1, 0), "`clients`"),
-        (lambda: FTSSettings(noise=0.0), "`noise`"),
+        (lambda: FTSSettings(noise=1e-20), "`noise`"),
         (lambda: FederatedThompson(1, 1, 0).suggest(1), "`client`"),
         (lambda: FederatedThompson(1, 1, 0).observe(0, [1.5], 0.0), "`point`"),
         (lambda: FederatedThompson(1, 1, 0).observe(0, [0.5, 0.5], 0.0), "`point`"),
