@@ -6,6 +6,7 @@ The policy is left in FILE.npz as plain arrays, which `judge.py` plays. Needs Py
 """
 
 import argparse
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +18,7 @@ from torch import nn
 from torch.distributions import Normal
 
 import fedhpo_gym  # noqa: F401 - registers the ids
+from fedhpo_gym.core.errors import FedHPOError
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("ID", nargs="?", default="FedHPO-LR-CreditG-v1")
@@ -27,8 +29,11 @@ ENVS, LENGTH, EPOCHS, PARTS = 8, 64, 10, 8
 GAMMA, LAMBDA, CLIP, RATE, SEED = 0.99, 0.95, 0.2, 3e-4, 0
 
 same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
-has_vector_form = gym.spec(ID).vector_entry_point is not None
-envs = gym.make_vec(ID, ENVS, **same_step if has_vector_form else {"vector_kwargs": same_step})
+try:
+    has_vector_form = gym.spec(ID).vector_entry_point is not None
+    envs = gym.make_vec(ID, ENVS, **same_step if has_vector_form else {"vector_kwargs": same_step})
+except (gym.error.Error, FedHPOError) as error:  # no such id, or its data are not here
+    sys.exit(f"{ID}: {error}")
 envs = wrappers.RecordEpisodeStatistics(envs)
 envs = wrappers.ClipAction(envs)
 envs = wrappers.NormalizeReward(envs, gamma=GAMMA)

@@ -57,8 +57,6 @@ def test_what_the_script_leaves_is_the_policy_that_is_judged(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--help"], "usage: "),
-        (["Nothing-v1"], "Nothing-v1: Environment `Nothing` doesn't exist."),
         ([CREDIT], f"{CREDIT} has no references"),
         (["FedHPO-DAC-Quadratic-v1", "nothing"], "FILE must be"),
         pytest.param(
@@ -84,6 +82,24 @@ def test_what_cannot_be_judged_is_one_line(
         runpy.run_path(str(JUDGE))
     assert said in f"{left.value.code}{''.join(capsys.readouterr())}"
     assert left.value.__cause__ is None
+
+
+@pytest.mark.parametrize("script", [JUDGE, SCRIPT])
+@pytest.mark.parametrize(
+    ("word", "said"), [("--help", "usage: "), ("Nothing-v1", "Nothing-v1: Env")]
+)
+def test_no_id_is_one_line(
+    script: Path,
+    word: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr("sys.argv", [str(script), word])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(script))
+    assert said in f"{left.value.code}{''.join(capsys.readouterr())}"
 
 
 def test_episodes_that_end_in_the_same_step_have_the_returns_of_single_ones() -> None:
