@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,6 +43,12 @@ def test_spaces_are_drawn_from_a_seed_and_what_they_draw_is_answered() -> None:
             found = benchmark.objective_function(configuration, fidelity, rng=2)
             assert found == benchmark.objective_function(dict(configuration), fidelity, rng=2)
             assert np.isfinite(found["function_value"])
+
+
+@pytest.mark.parametrize("rng", ["x", -1, 1 << 40, np.random.default_rng(0)])
+def test_what_is_no_seed_is_refused(rng: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="`rng` must be a whole number from 0"):
+        Benchmark(CREDIT, rng=rng)
 
 
 def test_a_trial_that_diverged_has_the_worst_value_and_says_so() -> None:
