@@ -3,9 +3,6 @@
 import csv
 import io
 import itertools
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
@@ -16,11 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from fedhpo_gym.core.arrow_files import require_sound
 from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.core.files import growth_limit, read_json, require_growth, unpacked
+from fedhpo_gym.core.files import read_json, require_growth, unpacked
 from fedhpo_gym.data import cache, leaf
-from fedhpo_gym.data.arrow_reader import TOO_LARGE
 
 CLIENT, LABEL = "client", "label"
 """Columns of LEAF's json and of arrays."""
@@ -199,23 +196,8 @@ def _arrow(paths: Sequence[Path]) -> Any:
         import pyarrow
     if len({*paths}) < len(paths) or not paths:
         raise InvalidArgumentError(f"it must name files, each once, got {len(paths)} names")
-    stored = sum(path.stat().st_size for path in paths)
     with tempfile.TemporaryDirectory() as folder:
-        limit = growth_limit(stored)
-        asked = {"folder": folder, "limit": limit, "files": [str(path.resolve()) for path in paths]}
-        try:
-            done = subprocess.run(  # noqa: S603 - this interpreter, on a program of the package
-                [sys.executable, "-P", str(Path(__file__).with_name("arrow_reader.py"))],
-                input=json.dumps(asked), capture_output=True, text=True, check=False,
-                timeout=_START_S + stored / _BYTES_PER_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise InvalidArgumentError(f"reading it took {error.timeout:g} s") from error
-        if done.returncode == TOO_LARGE:
-            require_growth(limit + 1, stored, paths[0].parent if len(paths) > 1 else paths[0])
-        if done.returncode:
-            words = f"it ended the process that read it by signal {-done.returncode}"
-            raise InvalidArgumentError(words if done.returncode < 0 else done.stderr)
+        require_sound(paths, folder)
         # What no float64 holds exactly stays whole where cells are missing.
         whole = {pyarrow.int64(): pandas.Int64Dtype(), pyarrow.uint64(): pandas.UInt64Dtype()}
         parts = []
@@ -223,10 +205,6 @@ def _arrow(paths: Sequence[Path]) -> Any:
             with pyarrow.OSFile(str(Path(folder) / str(number))) as file:
                 parts.append(pyarrow.ipc.open_stream(file).read_pandas(types_mapper=whole.get))
     return pandas.concat(parts)
-
-
-_START_S, _BYTES_PER_S = 60.0, 1e6
-"""Time that reading may take: seconds for any file, and bytes for one second more."""
 
 
 def _bare(name: str) -> str:

@@ -17,8 +17,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fedhpo_gym.core.arrow_files import require_sound
+from fedhpo_gym.core.checks import FAULTS
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError, needing
-from fedhpo_gym.core.files import new_file, require_growth
+from fedhpo_gym.core.files import load_json, new_file
 from fedhpo_gym.records.incumbents import Numbers, Trials
 from fedhpo_gym.records.record import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
 from fedhpo_gym.records.runs import COSTS, Course, Described, JudgedRun
@@ -54,17 +56,24 @@ def to_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 def from_columns(columns: Sequence[Column], length: int) -> list[dict[str, Any]]:
     """Return the rows that `to_columns` was given."""
     rows: list[dict[str, Any]] = [{} for _ in range(length)]
+    decoded = _decoded([column.values for column in columns if column.kind == "json"])
     for column in columns:
         *parents, last = column.path
-        is_json = column.kind == "json"
-        for row, value in zip(rows, column.values, strict=True):
+        values = next(decoded) if column.kind == "json" else column.values
+        for row, value in zip(rows, values, strict=True):
             if value is None:
                 continue
             inner = row
             for name in parents:
                 inner = inner.setdefault(name, {})
-            inner[last] = json.loads(value) if is_json else value
+            inner[last] = value
     return rows
+
+
+def _decoded(columns: Sequence[Sequence[str | None]]) -> Iterator[list[Any]]:
+    """Yield columns of JSON words as what they say, None for None; all are counted together."""
+    whole = (",".join(word or "null" for word in column) for column in columns)
+    yield from load_json(f"[{','.join(f'[{one}]' for one in whole)}]".encode(), "its words")
 
 
 def leaves(
@@ -129,8 +138,8 @@ class _Read(NamedTuple):
         for name in table.column_names:
             column = table.column(name)
             if self.about["columns"][name]["kind"] == "json":
-                texts = column.to_pylist()
-                found[name] = np.array([json.loads(text) for text in texts], dtype=np.float64)
+                (values,) = _decoded([column.to_pylist()])
+                found[name] = np.array(values, dtype=np.float64)
             else:
                 found[name] = np.asarray(column.to_numpy(), dtype=np.float64)
         return found
@@ -153,14 +162,10 @@ def write_columns(path: Path, record: RunRecord) -> None:
 
 def store(path: Path, header: Header, columns: Sequence[Column], digest: str) -> None:
     """Write columns, which a program has already, as the record of a run."""
-    arrow, parquet = _arrow()
+    arrow, _ = _arrow()
+    types = _types(arrow)
     if clash := {column.name for column in columns} & {*_CONSTANT}:
         raise InvalidArgumentError(f"`extra` must not hold {sorted(clash)}: columns have the name")
-    types = {
-        "bool": arrow.bool_(), "int64": arrow.int64(), "double": arrow.float64(),
-        "string": arrow.string(), "list<double>": arrow.list_(arrow.float64()),
-        "json": arrow.string(),
-    }  # fmt: skip
     length = len(columns[0].values)
     arrays = {name: arrow.repeat(getattr(header, name), length) for name in _CONSTANT}
     for column in columns:
@@ -171,11 +176,17 @@ def store(path: Path, header: Header, columns: Sequence[Column], digest: str) ->
         "columns": {c.name: {"path": c.path, "kind": c.kind} for c in columns},
         "digest": digest,
     }
+    store_table(path, arrow.table(arrays), about)
+
+
+def store_table(path: Path, table: Any, about: Mapping[str, Any]) -> None:
+    """Write a table of Arrow with its metadata and the digest of the file's bytes."""
+    _, parquet = _arrow()
     words = json.dumps(about).encode("utf-8")
     metadata = {_KEY: words, _BYTES: _mark(words) + b"0" * _LENGTH}
     buffer = io.BytesIO()
     parquet.write_table(
-        arrow.table(arrays).replace_schema_metadata(metadata),
+        table.replace_schema_metadata(metadata),
         buffer,
         compression="lz4",
         row_group_size=_ROWS,
@@ -186,6 +197,15 @@ def store(path: Path, header: Header, columns: Sequence[Column], digest: str) ->
     sealed = _digest_of_bytes(content, place).join((content[:place], content[place + _LENGTH :]))
     with new_file(path) as handle:
         handle.write(sealed)
+
+
+def _types(arrow: Any) -> Mapping[str, Any]:
+    """Return the type of Arrow of each kind."""
+    return {
+        "bool": arrow.bool_(), "int64": arrow.int64(), "double": arrow.float64(),
+        "string": arrow.string(), "list<double>": arrow.list_(arrow.float64()),
+        "json": arrow.string(),
+    }  # fmt: skip
 
 
 def read_columns(path: Path) -> RunRecord:
@@ -207,39 +227,55 @@ def read_judged(path: Path) -> JudgedRun:
     """Read only what a `JudgedRun` needs of a record, and check the bytes of the file."""
     with _opened(path) as found:
         names = found.about["columns"]
-    if _VALUE not in names or names["reward"]["kind"] != "double":
-        return JudgedRun.of(read_columns(path))  # says what is missing, and has vectors
-    with _opened(path) as found:
-        found.check_bytes(path)
-        word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
-        parts = {name: one["kind"] for name, one in names.items() if one["path"][0] == "fidelity"}
-        levels = [name for name, kind in parts.items() if kind != "string" and word == "trial"]
-        noisy = [_TRUE] if _TRUE in names else []
-        limits = [_VIOLATION] if _VIOLATION in names else []
-        best = f"incumbent.{word}"
-        costs = {f"cost.{name}": name for name in COSTS if f"cost.{name}" in names}
-        wanted = [_TIME, _VALUE, _TEST, _ACCURACY, *levels, *noisy, *limits, best, *costs]
-        columns = found.numbers(wanted)
-        # As `level_of` computes it for one trial.
-        level = np.prod([columns[name] for name in levels], axis=0) if levels else None
-        if word == "trial" and level is None:
-            level = np.ones(len(columns[_TIME]))
-        trials = Trials(
-            time_s=columns[_TIME],
-            value=columns[_TRUE if noisy else _VALUE],
-            level=level,
-            test=columns[_TEST],
-            observed=columns[_VALUE] if noisy else None,
-            violation=columns[_VIOLATION] if limits else None,
-            is_course=word == "step",
-            recommended=columns[best].astype(np.int64) - 1,
-        )
-        course = _course(found, columns) if word == "step" else None
-    accuracy = columns[_ACCURACY]
+        if _VALUE in names and names["reward"]["kind"] == "double":
+            found.check_bytes(path)
+            return _judged(path, found)
+    return JudgedRun.of(read_columns(path))  # says what is missing, and has vectors
+
+
+def _judged(path: Path, found: _Read) -> JudgedRun:
+    names = found.about["columns"]
+    word = next(name for name in NUMBERS if f"incumbent.{name}" in names)
+    parts = {name: one["kind"] for name, one in names.items() if one["path"][0] == "fidelity"}
+    levels = [name for name, kind in parts.items() if kind != "string" and word == "trial"]
+    noisy = [_TRUE] if _TRUE in names else []
+    limits = [_VIOLATION] if _VIOLATION in names else []
+    best = f"incumbent.{word}"
+    costs = {f"cost.{name}": name for name in COSTS if f"cost.{name}" in names}
+    needed = [_TIME, _VALUE, _TEST, _ACCURACY, *noisy, *limits, best, *costs]
+    columns = found.numbers([*needed, *levels])
+    _check(columns, needed, columns[_TIME], columns[best])
+    # As `level_of` computes it for one trial.
+    level = np.prod([columns[name] for name in levels], axis=0) if levels else None
+    if word == "trial" and level is None:
+        level = np.ones(len(columns[_TIME]))
+    trials = Trials(
+        time_s=columns[_TIME],
+        value=columns[_TRUE if noisy else _VALUE],
+        level=level,
+        test=columns[_TEST],
+        observed=columns[_VALUE] if noisy else None,
+        violation=columns[_VIOLATION] if limits else None,
+        is_course=word == "step",
+        recommended=columns[best].astype(np.int64) - 1,
+    )
+    course = _course(found, columns) if word == "step" else None
     return JudgedRun(
-        found.header, trials, accuracy, lambda place: _described(path, place), None,
+        found.header, trials, columns[_ACCURACY], lambda place: _described(path, place), None,
         {name: float(columns[cost].sum()) for cost, name in costs.items()}, course,
     )  # fmt: skip
+
+
+def _check(
+    columns: Mapping[str, Numbers], needed: Sequence[str], time_s: Numbers, best: Numbers
+) -> None:
+    """Refuse columns of which `RunRecord` would refuse the steps."""
+    if odd := [name for name in needed if not np.isfinite(columns[name]).all()]:
+        raise ValueError(f"column {odd[0]!r} must have a finite number in each row")
+    if not len(time_s) or (np.diff(time_s, prepend=0.0) < 0.0).any():
+        raise ValueError("it must have rows, and time must not run backwards")
+    if ((best < 1) | (best > np.arange(1, len(best) + 1))).any():
+        raise ValueError("it has the incumbent of a step that has not been")
 
 
 def _course(found: _Read, columns: Mapping[str, Any]) -> Course:
@@ -258,7 +294,7 @@ def _course(found: _Read, columns: Mapping[str, Any]) -> Course:
 
 
 def _described(path: Path, place: int) -> Described:
-    with _opened(path) as found:
+    with _opened(path, is_sound=True) as found:
         group, row = divmod(place, _ROWS)
         parts = (["configuration"], ["fidelity"], ["objectives"], ["truth", "objectives"])
         names = {
@@ -277,23 +313,30 @@ def _described(path: Path, place: int) -> Described:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Read]:
-    """Give a file with its checked metadata; all that pyarrow and damage raise is one error."""
+def _opened(path: Path, is_sound: bool = False) -> Iterator[_Read]:
+    """Give a file with its checked metadata; all that pyarrow and damage raise is one error.
+
+    Args:
+        path: the file.
+        is_sound: whether another process has read all of it already.
+    """
     arrow, parquet = _arrow()
-    damage = (arrow.ArrowException, ValueError, KeyError, TypeError, OSError, StopIteration)
+    types = _types(arrow)
+    damage = (arrow.ArrowException, OSError, StopIteration, *FAULTS)
     with ExitStack() as stack:
         try:
+            if not is_sound:
+                require_sound([path])
             file = stack.enter_context(parquet.ParquetFile(path, page_checksum_verification=True))
-            found = file.metadata
-            groups = [found.row_group(place) for place in range(found.num_row_groups)]
-            cells = found.num_columns * sum(group.num_rows for group in groups)
-            size = max(8 * cells, sum(group.total_byte_size for group in groups))
-            require_growth(size, path.stat().st_size, path)
-            about = json.loads(file.schema_arrow.metadata[_KEY])
+            schema = file.schema_arrow
+            about = load_json(schema.metadata[_KEY], "its metadata")
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
-            if bad := [c["kind"] for c in about["columns"].values() if c["kind"] not in KINDS]:
-                raise ValueError(f"it has columns of kind {bad[0]!r}")
+            for name, one in about["columns"].items():
+                if one["kind"] not in KINDS:
+                    raise ValueError(f"it has columns of kind {one['kind']!r}")
+                if (stored := schema.field(name).type) != types[one["kind"]]:
+                    raise ValueError(f"column {name!r} of kind {one['kind']!r} is of type {stored}")
             yield _Read(file, Header.from_dict(about["header"]), about)
         except TooLargeError:
             raise

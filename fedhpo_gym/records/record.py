@@ -61,6 +61,7 @@ SILENT: Final[Mapping[str, Any]] = {
 """Fields that a record leaves out where they have these values."""
 
 _TESTED: Final = ("loss", "accuracy")
+_SPENT: Final = ("time_s",)
 _INCUMBENT: Final = (
     "an object with 'configuration', 'val_loss' (add it to the objectives) and either 'trial' or "
     "'step'"
@@ -185,7 +186,8 @@ class StepRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        reward_is_legal = _is_number(self.reward) or _is_numbers(self.reward)
+        is_vector = _is_numbers(self.reward) and self.reward != []
+        reward_is_legal = is_vector or _is_number(self.reward)
         _require("action", "a list of numbers", _is_numbers(self.action), self.action)
         _require("reward", "a finite number or a list of them", reward_is_legal, self.reward)
         _require("elapsed_s", "a finite number", _is_number(self.elapsed_s), self.elapsed_s)
@@ -198,9 +200,10 @@ class StepRecord:
         for name in ("objectives", "cost", "test"):
             value = getattr(self, name)
             _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
-        for name in _TESTED:
-            if name not in self.test:
-                _require("test", f"an object with {name!r}", holds=False, value=self.test)
+        for name, entries in (("test", _TESTED), ("cost", _SPENT)):
+            value = getattr(self, name)
+            for entry in entries:
+                _require(name, f"an object with {entry!r}", entry in value, value)
         _require(
             "truth",
             "an object with 'objectives', objects of finite numbers",
@@ -212,6 +215,9 @@ class StepRecord:
         _require("worker", "a non-negative integer", is_worker, worker)
         _require("incumbent", _INCUMBENT, _is_incumbent(self.incumbent), self.incumbent)
         _check_extra(self)
+        for name in OPTIONAL:
+            value = self.extra.get(name, 0.0)
+            _require(name, "a finite number", _is_number(value), value)
 
     @property
     def best_step(self) -> int:
@@ -296,10 +302,29 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
             return number, f"has the incumbent of step {step.best_step!r}, not in 1..{number}"
         if step.over and number < len(steps):
             return number, "ends the episode, but more steps follow"
+        if misfit := _misfit(steps[0], step):
+            return number, misfit
         elapsed = step.elapsed_s
     if not steps[-1].over:
         return len(steps), "is the last but does not end the episode: the file is cut short"
     return None
+
+
+def _misfit(first: StepRecord, step: StepRecord) -> str | None:
+    """Return what a step lacks of what the first step of its run has."""
+    for name, least in (("cost", first.cost), ("objectives", first.objectives)):
+        if lacking := sorted(least.keys() - getattr(step, name).keys()):
+            return f"lacks {lacking[0]!r} in `{name}`, which step 1 has"
+    if ("violation" in step.extra) != ("violation" in first.extra):
+        return "must have `violation` if and only if step 1 has it"
+    for name, values in (("action", first.action), ("reward", first.reward)):
+        if _length(getattr(step, name)) != _length(values):
+            return f"must have as many numbers in `{name}` as step 1"
+    return None
+
+
+def _length(value: float | Sequence[float]) -> int | None:
+    return len(value) if isinstance(value, list) else None
 
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:

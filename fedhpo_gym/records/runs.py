@@ -159,13 +159,18 @@ class Course:
         if "step" not in run.final.incumbent:
             return None
         is_scalar = not isinstance(steps[0].reward, Sequence)
-        first = steps[0].configuration.items()
-        names = [n for n, v in first if "@" not in n and isinstance(v, int | float)]
+        named = [name for name in steps[0].configuration if "@" not in name]
+        configurations = [step.configuration for step in steps]
+        names = [
+            name
+            for name in named
+            if all(isinstance(one.get(name), int | float) for one in configurations)
+        ]
         return cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
             np.cumsum([step.cost.get("rounds", 1.0) for step in steps]),
             np.cumsum([step.reward for step in steps]) if is_scalar else None,
-            {n: np.array([step.configuration[n] for step in steps], np.float64) for n in names},
+            {n: np.array([one[n] for one in configurations], np.float64) for n in names},
         )
 
 

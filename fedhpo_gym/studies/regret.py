@@ -83,6 +83,11 @@ def _volume_regret(header: Header, run: ScoredTrials) -> NDArray[np.float64]:
     """Return the hypervolume regret of any run of a problem."""
     truth = _truth_of_front(header, run.names)
     signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
+    if run.errors.shape[1] != len(signs):
+        raise InvalidArgumentError(
+            f"`reward` of a run on {header.id} must have {len(signs)} numbers, as it has "
+            f"objectives, got {run.errors.shape[1]}; leave out the record of {header.agent!r}"
+        )
     counts = (run.level >= level_of(truth.fidelity))[:, None]
     rows = (run.errors, run.errors if run.observed is None else run.observed)
     values, observed = (np.where(counts, one * signs, np.nan) for one in rows)

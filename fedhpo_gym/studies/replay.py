@@ -6,6 +6,7 @@ far as rounding goes: training amplifies it, so floats may differ by `ROUNDING`.
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
@@ -14,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.core.errors import FedHPOError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.processor import this_platform
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord, to_dict
@@ -69,7 +70,13 @@ def replay(
             return Difference(0, "fingerprint", header.fingerprint, found)
         dtype = getattr(env.action_space, "dtype", np.float32)
         for number, step in enumerate(record.steps, start=1):
-            action = np.array(step.action, dtype=dtype).reshape(env.action_space.shape or -1)
+            action = np.array(step.action, dtype=dtype)
+            if action.size != (size := math.prod(env.action_space.shape or (1,))):
+                raise InvalidArgumentError(
+                    f"`action` of step {number} must be {size} numbers, as the "
+                    f"environment takes them, got {action.size}; delete the record and run it again"
+                )
+            action = action.reshape(env.action_space.shape or -1)
             if crew is None:
                 _, reward, terminated, truncated, info = env.step(action)
                 outcome = (reward, terminated, truncated, info)

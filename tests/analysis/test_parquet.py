@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from fake_study import fake_environments, make_record
 from fedhpo_gym.analysis import RunRecord, StepRecord, read_folder, read_record, write_record
+from fedhpo_gym.core import arrow_files
 from fedhpo_gym.core.errors import DamagedDataError, TooLargeError
 from fedhpo_gym.records import parquet
 from fedhpo_gym.records.files import GrowingRecord, growing, read_judged
@@ -152,6 +154,96 @@ def test_a_small_record_of_many_rows_is_refused_before_it_is_read(
     for read in (read_record, read_judged):
         with pytest.raises(TooLargeError, match=r"a.parquet of .* bytes would take"):
             read(tmp_path / "a.parquet")
+
+
+def forge(path: Path, change: Callable[[Any, dict[str, Any]], Any]) -> None:
+    """Change table and metadata of a record, and write it with right digests of its bytes."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    about = json.loads(table.schema.metadata[b"fedhpo_gym"])
+    parquet.store_table(path, change(table, about), about)
+
+
+def long_list(table: Any, _: object) -> Any:
+    import pyarrow
+
+    ends = pyarrow.array([0, *[1_000_000] * len(table)], pyarrow.int32())
+    numbers = pyarrow.ListArray.from_arrays(ends, np.zeros(1_000_000))
+    return table.set_column(table.column_names.index("action"), "action", numbers)
+
+
+def repeated_word(table: Any, about: dict[str, Any]) -> Any:
+    import pyarrow
+
+    about["columns"]["word"] = {"path": ["word"], "kind": "string"}
+    places = pyarrow.array([0] * len(table), pyarrow.int32())
+    words = pyarrow.DictionaryArray.from_arrays(places, ["x" * 1_000_000])
+    return table.append_column("word", words)
+
+
+def no_accuracy(table: Any, _: object) -> Any:
+    return table.drop_columns(["test.accuracy"])
+
+
+def other_type(table: Any, _: object) -> Any:
+    place = table.column_names.index("elapsed_s")
+    return table.set_column(place, "elapsed_s", table.column("elapsed_s").cast("string"))
+
+
+def no_number(table: Any, _: object) -> Any:
+    place = table.column_names.index("test.accuracy")
+    return table.set_column(place, "test.accuracy", [[None] * len(table)]).cast(table.schema)
+
+
+def late_incumbent(table: Any, _: object) -> Any:
+    place = table.column_names.index("incumbent.trial")
+    return table.set_column(place, "incumbent.trial", [[2**40] * len(table)])
+
+
+def no_reward(table: Any, about: dict[str, Any]) -> Any:
+    del about["columns"]["reward"]
+    return table
+
+
+@pytest.mark.parametrize("change", [long_list, repeated_word])
+def test_lists_and_words_of_a_small_record_are_counted(
+    path: Path, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forge(path, change)
+    monkeypatch.setenv("FEDHPO_GYM_MAX_BYTES", "800000")
+    for read in (read_record, read_judged):
+        with pytest.raises(TooLargeError, match=r"run.parquet of .* bytes would take"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (no_accuracy, "test.accuracy"),
+        (other_type, "'elapsed_s' of kind 'double' is of type string"),
+        (no_number, "test.accuracy"),
+        (late_incumbent, "incumbent of a step that has not been"),
+        (no_reward, "reward"),
+    ],
+)
+def test_a_record_of_other_columns_is_refused(path: Path, change: Any, words: str) -> None:
+    forge(path, change)
+    with pytest.raises(DamagedDataError, match=words):
+        read_judged(path)
+    with pytest.raises(DamagedDataError, match=r"run\.parquet: not a run record"):
+        read_record(path)
+
+
+def test_a_file_that_ends_its_reader_is_damage_and_the_next_is_read(
+    path: Path, record: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_record(path) == record
+    with monkeypatch.context() as killed:
+        killed.setattr(arrow_files, "wait", lambda *_: [arrow_files._readers[os.getpid()].kill()])
+        with pytest.raises(DamagedDataError, match="ended the process that read it by signal 9"):
+            read_record(path)
+    assert read_record(path) == record
 
 
 def test_a_trial_is_on_file_when_it_is_over_and_a_cut_loses_one(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fake_study import ID, FakeEnv, edit, fake_environments, make_record
 from fedhpo_gym.analysis import StepRecord, group, read_folder, read_record
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.records.files import record_key, record_path, write_record
+from fedhpo_gym.records.runs import Course
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.replay import present_fingerprint, replay
 
@@ -152,6 +153,28 @@ def test_a_change_of_the_environment_is_found(path: Path, monkeypatch: pytest.Mo
         assert difference.step == 1
     monkeypatch.setattr(FakeEnv, "fingerprint", "0" * 64)
     assert "reset: fingerprint: recorded 'ffff" in str(replay(record))
+
+
+def test_actions_of_another_length_are_refused(path: Path) -> None:
+    record = read_record(path)
+    steps = tuple(replace(step, action=[0.0]) for step in record.steps)
+    with pytest.raises(InvalidArgumentError, match=r"`action` of step 1 must be 2 numbers.* got 1"):
+        replay(replace(record, steps=steps))
+
+
+def test_a_schedule_is_of_what_every_step_sets(path: Path) -> None:
+    record = read_record(path)
+    steps = [
+        replace(
+            one,
+            incumbent={n: one.incumbent[n] for n in ("configuration", "val_loss")} | {"step": 1},
+        )
+        for one in record.steps
+    ]
+    steps[3] = replace(steps[3], configuration={"learning_rate": 0.1, "weight_decay": "none"})
+    course = Course.of(replace(record, steps=tuple(steps)))
+    assert course is not None
+    assert [*course.schedule] == ["learning_rate"]
 
 
 def test_a_record_of_an_unknown_environment_is_refused(path: Path) -> None:

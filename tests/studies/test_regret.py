@@ -21,6 +21,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.incumbents import Study
 from fedhpo_gym.records.record import RunRecord, StepRecord
+from fedhpo_gym.records.runs import ScoredTrials
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.run import do_run
@@ -165,6 +166,16 @@ def test_what_is_known_of_a_problem_is_whatever_fidelity_an_agent_fixed(record: 
         np.median(everything),
         True,
     )
+
+
+def test_rewards_of_other_objectives_have_no_regret(record: RunRecord) -> None:
+    steps = tuple(replace(step, reward=[1.0, 2.0, 3.0]) for step in record.steps)
+    known, scored = known_of(record.header), ScoredTrials.of(replace(record, steps=steps))
+    assert known is not None
+    assert known.volume_regret is not None
+    assert scored is not None
+    with pytest.raises(InvalidArgumentError, match=r"`reward` of a run .* must have 2 numbers"):
+        known.volume_regret(scored)
 
 
 def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:

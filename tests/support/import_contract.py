@@ -115,7 +115,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "moocore": ("evaluation.multi_objective",),
     "ConfigSpace": ("space.configspace", "harnesses.*"),
     "matplotlib": ("*",),
-    "pyarrow": ("records.parquet", "data.frames", "data.arrow_reader", "harnesses.croissant"),
+    "pyarrow": ("records.parquet", "data.frames", "core.arrow_reader", "harnesses.croissant"),
     "tomli_w": ("tasks.own", "building.results_frame"),
     "distributed": ("core.processes",),
     "tensorboardX": ("studies.tracking",),

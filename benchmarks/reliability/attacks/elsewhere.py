@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from attacks.files import Kind, leaf
+from attacks.files import Kind, leaf, make_columns
 from attacks.verdicts import Tally, judged, run_cases
 from fedhpo_gym.data import REGISTERED, load_dataset
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.leaf import read_files, write_files
+from fedhpo_gym.records.files import read_record
+from fedhpo_gym.records.parquet import store_table
 from fedhpo_gym.stored.references import References, dumped
 from fedhpo_gym.stored.references import read as read_references
 from fedhpo_gym.tasks.own import read_task_file, write_task
@@ -47,6 +49,10 @@ def _save(folder: Path, columns: Any, compression: str | None = None, times: int
 
 def _read_table(name: str) -> Callable[[Path], Any]:
     return lambda folder: len(read_frame(folder / name).shape)
+
+
+def _read_run(folder: Path) -> Any:
+    return len(read_record(next(folder.rglob("*.parquet"))).steps)
 
 
 def _read_task(folder: Path) -> Any:
@@ -128,6 +134,35 @@ def _repeated() -> Any:
     return {"a": pyarrow.DictionaryArray.from_arrays(places, ["x" * 1_000_000])}
 
 
+def _record(name: str, kind: str, cells: Callable[[int], Any]) -> Callable[[Path], None]:
+    """Return what writes a run record with a forged column, and right digests of its bytes."""
+
+    def make(folder: Path) -> None:
+        import pyarrow.parquet
+
+        make_columns(folder)
+        table = pyarrow.parquet.read_table(path := next(folder.rglob("*.parquet")))
+        about = json.loads(table.schema.metadata[b"fedhpo_gym"])
+        about["columns"][name] = {"path": [name], "kind": kind}
+        rest = table.select([one for one in table.column_names if one != name])
+        store_table(path, rest.append_column(name, cells(len(table))), about)
+
+    return make
+
+
+def _long_list(rows: int) -> Any:
+    import pyarrow
+
+    ends = pyarrow.array([0, *[150_000_000] * rows], pyarrow.int32())
+    return pyarrow.ListArray.from_arrays(ends, np.zeros(150_000_000))
+
+
+def _long_words(rows: int) -> Any:
+    import pyarrow
+
+    return pyarrow.DictionaryArray.from_arrays(np.zeros(rows, np.int32), ["x" * 50_000_000])
+
+
 def _many_words(folder: Path) -> None:
     import pandas
 
@@ -155,6 +190,8 @@ SMALL: tuple[tuple[str, Callable[[Path], Any], Callable[[Path], Any]], ...] = (
      _read_table("a.parquet")),
     ("words in Parquet", _parquet(_repeated), _read_table("a.parquet")),
     ("Arrow", lambda f: _save(f, _ZEROS, "zstd", 30), _read_table("")),
+    ("lists in a run record", _record("action", "list<double>", _long_list), _read_run),
+    ("words in a run record", _record("word", "string", _long_words), _read_run),
     ("words of a task file", _many_words, _read_task),
     ("keys of many parts", _text("a.toml", ".".join("a" * 250_000) + "=1"), _read_task),
     ("many keys of many parts", _text("a.toml", (".".join("a" * 4_000) + "b=1\n") * 60),

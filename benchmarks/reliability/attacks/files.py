@@ -139,7 +139,8 @@ def make_record(folder: Path, seed: int = 0) -> None:
     do_run(replace(plan, seed=seed), folder, lambda _: None, lambda _: None)
 
 
-def _make_columns(folder: Path) -> None:
+def make_columns(folder: Path) -> None:
+    """Write such a record as a Parquet file."""
     make_record(folder)
     path = next(folder.rglob("*.jsonl"))
     write_record(path.with_suffix(".parquet"), read_record(path))
@@ -282,7 +283,7 @@ KINDS = (
     Kind("surrogate: kernel", _embedded("CNN-CIFAR10-v1-fedavg-bfloat16"), _read_surrogate),
     Kind("policy", lambda folder: save_policy(policy(), folder), _read_policy),
     Kind("run record", make_record, _read_record),
-    Kind("run record in Parquet", _make_columns, _read_record),
+    Kind("run record in Parquet", make_columns, _read_record),
     Kind("unit of a build", make_part, _read_part),
     Kind("derived arrays", _arrays, _read_arrays),
     Kind("LEAF json", _leaf_folder("x", leaf(3)), _read_leaf, False),

@@ -1,19 +1,20 @@
-"""A program that copies Arrow and Parquet files for `frames`, whose process they may end.
+"""A program that reads Arrow and Parquet files before others do: they may end its process.
 
 Arrow trusts what files declare, so that changed bytes can end its process and few bytes can ask for
-gigabytes. This process has a limit of memory, validates every batch in full, and copies it without
-compression. It imports nothing of this package, and prints in one line what is wrong.
+gigabytes. `core.arrow_files` runs this program. It has a limit of memory, validates every batch in
+full, and copies it without compression where a folder is named. It imports nothing of this package.
+It reads requests from standard input, one JSON object a line, and answers each in one line.
 """
 
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-TOO_LARGE = 3
-"""Exit status, as `frames` reads it."""
+SOUND, TOO_LARGE = "sound", "too large"
+"""Answers; any other says what is wrong."""
 ROWS = 1 << 14
 _ROOM = 1 << 29
 """Bytes that decoding may take besides: pages, dictionaries and their copies."""
@@ -53,40 +54,51 @@ def limit_memory(size: int) -> None:
         import resource
 
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        most = held * resource.getpagesize() + size
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (held * resource.getpagesize() + size, hard))
 
 
-def main() -> None:
-    """Copy the files that standard input names to `0`, `1`, ... in a folder.
+def check(limit: int, files: list[str], folder: str | None) -> None:
+    """Read files in full, and copy them to `0`, `1`, ... in a folder, if there is one.
 
     Raises:
         MemoryError: the data would take more memory than they may.
     """
-    import pyarrow as arrow
     from pyarrow import ipc
 
-    asked = json.loads(sys.stdin.read())
-    arrow.set_memory_pool(arrow.system_memory_pool())
-    arrow.set_cpu_count(1)
-    limit_memory(_ROOM + 2 * asked["limit"])
-    left = asked["limit"]
-    for number, name in enumerate(asked["files"]):
+    limit_memory(_ROOM + 2 * limit)
+    for number, name in enumerate(files):
         found = batches(Path(name))
         schema = next(found)
-        with ipc.new_stream(str(Path(asked["folder"]) / str(number)), schema) as copy:
+        with ExitStack() as stack:
+            path = Path(folder) / str(number) if folder else None
+            copy = stack.enter_context(ipc.new_stream(str(path), schema)) if path else None
             for batch in found:
                 batch.validate(full=True)
-                left -= size_of(batch)
-                if left < 0:
+                limit -= size_of(batch)
+                if limit < 0:
                     raise MemoryError
-                copy.write_batch(batch)
+                if copy is not None:
+                    copy.write_batch(batch)
+
+
+def main() -> None:
+    """Answer the requests of standard input until it ends."""
+    import pyarrow as arrow
+
+    arrow.set_memory_pool(arrow.system_memory_pool())
+    arrow.set_cpu_count(1)
+    for line in sys.stdin:
+        try:
+            check(**json.loads(line))
+            answer = SOUND
+        except MemoryError:
+            answer = TOO_LARGE
+        except Exception as error:  # noqa: BLE001 - whatever Arrow raises is about the content
+            answer = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        sys.stdout.write(f"{answer}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MemoryError:
-        sys.exit(TOO_LARGE)
-    except Exception as error:  # noqa: BLE001 - whatever Arrow raises is about the content
-        sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    main()
