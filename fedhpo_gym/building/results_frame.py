@@ -1,7 +1,6 @@
 """A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers."""
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -148,7 +147,7 @@ def _check_kinds(frame: Any) -> None:
             raise InvalidArgumentError(f"`data` must have a value in each row of {one!r}")
         cells = frame[one]
         if one in KNOWN - {CLIENT} and cells.dtype.kind not in "if":
-            odd = next((x for x in cells.dropna() if not re.fullmatch(NUMBER, x)), cells.iloc[0])
+            odd = next((x for x in cells.dropna() if not NUMBER.fullmatch(x)), cells.iloc[0])
             raise InvalidArgumentError(
                 f"`data` must have numbers in {one!r}, got {odd!r:.40}. Write them as 1234.5."
             )

@@ -3,8 +3,11 @@
 import csv
 import io
 import itertools
+import math
+import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrow_files import require_sound
 from fedhpo_gym.core.checks import shown
@@ -124,40 +128,92 @@ def _csv(path: Path) -> Any:
     return frame
 
 
-UNKNOWN: Final = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", ".")
-"""Words that stand for a missing number among numbers; among words they are words."""
-
-
+MISSING: Final = frozenset(
+    {
+        *("NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "<NA>", "NULL", "null", "None", "none"),
+        *("NaN", "nan", "-NaN", "-nan", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN", "NaT"),
+        *("\\N", "?", ".", "-", "--"),
+    }
+)
+"""Words that stand for what is missing among numbers, dates and durations: those of pandas, and
+some more. Among words they are words."""
 _DIGITS: Final = r"(?i:([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)\s*"
-NUMBER: Final = rf"\s*[+-]?{_DIGITS}"
-_NO_CODE: Final = rf"\s*[+-]?(?!0[0-9]|[0-9]{{16}}){_DIGITS}"
+NUMBER: Final = re.compile(rf"\s*[+-]?{_DIGITS}")
+_NO_CODE: Final = re.compile(rf"\s*[+-]?(?!0[0-9]|[0-9]{{16}}){_DIGITS}")
 """Numbers that are no codes, such as 01, or of more digits than a float64 holds exactly."""
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
+DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME: Final = r"\d\d:\d\d:\d\d(\.\d{1,9})?"
+_DURATION: Final = re.compile(rf"(\d+ days( {_TIME})?|-\d+ days( \+{_TIME})?)\s*")
+"""Durations as pandas writes them; -1 days +23:00:00 is an hour less than none."""
+_TRUTHS: Final = {"True": 1.0, "False": 0.0}
 
 
-def as_numbers(cells: Any, form: str = NUMBER) -> Any:
+def is_missing(word: str) -> bool:
+    """Return whether a word stands for a missing number, date or duration."""
+    word = word.strip()
+    return not word or word in MISSING
+
+
+def _distinct(column: Any) -> tuple[NDArray[np.intp], list[str]]:
+    """Return where each of (n,) cells is in a list of different words; -1 is a missing one."""
+    import pandas
+
+    codes, words = pandas.factorize(column)
+    return codes, [str(word) for word in words]
+
+
+def as_numbers(column: Any) -> Any:
     """Return a column of (n,) words as float64, NaN where a cell is missing.
 
     Raises:
-        ValueError: a cell is no number of the form; Python itself would read 1_000 as one.
+        ValueError: a cell is no number; Python itself would read 1_000 as one.
     """
-    numbers = cells.astype(np.float64)
-    odd = ~cells.str.fullmatch(form, na=True).astype(bool)
-    if odd.any():
-        raise ValueError(f"{cells[odd].iloc[0]!r:.40} is no number")
-    return numbers
+    import pandas
+
+    codes, words = _distinct(column)
+    for word in words:
+        if not (is_missing(word) or NUMBER.fullmatch(word)):
+            raise ValueError(f"{word!r:.40} is no number")
+    numbers = [math.nan if is_missing(word) else float(word) for word in words]
+    return pandas.Series(np.array([*numbers, math.nan])[codes], index=column.index)
 
 
-def _numbers(column: Any) -> Any:
-    """Return words as the numbers that they all are, to the last digit, else as they are."""
-    cells = column.where(~column.isin(UNKNOWN))
-    if cells.isna().all():
+def _numbers_of(words: Sequence[str]) -> Sequence[float] | None:
+    """Return words as numbers, truths as 1 and 0, or durations in days; None if one is neither."""
+    import pandas
+
+    if all(map(_NO_CODE.fullmatch, words)):
+        return [*map(float, words)]
+    if all(word.strip() in _TRUTHS for word in words):
+        return [_TRUTHS[word.strip()] for word in words]
+    if all(map(_DURATION.fullmatch, words)):
+        with suppress(ValueError):  # beyond 292 years
+            return [*(pandas.to_timedelta(words) / pandas.Timedelta(days=1))]
+    return None
+
+
+def _of_words(column: Any) -> Any:
+    """Return words as the int64 or float64 numbers that they all are, where they are.
+
+    Others stay words, without spaces before them, as in a CSV file; a blank one is missing.
+    """
+    import pandas
+
+    codes, words = _distinct(column)
+    known = [word for word in words if not is_missing(word)]
+    if known and (numbers := _numbers_of(known)) is not None:
+        values = dict(zip(known, numbers, strict=True))
+        cells = np.array([*(values.get(word, math.nan) for word in words), math.nan])[codes]
+        whole = all(_WHOLE.fullmatch(word) or word.strip() in _TRUTHS for word in known)
+        whole = whole and not np.isnan(cells).any()
+        return pandas.Series(cells.astype(np.int64) if whole else cells)
+    is_date = bool(known) and all(map(DATE.match, known))
+    missing = (is_missing(word) if is_date else not word.strip() for word in words)
+    kept = [None if out else word.lstrip(" ") for word, out in zip(words, missing, strict=True)]
+    if kept == words:
         return column
-    try:
-        numbers = as_numbers(cells, _NO_CODE)
-    except ValueError:
-        return column
-    whole = (numbers % 1 == 0).all() and cells.str.fullmatch(r"\s*[+-]?[0-9]+\s*").all()
-    return numbers.astype(np.int64) if whole else numbers
+    return pandas.Series(np.array([*kept, None], dtype=object)[codes], dtype=column.dtype)
 
 
 MOST_COLUMNS: Final = 4_000
@@ -300,16 +356,21 @@ def _plain(cell: Any) -> Any:
     return None if isinstance(cell, Decimal) and cell.is_snan() else cell
 
 
+_OBJECTS: Final = {"boolean": "boolean", "timedelta": "timedelta64[ns]"}
+"""Cells of a column of objects, as pandas infers them -> the type that they have."""
+
+
 def _flat_column(column: Any) -> Any:
     """Return a column as int64, float64 or words (durations in days); None is a missing word."""
     import pandas
 
     if column.dtype == "str":
-        return _numbers(column)
+        return _of_words(column)
     if column.dtype.kind == "O":
         column = column.astype("object").map(_plain)
-        if pandas.api.types.infer_dtype(column) == "boolean":
-            column = column.astype("boolean")
+        if (cells := pandas.api.types.infer_dtype(column)) in _OBJECTS:
+            with suppress(ValueError):  # durations beyond 292 years stay words
+                column = column.astype(_OBJECTS[cells])
     if column.dtype.kind == "m":
         column = column / pandas.Timedelta(days=1)
     kind, is_whole = column.dtype.kind, column.notna().all()
@@ -318,5 +379,6 @@ def _flat_column(column: Any) -> Any:
     if is_whole and (kind in "bi" or (kind == "u" and column.dtype.itemsize < 8)):
         return column.astype(np.int64)
     # A float64 has no room for every int64: where cells are missing, words decide what is exact.
-    words = column.astype("object").map(lambda cell: None if pandas.isna(cell) else str(cell))
-    return _numbers(words)
+    return _of_words(
+        column.astype("object").map(lambda cell: None if pandas.isna(cell) else str(cell))
+    )

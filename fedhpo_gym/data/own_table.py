@@ -1,5 +1,6 @@
 """A table of one's own: a first look, what each column is, who holds a row, what is predicted."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.core.files import require_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
-from fedhpo_gym.data.frames import NUMBER, as_numbers, check_cells
+from fedhpo_gym.data.frames import DATE, NUMBER, as_numbers, check_cells, is_missing
 from fedhpo_gym.data.natural import RARE, columns_of_numbers, columns_of_words, grows
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
@@ -230,7 +231,8 @@ class OwnSource(Source):
         except ValueError as error:
             raise InvalidArgumentError(
                 f"`columns` must encode {name!r} as 'words' or 'none', whose cells are not what "
-                f"{encoding!r} needs: {str(error).partition('. ')[0]}"
+                f"{encoding!r} needs: {str(error).partition('. ')[0]}. Leave such cells empty in "
+                "the data and make the task again to encode the others so."
             ) from error
         if np.isinf(column).any():
             raise InvalidArgumentError(
@@ -252,7 +254,8 @@ def days(column: Any) -> Any:
     """Return dates as ISO 8601 writes them as days since 1970, NaN where one is missing."""
     import pandas
 
-    moments = pandas.to_datetime(column, format="ISO8601", utc=True)
+    known = column.where([not is_missing(cell) for cell in column.fillna("")])
+    moments = pandas.to_datetime(known, format="ISO8601", utc=True)
     return (moments - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)
 
 
@@ -263,12 +266,11 @@ GIVES_AWAY, MAJORITY = 0.98, 0.95
 """Accuracy of one column alone from which on it gives the target away, where the most frequent
 class has a smaller share than the second number."""
 LARGE: Final = 1e30
-DATE: Final = r"\d{4}-\d\d-\d\d"
-DAY: Final = r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}"
-MARKS: Final = r"[,_'\s%$€£]"
+DAY: Final = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}")
+MARKS: Final = re.compile(r"[,_'\s%$€£]")
 """Marks of thousands, decimals and units that people write in numbers, and programs do not."""
-ALMOST: Final = 0.9
-"""Share of the cells of a column from which on the others are said to be odd."""
+MOST: Final = 0.5
+"""Share of the cells of a column above which the others are said to be odd."""
 LOOKED_AT: Final = 5_000
 """Rows that are asked whether a column gives the target away."""
 
@@ -385,11 +387,11 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
         if distinct == len(frame) and column.dtype.kind == "i":
             said = "its whole numbers are all different; if they are an id, `--leave-out` it"
         return ("log" if grows(column) else "number"), said
-    if column.dropna().str.match(DATE).all():
+    if all(map(DATE.match, column.dropna())):
         with suppress(ValueError):
             days(column)
             return "date", "dates are days since 1970"
-    hint = "; ".join(_almost(column.dropna()))
+    hint = "; ".join(_almost(column))
     if distinct > len(frame) / 2:
         said = hint or "so it is an id or a text"
         return "none", f"it has {distinct:,} values in {len(frame):,} rows, {said}"
@@ -402,19 +404,21 @@ def _encoding(frame: Any, name: str, client: str | None, rare: int) -> tuple[str
     return "words", "; ".join(filter(None, [said, hint]))
 
 
-def _almost(cells: Any) -> Iterator[str]:
+def _almost(column: Any) -> Iterator[str]:
     """Yield what words may have been meant to be."""
-    import pandas
-
-    plain = pandas.to_numeric(cells.str.replace(MARKS, "", regex=True), errors="coerce").notna()
-    odd = cells[~cells.str.fullmatch(NUMBER)]
-    if plain.mean() >= ALMOST and len(odd):
+    counts = {word: count for word, count in column.value_counts().items() if not is_missing(word)}
+    total = sum(counts.values())
+    odd = [word for word in counts if not NUMBER.fullmatch(word)]
+    plain = [word for word in counts if NUMBER.fullmatch(MARKS.sub("", word))]
+    if odd and sum(map(counts.__getitem__, plain)) > MOST * total:
+        cells = column[column.isin(odd)]
         yield (
-            f"{len(odd):,} of {len(cells):,} cells are no numbers, such as {odd.iloc[0]!r:.40} in "
-            f"row {odd.index[0] + 1}; numbers are written as 1234.5, without other marks"
+            f"{len(cells):,} of {total:,} cells are no numbers, such as {cells.iloc[0]!r:.40} in "
+            f"row {cells.index[0] + 1}; numbers are written as 1234.5, without other marks"
         )
-    if cells.str.match(DAY).mean() >= ALMOST:
-        example = f"{cells.iloc[0]!r:.40}"
+    dates = [word for word in counts if DAY.match(word)]
+    if sum(map(counts.__getitem__, dates)) > MOST * total:
+        example = f"{dates[0]!r:.40}"
         yield f"dates, such as {example}, must all be as 2026-05-31 and before 2262 to be days"
 
 
