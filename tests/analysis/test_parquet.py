@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,7 @@ def test_a_file_that_ends_its_reader_is_damage_and_the_next_is_read(
     path: Path, record: RunRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert read_record(path) == record
+    arrow_files._readers[os.getpid()].send_signal(signal.SIGSTOP)  # it answers no more
     with monkeypatch.context() as killed:
         killed.setattr(arrow_files, "wait", lambda *_: [arrow_files._readers[os.getpid()].kill()])
         with pytest.raises(DamagedDataError, match="ended the process that read it by signal 9"):
