@@ -392,7 +392,11 @@ REFUSED: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("policy", with_(entries=[["a", [3]]]), "`weights` must lead from 3 inputs"),
     ("policy", with_(activation="__import__"), r"`activation` must be one of \['relu', 'tanh'\]"),
     ("record", lines(number=1, kind="other"), "line 1: .*`kind` must be"),
-    ("record", lines(number=1, format=4), r"line 1: .*`format` must be 3, got 4; .* it \(1.2.3\)"),
+    (
+        "record",
+        lines(number=1, format=4),
+        r"line 1: .*`format` must be 3, got 4; .* it \('1.2.3'\)",
+    ),
     ("record", lines(number=1, seed=True), "line 1: .*`seed` must be a non-negative integer"),
     ("record", lines(number=1, spec={}), "line 1: .*`spec` must be an object with `kwargs`"),
     ("record", lines(number=1, drop="agent"), "line 1: .*must have the fields"),

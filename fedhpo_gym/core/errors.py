@@ -38,6 +38,10 @@ class TooLargeError(DamagedDataError):
     """A file would take more memory than it may; the message names the limit and its variable."""
 
 
+class OtherFormatError(DamagedDataError):
+    """An intact file of another format version; the message says which, and who can read it."""
+
+
 class MissingDependencyError(FedHPOError, ImportError):
     """An optional package is not installed; the message names the extra to install."""
 

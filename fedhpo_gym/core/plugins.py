@@ -12,11 +12,11 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import entry_points
+from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from fedhpo_gym.core.checks import as_typed, shown
+from fedhpo_gym.core.checks import FAULTS, as_typed, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 V = TypeVar("V")
@@ -132,8 +132,23 @@ def _register(register: str, target: str) -> None:
 
 def load_entry_points() -> None:
     """Import what installed packages add; one that fails is named in a warning and left out."""
-    for found in entry_points(group=GROUP):
+    for found in _entry_points():
         _try(found.load, f"{found.value} of the entry point {found.name!r}")
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    """Return the entry points of all installed packages whose list of them can be read."""
+    with suppress(*FAULTS):
+        return entry_points(group=GROUP)
+    found: dict[tuple[str, str], EntryPoint] = {}
+    for package in distributions():
+
+        def read(package: Distribution = package) -> None:
+            for one in package.entry_points.select(group=GROUP):
+                found.setdefault((one.name, one.value), one)
+
+        _try(read, f"what an `entry_points.txt` lists in {package.locate_file('')}")
+    return found.values()
 
 
 def source_of(call: Callable[..., object]) -> str:
@@ -147,9 +162,14 @@ def source_of(call: Callable[..., object]) -> str:
 def _try(load: Callable[[], object], what: str) -> None:
     try:
         load()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - what is wrong is not with us
-        words = f"{what} cannot be imported and is left out: {error!r}"
-        warnings.warn(words, stacklevel=3)
+    except KeyboardInterrupt:  # a Ctrl-C of the user
+        raise
+    except BaseException as error:  # noqa: BLE001 - what is wrong is not with us
+        try:
+            words = repr(error)
+        except Exception:  # noqa: BLE001 - nor is how it is shown
+            words = type(error).__name__
+        warnings.warn(f"{what} cannot be imported and is left out: {words}", stacklevel=3)
 
 
 def require_subclass(argument: str, name: str, kind: Any, base: type, method: str) -> None:

@@ -12,12 +12,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    MissingDataError,
+    OtherFormatError,
+    TooLargeError,
+)
 from fedhpo_gym.core.files import naming, new_file
 from fedhpo_gym.records import parquet
 from fedhpo_gym.records import record as records
@@ -29,6 +36,8 @@ _NAME = re.compile(r".+-seed\d+-[0-9a-f]{10}\.(jsonl|parquet)")
 """Names as `record_path` makes them; other files are not ours to rename."""
 _WRAPPER = re.compile(r'"fedhpo_gym\.wrappers:(\w+)"')
 """What specs call a wrapper; keys are made of the file that it was in, so that studies go on."""
+INTACT: Final = (OtherFormatError, TooLargeError)
+"""What is raised of files that others, or this package with more memory, can read."""
 _REPAIR = "; delete the file and run its `fedhpo-gym run` again"
 
 _Line = TypeVar("_Line", records.Header, records.StepRecord, None)
@@ -101,7 +110,7 @@ def read_record(path: Path) -> records.RunRecord:
     cut = lines.pop() != b""
     if cut or not lines:
         raise _damaged(path, len(lines) + 1, "the file is cut short here")
-    _built(path, 1, lines[0], _check_claims)
+    _built(path, 1, lines[0], partial(_check_claims, path))
     contents = records.unsealed(lines)
     if len(contents) < len(lines):
         raise _damaged(
@@ -127,9 +136,11 @@ def read_judged(path: Path) -> JudgedRun:
     return JudgedRun.of(read_record(path))
 
 
-def _check_claims(first: object) -> None:
+def _check_claims(path: Path, first: object) -> None:
     """Refuse a file that is no record of this format, before its digests are looked at."""
     claims = first if isinstance(first, dict) else {}
+    if claims.get("kind") == records.KIND:
+        records.require_format(f"{path}, line 1", claims.get("format"), records.FORMAT, claims)
     if (claims.get("kind"), claims.get("format")) != (records.KIND, records.FORMAT):
         plain = {name: value for name, value in claims.items() if name != "digest"}
         records.Header.from_dict(plain if claims else first)
@@ -181,15 +192,19 @@ def read_each(
 def set_aside(path: Path, error: DamagedDataError) -> str:
     """Rename a damaged record to `<name>.damaged`, where no command looks for records.
 
-    A file that is not named as records are, or that cannot be renamed, stays where it is.
+    If there is such a file already, `<name>.damaged2`, and so on. A file that is intact, of another
+    format or too large, that is not named as records are, or that cannot be renamed, stays.
 
     Returns:
         What is wrong with it, and where it is now.
     """
     words, aside = str(error).removesuffix(_REPAIR), path.with_name(f"{path.name}.damaged")
-    if not _NAME.fullmatch(path.name):
+    if isinstance(error, INTACT) or not _NAME.fullmatch(path.name):
         return f"{words}; left out"
+    numbers = count(2)
     try:
+        while aside.exists():
+            aside = path.with_name(f"{path.name}.damaged{next(numbers)}")
         path.replace(aside)
     except OSError as reason:
         return f"{words}; left out, and not renamed ({reason.strerror})"
@@ -199,6 +214,8 @@ def set_aside(path: Path, error: DamagedDataError) -> str:
 def _built(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:
     try:
         return build(json.loads(line.decode("utf-8"), parse_constant=_refuse))
+    except OtherFormatError:
+        raise
     except (ValueError, RecursionError) as error:
         raise _damaged(path, number, str(error)) from error
 

@@ -19,10 +19,26 @@ import numpy as np
 
 from fedhpo_gym.core.arrow_files import require_sound
 from fedhpo_gym.core.checks import FAULTS
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError, needing
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    OtherFormatError,
+    TooLargeError,
+    needing,
+)
 from fedhpo_gym.core.files import load_json, new_file
 from fedhpo_gym.records.incumbents import Numbers, Trials
-from fedhpo_gym.records.record import NUMBERS, START, Header, RunRecord, StepRecord, seal, to_dict
+from fedhpo_gym.records.record import FORMAT as RUN_FORMAT
+from fedhpo_gym.records.record import (
+    NUMBERS,
+    START,
+    Header,
+    RunRecord,
+    StepRecord,
+    require_format,
+    seal,
+    to_dict,
+)
 from fedhpo_gym.records.runs import COSTS, Course, Described, JudgedRun
 
 KINDS: Final = ("bool", "int64", "double", "string", "list<double>", "json")
@@ -330,6 +346,9 @@ def _opened(path: Path, is_sound: bool = False) -> Iterator[_Read]:
             file = stack.enter_context(parquet.ParquetFile(path, page_checksum_verification=True))
             schema = file.schema_arrow
             about = load_json(schema.metadata[_KEY], "its metadata")
+            header = about["header"]
+            for one, known in ((about, FORMAT), (header, RUN_FORMAT)):
+                require_format(path, one["format"], known, header)
             if about["format"] != FORMAT:
                 raise ValueError(f"its format is {about['format']!r}, not {FORMAT}")
             for name, one in about["columns"].items():
@@ -337,8 +356,8 @@ def _opened(path: Path, is_sound: bool = False) -> Iterator[_Read]:
                     raise ValueError(f"it has columns of kind {one['kind']!r}")
                 if (stored := schema.field(name).type) != types[one["kind"]]:
                     raise ValueError(f"column {name!r} of kind {one['kind']!r} is of type {stored}")
-            yield _Read(file, Header.from_dict(about["header"]), about)
-        except TooLargeError:
+            yield _Read(file, Header.from_dict(header), about)
+        except (TooLargeError, OtherFormatError):
             raise
         except damage as error:
             words = " ".join(str(error).split()) or type(error).__name__

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from fedhpo_gym.core.checks import as_number
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, OtherFormatError
 
 START: Final = ""
 """What stands for the digest before the first line."""
@@ -288,6 +288,17 @@ class RunRecord:
     def final(self) -> StepRecord:
         """The last step; its incumbent is the result of the run."""
         return self.steps[-1]
+
+
+def require_format(where: object, found: object, known: int, header: Mapping[str, Any]) -> None:
+    """Refuse a file of another version of a format, which nobody should delete."""
+    if type(found) is int and found != known:
+        version = shown(header.get("package_version", "unknown"))
+        raise OtherFormatError(
+            f"{where}: `format` must be {known}, got {shown(found)}; read the file with the "
+            f"package version that wrote it ({version}), or move it away and run its "
+            "`fedhpo-gym run` again"
+        )
 
 
 def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:

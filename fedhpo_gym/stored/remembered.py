@@ -12,10 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from fedhpo_gym.core.archive import EMBEDDED
 from fedhpo_gym.core.checks import FAULTS
 from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.files import cache_folder, read_json, write_text
+from fedhpo_gym.evaluation.records import Fidelity
 
 SUFFIX: Final = ".truth.json"
 MAX_FILES: Final = 1024
@@ -38,26 +41,49 @@ def results_stem(card: Mapping[str, Any], backend: str) -> str:
     return f"{card.get('name', '')}.{backend}"
 
 
-def recall(stem: str, key: str | None, compute: Callable[[], Mapping[str, Any]]) -> Result:
+def recall(
+    stem: str,
+    key: str | None,
+    compute: Callable[[], Mapping[str, Any]],
+    is_valid: Callable[[Any], bool] = lambda result: isinstance(result, dict),
+) -> Result:
     """Return the result of a key, as it comes back from JSON.
 
     Args:
         stem: `results_stem` the stored numbers.
         key: `key_of` everything that the result depends on; None computes it every time.
         compute: computes the result.
+        is_valid: whether a stored result has the form of a computed one; another is computed again.
     """
     if key is None:
         return dict(compute())
     cached = cache_folder("truths") / f"{key}.json"
     for path in (EMBEDDED / f"{stem}{SUFFIX}", cached):
-        if key in (results := read_results(path)):
-            return results[key]
+        stored = read_results(path).get(key)
+        with suppress(*FAULTS):  # of a form that nobody foresaw
+            if stored is not None and is_valid(stored):
+                return stored
     result: Result = json.loads(json.dumps(compute()))
     with suppress(OSError):  # a cache that cannot be written is no reason to fail
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_results(cached, {key: result})
         _limit(cached.parent)
     return result
+
+
+def is_truth(result: Mapping[str, Any], width: int) -> bool:
+    """Return whether a result has the form of what a `Truth` of some objectives stores."""
+    arrays = {name: np.array(result[name]) for name in ("best", "medians", "front")}
+    configuration, fidelity = result["query"]
+    Fidelity(**fidelity)
+    cells, losses = configuration.values(), result.get("losses", {}).values()
+    return (
+        all(array.dtype.kind in "if" for array in arrays.values())
+        and arrays["best"].shape == arrays["medians"].shape == (width,)
+        and arrays["front"].shape == (max(len(arrays["front"]), 1), width)
+        and all(isinstance(cell, int | float | str) for cell in cells)
+        and all(type(loss) is float for loss in losses)
+    )
 
 
 def write_results(path: Path, results: Mapping[str, Result]) -> None:

@@ -100,6 +100,8 @@ def _is_done(path: Path, warn: Callable[[str], None]) -> bool:
             continue
         try:
             files.read_record(known)
+        except files.INTACT:  # a run here would take its place
+            raise
         except DamagedDataError as error:
             warn(files.set_aside(known, error))
             continue

@@ -138,7 +138,7 @@ def test_a_file_of_another_format_is_refused(
         former.setattr(parquet, "FORMAT", 1)
         write_record(path, record)
     for read in (read_record, read_judged):
-        with pytest.raises(DamagedDataError, match="its format is 1, not 2"):
+        with pytest.raises(DamagedDataError, match="`format` must be 2, got 1; read the file"):
             read(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_study import fake_environments
-from fedhpo_gym.analysis import read_record
+from fake_study import edit, fake_environments
+from fedhpo_gym.analysis import read_record, write_record
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.cli.data import LONG_H
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.sentences import FILE, VOCABULARY_SIZE
+from fedhpo_gym.records.parquet import store_table
 
 __all__ = ["fake_environments"]
 
@@ -183,6 +185,49 @@ def test_run_sets_a_truncated_record_aside_and_makes_it_again(
     assert f"set aside as {damaged.name}.damaged" in told.err
     assert damaged.read_bytes() == whole
     assert damaged.with_name(f"{damaged.name}.damaged").read_bytes() == half
+
+
+def test_no_damaged_file_takes_the_place_of_another(tmp_path: Path, capsys: Capture) -> None:
+    words = [*RUN, "--out", str(tmp_path)]
+    assert main(words) == 0
+    [path] = records(tmp_path)
+    halves = []
+    for name in (".damaged", ".damaged2", ".damaged3"):
+        truncate(path)
+        path.write_bytes(path.read_bytes() + name.encode())
+        halves.append(path.read_bytes())
+        assert main(words) == 0
+        assert f"set aside as {path.name}{name}" in capsys.readouterr().err
+    kept = [one.read_bytes() for one in sorted(path.parent.glob("*.damaged*"))]
+    assert kept == halves
+
+
+@pytest.mark.parametrize("form", ["lines", "parquet"])
+def test_a_record_of_a_newer_format_stays_where_it_is(
+    tmp_path: Path, form: str, capsys: Capture
+) -> None:
+    words = [*RUN, "--out", str(tmp_path)]
+    assert main(words) == 0
+    [path] = records(tmp_path)
+    if form == "lines":
+        edit(path, 1, lambda content: content.update(format=4))
+    else:
+        arrow = pytest.importorskip("pyarrow.parquet")
+        write_record(path.with_suffix(".parquet"), read_record(path))
+        path.unlink()
+        table = arrow.read_table(path := path.with_suffix(".parquet"))
+        about = json.loads(table.schema.metadata[b"fedhpo_gym"])
+        about["header"]["format"] = 4
+        store_table(path, table, about)
+    newer = path.read_bytes()
+    capsys.readouterr()
+    for command in (["regret", str(tmp_path)], ["report", str(tmp_path)], words):
+        assert main(command) in (BAD, ERROR)
+        said = capsys.readouterr()
+        assert "`format` must be 3, got 4; read the file with the package version" in (
+            said.out + said.err
+        )
+        assert path.read_bytes() == newer
 
 
 @pytest.mark.slow

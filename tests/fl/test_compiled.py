@@ -152,6 +152,17 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert run_python(code).strip() == f"[ True False] {[said]}"
 
 
+def test_only_its_owner_reaches_the_folder_of_compiled_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there is run."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    folder = jit._folder.__wrapped__()
+    assert folder is not None
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.fixture
 def answer(run_python: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
     """Run a small package of compiled code that keeps it; return its answers and warnings."""

@@ -163,10 +163,15 @@ def test_installed_packages_add_theirs_by_an_entry_point(
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "broken.py").write_text("1 / 0", encoding="utf-8")
     (tmp_path / "ends.py").write_text("import sys; sys.exit(3)", encoding="utf-8")
+    (tmp_path / "base.py").write_text("class B(BaseException): pass\nraise B", encoding="utf-8")
+    silent = "class E(Exception):\n def __repr__(self): 1 / 0\nraise E"
+    (tmp_path / "silent.py").write_text(silent, encoding="utf-8")
     about = tmp_path / "mine-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[fedhpo_gym]\na = broken\nb = mine\nc = ends\n")
+    (about / "entry_points.txt").write_text(
+        "[fedhpo_gym]\na = broken\nb = mine\nc = ends\nd = base\ne = silent\n"
+    )
     code = """
 import warnings
 with warnings.catch_warnings(record=True) as told:
@@ -177,6 +182,30 @@ import gymnasium
 print(gymnasium.spec("FedHPO-DAC-LR-Mine-v3").id, "greedy" in fedhpo_gym.agents.REGISTERED)
 """
     said = run_python(code, {"PYTHONPATH": str(tmp_path)})
-    for module, name in (("broken", "a"), ("ends", "c")):
+    for module, name in zip(("broken", "ends", "base", "silent"), "acde", strict=True):
         assert f"{module} of the entry point {name!r} cannot be imported and is left out" in said
     assert said.splitlines()[-1] == "FedHPO-DAC-LR-Mine-v3 True"
+
+
+def test_a_list_of_entry_points_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, run_python: RunPython
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    for name, line in (("mine", "b = mine"), ("odd", "nonsense")):
+        about = tmp_path / f"{name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[fedhpo_gym]\n{line}\n")
+    code = """
+import warnings
+import gymnasium
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from fedhpo_gym.core.plugins import load_entry_points
+    load_entry_points()
+print(*[str(one.message) for one in told])
+print("mine" in __import__("sys").modules)
+"""
+    said = run_python(code, {"PYTHONPATH": str(tmp_path)})
+    assert "what an `entry_points.txt` lists in" in said
+    assert said.splitlines()[-1] == "True"

@@ -91,6 +91,32 @@ def test_a_damaged_cache_is_computed_again(
     assert path.read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: 5,
+        lambda _: {},
+        lambda good: {**good, "best": [1.0]},
+        lambda good: {**good, "best": "x"},
+        lambda good: {**good, "query": [1]},
+        lambda good: {**good, "query": [{}, {"round": "x"}]},
+        lambda good: {**good, "front": []},
+        lambda good: {**good, "front": [[1.0], [1.0, 2.0]]},
+        lambda good: {**good, "medians": None},
+        lambda good: {**good, "losses": {"a": "b"}},
+    ],
+)
+def test_a_result_of_another_form_is_computed_again(
+    change: Callable[[Any], Any], cache: Path, anew: Callable[..., Truth]
+) -> None:
+    known = all_of(anew())
+    [path] = cache.iterdir()
+    results = remembered.read_results(path)
+    remembered.write_results(path, {key: change(good) for key, good in results.items()})
+    np.testing.assert_equal(all_of(anew()), known)
+    assert remembered.read_results(path) == results
+
+
 def test_a_cache_that_cannot_be_written_is_no_error(
     tmp_path: Path, anew: Callable[..., Truth], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from fedhpo_gym.evaluation.multi_objective import (
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS, Fidelity
 from fedhpo_gym.objectives import REGISTERED, Objective, values_of
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.remembered import key_of, recall, results_stem
+from fedhpo_gym.stored.remembered import is_truth, key_of, recall, results_stem
 
 NUMBERS_AT_ONCE = 1 << 19
 """Metrics that are looked at together, so that they stay in the processor's cache."""
@@ -105,7 +105,8 @@ class Truth:
         if self.key is None:
             return None
         backend = self._setup.backend
-        return recall(results_stem(backend.card, backend.name), self.key, self.to_store)
+        is_valid = partial(is_truth, width=len(self.objectives))
+        return recall(results_stem(backend.card, backend.name), self.key, self.to_store, is_valid)
 
     def to_store(self) -> dict[str, Any]:
         """Compute what is stored of it: the optimum, medians and front of the feasible queries."""

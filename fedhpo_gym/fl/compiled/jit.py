@@ -92,7 +92,7 @@ def _folder() -> Path | None:
     folders = [*([Path(chosen) / name] if chosen else []), cache_folder(name)]
     for folder in folders:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what lies there is run
             tempfile.TemporaryFile(dir=folder).close()
         except OSError:
             continue
