@@ -18,6 +18,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.federation import make_user_federation
 from fedhpo_gym.data.frames import MISSING, read_frame
+from fedhpo_gym.data.own_table import _most_told
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import get_task
 
@@ -218,6 +219,31 @@ def test_what_few_rows_differ_in_is_no_column_of_its_own() -> None:
     data = load_dataset("Own")
     assert data.features.shape == (2_000, 6)  # x, a, b, often, where it is missing, rare
     assert np.abs(make_user_federation(data, 1, "standardized").features).max() < 7
+
+
+def test_a_column_that_cannot_tell_the_target_takes_no_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of thousands of columns would take a minute; the trees that are left say the same."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    fits: list[int] = []
+    fit = DecisionTreeClassifier.fit
+    monkeypatch.setattr(
+        DecisionTreeClassifier, "fit", lambda *a, **k: fits.append(1) or fit(*a, **k)
+    )
+    rng = np.random.default_rng(1)
+    frame = people().assign(**{f"w{i}": rng.choice([*"abc"], 400) for i in range(9)})
+    frame = frame.assign(tells=(frame["passed"] == "yes") * 5 + rng.integers(3, size=400))
+    notes = fedhpo_gym.new_task(frame, "passed", client="school", name="Own").notes
+    [warning] = [note for note in notes if note.startswith("WARNING")]
+    assert "column 'tells' alone tells 'passed' in 100.0%" in warning
+    assert len(fits) == 2
+    for seed in range(30):
+        cells, labels = np.random.default_rng(seed).integers((2 + seed, 3), size=(60, 2)).T
+        tree = DecisionTreeClassifier(max_leaf_nodes=8, random_state=0).fit(cells[:, None], labels)
+        accuracy = (tree.predict(cells[:, None]) == labels).mean()
+        assert accuracy <= _most_told(cells.astype(np.float32), labels, 8)
 
 
 def test_clients_of_fewest_rows_stay() -> None:
