@@ -144,7 +144,11 @@ def _check_kinds(frame: Any) -> None:
     """Refuse holes, and words in the place of numbers; whole numbers become int64."""
     for one in frame:
         if one not in MEASURED and frame[one].isna().any():
-            raise InvalidArgumentError(f"`data` must have a value in each row of {one!r}")
+            raise InvalidArgumentError(
+                f"`data` must have a value in each row of {one!r}, got none in "
+                f"{int(frame[one].isna().sum()):,} of {len(frame):,}. Fill it in, also where it "
+                "has no effect, or leave the column out by `leave_out`."
+            )
         cells = frame[one]
         if one in KNOWN - {CLIENT} and cells.dtype.kind not in "if":
             odd = next((x for x in cells.dropna() if not NUMBER.fullmatch(x)), cells.iloc[0])
