@@ -238,6 +238,15 @@ def test_objectives_by_default_vary(clients: tuple[str, ...]) -> None:
     assert names == ["val_loss", *["fairness_p10"] * (len(clients) > 1), "time_s"]
 
 
+def test_show_says_that_results_are_looked_up(capsys: pytest.CaptureFixture[str]) -> None:
+    fedhpo_gym.import_results(made_frame(), "Mine", 10, **MINE)
+    assert cli.main(["show", "FedHPO-Results-Mine-v0"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "by its imported results, Mine: 10 parameters, 4 classes, 3 clients." in shown
+    assert "it looks up one configuration, for up to 20 rounds" in shown
+    assert "Other variants" not in shown
+
+
 def test_a_hyperparameter_without_a_value_is_refused_with_advice() -> None:
     frame = made_frame()
     frame["momentum"] = np.where(frame["optimizer"] == "sgd", 0.9, np.nan)
