@@ -22,7 +22,14 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.core.files import require_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
-from fedhpo_gym.data.frames import DATE, NUMBER, as_numbers, check_cells, is_missing
+from fedhpo_gym.data.frames import (
+    DATE,
+    NUMBER,
+    as_numbers,
+    check_cells,
+    is_missing,
+    separator_advice,
+)
 from fedhpo_gym.data.natural import RARE, columns_of_numbers, columns_of_words, grows
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
@@ -291,8 +298,9 @@ def inspect(frame: Any, target: str, client: str | None, leave_out: Sequence[str
     """
     for argument, name in (("target", target), ("client", client)):
         if name is not None and name not in frame:
+            advice = separator_advice(name, frame) or suggest(name, frame)
             raise InvalidArgumentError(
-                f"`{argument}` must be a column of the data, got {name!r}.{suggest(name, frame)}"
+                f"`{argument}` must be a column of the data, got {name!r}.{advice}"
             )
     for name in leave_out:
         require_known("column", name, [one for one in frame if one not in (target, client)])

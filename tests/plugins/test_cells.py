@@ -158,6 +158,19 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         fedhpo_gym.import_results(courses(loss=0.5), "A", 10, clients=3)
 
 
+def test_cells_between_other_marks_than_commas_are_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a, x;site;y;val_loss\n1,2;s;0;1\n", encoding="utf-8")
+    advice = r"separated by ';': save them with commas, or read them by `pandas.read_csv\(path, sep"
+    for options in ({"target": "y", "client": "site"}, {"target": "y", "clients": 3}):
+        with pytest.raises(InvalidArgumentError, match=advice):
+            fedhpo_gym.new_task(tmp_path / "a.csv", **options)
+    for columns in ({}, {"site": "depth"}):
+        with pytest.raises(InvalidArgumentError, match=advice):
+            fedhpo_gym.import_results(
+                tmp_path / "a.csv", "A", 10, clients=3, rounds=1, columns=columns
+            )
+
+
 def test_a_column_of_decimals_and_whole_numbers_is_learned_from() -> None:
     frame = people()
     own = frame.assign(x=[Decimal(repr(x)) for x in frame["x"]], level=np.arange(400) // 10.0)
