@@ -17,7 +17,7 @@ from fedhpo_gym.core.checks import Range, as_record, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import load_toml, write_text
 from fedhpo_gym.core.identity import IMPORTED
-from fedhpo_gym.data.frames import NUMBER, read_frame
+from fedhpo_gym.data.frames import NUMBER, read_frame, separator_advice
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.tasks.own import ENV_VAR, SUFFIX, own_folder
 from fedhpo_gym.tasks.results import ResultsFile
@@ -116,7 +116,10 @@ def _named(
     """Return a frame whose columns have our names, with those that have defaults."""
     for one in (*columns, *leave_out):
         if one not in frame:
-            raise InvalidArgumentError(f"`data` must have the column {one!r}, got {list(frame)}")
+            raise InvalidArgumentError(
+                f"`data` must have the column {one!r}, got {list(frame)}."
+                f"{separator_advice(one, frame)}"
+            )
     frame = frame.drop(columns=list(leave_out)).rename(columns=dict(columns))
     bare = {metric: f"val_{metric}" for metric in METRICS if f"val_{metric}" not in frame}
     frame = frame.rename(columns=bare)
@@ -132,7 +135,10 @@ def _named(
             "`rounds` must say how long courses were trained, where no column `round` does"
         )
     if LOSS not in frame:
-        raise InvalidArgumentError(f"`data` must have a column `val_loss`, got {list(frame)}")
+        raise InvalidArgumentError(
+            f"`data` must have a column `val_loss`, got {list(frame)}."
+            f"{separator_advice(LOSS, frame)}"
+        )
     for one, value in ((ROUND, rounds), (RATE, 1.0), (SEED, 0), (CLIENT, "all")):
         if one not in frame:
             frame[one] = value
@@ -144,7 +150,11 @@ def _check_kinds(frame: Any) -> None:
     """Refuse holes, and words in the place of numbers; whole numbers become int64."""
     for one in frame:
         if one not in MEASURED and frame[one].isna().any():
-            raise InvalidArgumentError(f"`data` must have a value in each row of {one!r}")
+            raise InvalidArgumentError(
+                f"`data` must have a value in each row of {one!r}, got none in "
+                f"{int(frame[one].isna().sum()):,} of {len(frame):,}. Fill it in, also where it "
+                "has no effect, or leave the column out by `leave_out`."
+            )
         cells = frame[one]
         if one in KNOWN - {CLIENT} and cells.dtype.kind not in "if":
             odd = next((x for x in cells.dropna() if not NUMBER.fullmatch(x)), cells.iloc[0])

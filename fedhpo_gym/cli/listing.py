@@ -252,6 +252,9 @@ def stored_variants(
             continue
         try:
             identity = names.identity(name)
+            of_user = get_task(identity.id)  # which the catalogue may not have
+            if name in {i.name for i in (of_user.identity, *of_user.surrogate_identities)}:
+                continue
             words = ", ".join(arguments_of(identity))
         except FedHPOError as error:
             faults.append(str(error))

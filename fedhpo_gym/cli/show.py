@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     missing_dependency,
     unknown_name,
 )
-from fedhpo_gym.core.identity import OWN_TABLE
+from fedhpo_gym.core.identity import IMPORTED, OWN_TABLE
 from fedhpo_gym.data.catalogue import download_command
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
@@ -165,8 +165,9 @@ def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
     if env_id.startswith("MO-"):
         reward = "the reward is a vector, one score per objective"
     if not of_rounds:
+        does = "looks up" if task.table == IMPORTED else "trains"
         return (
-            f"A step is a trial: it trains one configuration, for up to {task.max_round} rounds; "
+            f"A step is a trial: it {does} one configuration, for up to {task.max_round} rounds; "
             f"{reward}. One run of an optimizer has {problems.number(task.budget_s)} simulated "
             "seconds."
         )
@@ -178,6 +179,12 @@ def _process(task: Task, env_id: str, *, of_rounds: bool) -> str:
 
 
 def _about(task: Task) -> str:
+    if task.table == IMPORTED:
+        return (
+            f"Tune the hyperparameters of a federation by its imported results, {task.dataset}: "
+            f"{task.num_parameters:,} parameters, {task.num_classes} classes, "
+            f"{task.num_clients:,} clients. {task.citation}."
+        )
     variant = [task.algorithm]
     if task.partition == "lda":
         variant.append(f"α {problems.number(task.alpha)}")

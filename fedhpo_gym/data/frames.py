@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -126,6 +126,17 @@ def _csv(path: Path) -> Any:
     if not isinstance(frame.index, pandas.RangeIndex):
         raise DamagedDataError(f"{path} must have as many cells in each row as columns; {how}")
     return frame
+
+
+def separator_advice(name: str, columns: Iterable[str]) -> str:
+    """Return what to do where a name is a part of columns that other marks than commas separate."""
+    for mark in ";\t|":
+        if any(name in map(str.strip, one.split(mark)) for one in columns if mark in one):
+            return (
+                f" Cells seem to be separated by {mark!r}: save them with commas, or read them by "
+                f"`pandas.read_csv(path, sep={mark!r})` and give the data frame."
+            )
+    return ""
 
 
 MISSING: Final = frozenset(

@@ -18,6 +18,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.federation import make_user_federation
 from fedhpo_gym.data.frames import MISSING, read_frame
+from fedhpo_gym.data.own_table import _most_told
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import get_task
 
@@ -157,6 +158,19 @@ def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
         fedhpo_gym.import_results(courses(loss=0.5), "A", 10, clients=3)
 
 
+def test_cells_between_other_marks_than_commas_are_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a, x;site;y;val_loss\n1,2;s;0;1\n", encoding="utf-8")
+    advice = r"separated by ';': save them with commas, or read them by `pandas.read_csv\(path, sep"
+    for options in ({"target": "y", "client": "site"}, {"target": "y", "clients": 3}):
+        with pytest.raises(InvalidArgumentError, match=advice):
+            fedhpo_gym.new_task(tmp_path / "a.csv", **options)
+    for columns in ({}, {"site": "depth"}):
+        with pytest.raises(InvalidArgumentError, match=advice):
+            fedhpo_gym.import_results(
+                tmp_path / "a.csv", "A", 10, clients=3, rounds=1, columns=columns
+            )
+
+
 def test_a_column_of_decimals_and_whole_numbers_is_learned_from() -> None:
     frame = people()
     own = frame.assign(x=[Decimal(repr(x)) for x in frame["x"]], level=np.arange(400) // 10.0)
@@ -218,6 +232,31 @@ def test_what_few_rows_differ_in_is_no_column_of_its_own() -> None:
     data = load_dataset("Own")
     assert data.features.shape == (2_000, 6)  # x, a, b, often, where it is missing, rare
     assert np.abs(make_user_federation(data, 1, "standardized").features).max() < 7
+
+
+def test_a_column_that_cannot_tell_the_target_takes_no_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of thousands of columns would take a minute; the trees that are left say the same."""
+    from sklearn.tree import DecisionTreeClassifier
+
+    fits: list[int] = []
+    fit = DecisionTreeClassifier.fit
+    monkeypatch.setattr(
+        DecisionTreeClassifier, "fit", lambda *a, **k: fits.append(1) or fit(*a, **k)
+    )
+    rng = np.random.default_rng(1)
+    frame = people().assign(**{f"w{i}": rng.choice([*"abc"], 400) for i in range(9)})
+    frame = frame.assign(tells=(frame["passed"] == "yes") * 5 + rng.integers(3, size=400))
+    notes = fedhpo_gym.new_task(frame, "passed", client="school", name="Own").notes
+    [warning] = [note for note in notes if note.startswith("WARNING")]
+    assert "column 'tells' alone tells 'passed' in 100.0%" in warning
+    assert len(fits) == 2
+    for seed in range(30):
+        cells, labels = np.random.default_rng(seed).integers((2 + seed, 3), size=(60, 2)).T
+        tree = DecisionTreeClassifier(max_leaf_nodes=8, random_state=0).fit(cells[:, None], labels)
+        accuracy = (tree.predict(cells[:, None]) == labels).mean()
+        assert accuracy <= _most_told(cells.astype(np.float32), labels, 8)
 
 
 def test_clients_of_fewest_rows_stay() -> None:

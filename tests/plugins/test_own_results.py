@@ -231,6 +231,31 @@ def test_results_of_one_name_answer_with_the_last_import(tables: Path) -> None:
         assert [path.name.split(".")[1] for path in tables.iterdir()] == [kind, kind]
 
 
+@pytest.mark.parametrize("clients", [CLIENTS, ("all",)])
+def test_objectives_by_default_vary(clients: tuple[str, ...]) -> None:
+    count = {} if len(clients) > 1 else {"clients": 3}
+    fedhpo_gym.import_results(made_frame(clients), "Mine", 10, **count, **MINE)
+    env = gym.make("MO-FedHPO-Results-Mine-v0")
+    names = [one.name for one in env.unwrapped.objectives]  # type: ignore[attr-defined]
+    assert names == ["val_loss", *["fairness_p10"] * (len(clients) > 1), "time_s"]
+
+
+def test_show_says_that_results_are_looked_up(capsys: pytest.CaptureFixture[str]) -> None:
+    fedhpo_gym.import_results(made_frame(), "Mine", 10, **MINE)
+    assert cli.main(["show", "FedHPO-Results-Mine-v0"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "by its imported results, Mine: 10 parameters, 4 classes, 3 clients." in shown
+    assert "it looks up one configuration, for up to 20 rounds" in shown
+    assert "Other variants" not in shown
+
+
+def test_a_hyperparameter_without_a_value_is_refused_with_advice() -> None:
+    frame = made_frame()
+    frame["momentum"] = np.where(frame["optimizer"] == "sgd", 0.9, np.nan)
+    with pytest.raises(InvalidArgumentError, match=r"'momentum', got none .* by `leave_out`"):
+        fedhpo_gym.import_results(frame, "Mine", 10, **MINE)
+
+
 def test_nan_is_divergence() -> None:
     frame = made_frame(("all",)).drop(columns=["val_samples"])
     wrong = (frame["lr"] == 0.1) & (frame["round"] > 1)

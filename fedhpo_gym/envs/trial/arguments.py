@@ -18,6 +18,7 @@ from fedhpo_gym.backends import (
 )
 from fedhpo_gym.core.checks import check_fields, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.envs.arguments import (
     check_own,
     chosen_options,
@@ -202,7 +203,8 @@ class TrialArguments:
         """The objectives: as asked, else those of the id."""
         if self.objectives is not None:
             return tuple(self.objectives)
-        if not self.vector_reward or self.variant.version == 0:
+        as_published = self.variant.version == 0 and self.variant.table != IMPORTED
+        if not self.vector_reward or as_published:
             return DEFAULT_OBJECTIVES
         protects = is_private(self.variant.algorithm)
         return (*LIVE_OBJECTIVES, "epsilon") if protects else LIVE_OBJECTIVES
