@@ -176,7 +176,7 @@ def test_records_hold_finite_built_in_numbers_only(value: object) -> None:
         "configuration": {},
         "fidelity": {},
         "objectives": {},
-        "cost": {},
+        "cost": {"time_s": 1.0},
         "elapsed_s": 1.0,
         "incumbent": {"configuration": {}, "val_loss": 0.1, "trial": 1},
         "test": {"loss": 0.1, "accuracy": 0.5},
