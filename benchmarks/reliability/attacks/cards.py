@@ -17,6 +17,8 @@ from fedhpo_gym.cli import main
 from fedhpo_gym.cli.show import description
 from fedhpo_gym.core.archive import DIGEST, UNDIGESTED, arrays_of, card_digest
 from fedhpo_gym.core.seeding import stream
+from fedhpo_gym.envs.trial import truth
+from fedhpo_gym.stored import catalogue
 from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
 from fedhpo_gym.stored.health import (
     agree,
@@ -108,6 +110,8 @@ def _changed(card: dict[str, object], rng: np.random.Generator) -> str:
 def _told(told: Told) -> Callable[[Path], str]:
     def tell(path: Path) -> str:
         os.environ[ENV_VAR] = str(path.parent)
+        catalogue._read.cache_clear()  # each case is about one card
+        truth._known.clear()
         words = ["show", told.task, "--backend", told.backend]
         main(words)
         main([*words, "--json"])
