@@ -270,10 +270,10 @@ def _courses(
     for key, rows in ordered.groupby([*names, RATE, SEED], sort=True):
         own = rows[ROUND].to_numpy()[:: len(clients)]
         expected = [*itertools.product(rounds[: len(own)], clients)]
-        there_are = [*zip(rows[ROUND].tolist(), rows[CLIENT].tolist(), strict=True)]
-        if there_are != expected:
-            twice = [one for one, count in Counter(there_are).items() if count > 1]
-            at, client = twice[0] if twice else min({*expected} - {*there_are})
+        measured = [*zip(rows[ROUND].tolist(), rows[CLIENT].tolist(), strict=True)]
+        if measured != expected:
+            twice = [one for one, count in Counter(measured).items() if count > 1]
+            at, client = twice[0] if twice else min({*expected} - {*measured})
             raise InvalidArgumentError(
                 "`data` must have one row for each client and round of a course, and no round left "
                 f"out before its last, got {'several' if twice else 'none'} of client {client!r} "

@@ -68,9 +68,10 @@ def run(
                 done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
                 bar.update()
     say(f"{counted(done, 'run')} done, {len(plans) - done} already there, records in {out}")
-    table = f", `fedhpo-gym regret {out}` for a table"  # of courses nobody knows it
-    known = not all("-DAC-" in name for name in ids)
-    say(f"Next: `fedhpo-gym report {out}` for a page{table if known else ''}.")
+    # Nobody knows the regret of a course of rounds.
+    has_regret = not all("DAC-" in name for name in ids)
+    table = f", `fedhpo-gym regret {out}` for a table" if has_regret else ""
+    say(f"Next: `fedhpo-gym report {out}` for a page{table}.")
     if done < len(plans) and any(":" in name for name in agents):
         say("Records know an agent by its name alone: another version needs another --out or name.")
     return 0
