@@ -39,6 +39,7 @@ envs = wrappers.ClipAction(envs)
 envs = wrappers.NormalizeReward(envs, gamma=GAMMA)
 
 torch.manual_seed(SEED)
+torch.set_num_threads(1)  # so small a network waits for its threads
 inputs = gym.spaces.flatdim(envs.single_observation_space)
 outputs = envs.single_action_space.shape[0]
 scale = RunningMeanStd(shape=(inputs,))

@@ -5,7 +5,7 @@ It also fixes how torch will multiply matrices, see `fedhpo_gym.core.processor`.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -278,13 +278,15 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
 
 
 @checked_types
-def load_runs(folder: str | Path) -> Any:
+def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any:
     """Return all run records of a folder as a pandas DataFrame, one row a trial.
 
     Its columns are those of `fedhpo_gym.studies.export.load_runs`.
 
     Args:
         folder: of records, JSON lines or Parquet; or one file.
+        named: what a record may not decide and its regret needs, such as
+            `{"algorithm": "module:Class"}`; a warning says where that is missing.
 
     Raises:
         MissingDataError: there is no record.
@@ -293,7 +295,7 @@ def load_runs(folder: str | Path) -> Any:
     """
     from fedhpo_gym.studies.export import load_runs as load
 
-    return load(folder)
+    return load(folder, named)
 
 
 @checked_types

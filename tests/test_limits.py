@@ -23,6 +23,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLa
 from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, load_toml, max_bytes, unpacked
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.leaf import read_file
+from fedhpo_gym.data.natural import columns_of_words
 from fedhpo_gym.data.sentences import read_tsv
 from fedhpo_gym.data.twitter import read_archive
 from fedhpo_gym.stored.surrogate_models import Forest
@@ -354,3 +355,14 @@ def test_members_of_a_zip_file_are_counted_before_they_are_read(tmp_path: Path) 
     ):
         with pytest.raises(TooLargeError, match=r"x.zip of .* would take 2,000,000 bytes"):
             read()
+
+
+def test_one_long_cell_takes_no_memory_in_each_row() -> None:
+    pandas = pytest.importorskip("pandas")
+    column = pandas.Series(["b", "a"] * 300 + ["x" * 100_000] * 2)
+    tracemalloc.start()
+    columns = [*columns_of_words(column, rare=2)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [one.sum() for one in columns] == [300, 300, 2]
+    assert peak < 2_000_000, "602 cells as wide as the longest take 240 MB"

@@ -101,7 +101,7 @@ def algorithm_name(name: str) -> str:
         kind = import_named("algorithm", "a subclass of Algorithm", name)
         require_subclass("algorithm", name, kind, Algorithm, "server_update")
         register_algorithm(kind)
-        note_plugin(register_algorithm, name)
+        note_plugin(register_algorithm, name, kind.name)
         return str(kind.name)
     if name not in ALGORITHMS:
         error = unknown_name("algorithm", name, ALGORITHMS)

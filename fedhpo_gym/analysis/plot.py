@@ -69,7 +69,7 @@ def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = No
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(times / seconds, median, label=label(agent), **line)
         low, high = _window(curves)
-        margin = 0.06 * (high - low)
+        margin = 0.06 * (high - low) or 1.0  # all level, as where every trial diverged
         axes.set_ylim(low - margin, high + margin)
         what = "validation loss of the incumbent"
         finish(axes, f"simulated time ({unit})", what, below=is_crowded)

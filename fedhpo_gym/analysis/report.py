@@ -146,14 +146,14 @@ def build_report(
         files="Every table is also a CSV and a LaTeX file, and every figure an SVG and a PDF file "
         "with its numbers as CSV, in the folder that is written beside this page.",
     )
-    return Report(html, files, (*_words(compared), *_found(problems)))
+    return Report(html, files, (*_words(compared), *notes, *_found(problems)))
 
 
 @checked_types
 def sentences(problems: Sequence[Problem]) -> tuple[str, ...]:
     """Return the `words` of the report of some problems; nothing is drawn for them."""
-    compared = [compare(*study) for study in _studies(problems)[0]]
-    return (*_words(compared), *_found(problems))
+    studies, notes = _studies(problems)
+    return (*_words([compare(*study) for study in studies]), *notes, *_found(problems))
 
 
 def _words(compared: Sequence[Comparison]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from fedhpo_gym.core.checks import Range, as_record, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import load_toml, write_text
 from fedhpo_gym.core.identity import IMPORTED
-from fedhpo_gym.data.frames import NUMBER, read_frame, separator_advice
+from fedhpo_gym.data.frames import MARKS, NUMBER, read_frame, separator_advice
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.tasks.own import ENV_VAR, SUFFIX, own_folder
 from fedhpo_gym.tasks.results import ResultsFile
@@ -238,9 +238,11 @@ def _space(name: str, column: Any) -> dict[str, Any]:
     """Return the values of a hyperparameter, and whether their scale is logarithmic."""
     values = sorted(column.unique().tolist())
     if column.dtype.kind not in "if":
-        if any(value.startswith("0,") for value in values):
+        odd = [value for value in values if not NUMBER.fullmatch(value)]
+        if odd and all(NUMBER.fullmatch(MARKS.sub("", value)) for value in odd):
             raise InvalidArgumentError(
-                f"`data` must have numbers with a decimal point in {name!r}, got {values[0]!r:.40}"
+                f"`data` must have numbers in {name!r} without marks, got {odd[0]!r:.40}. Write "
+                "them as 1234.5, and words that are no numbers otherwise, such as 64x32."
             )
         return {"values": list(map(str, values))}
     if not np.isfinite(values).all():

@@ -126,9 +126,16 @@ NARROWEST, FEWEST = 40, 12
 
 
 def say(text: str) -> None:
-    """Write one line of output; what the terminal cannot show is escaped."""
+    """Write one line of output; what the terminal cannot show, or would obey, is escaped."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(f"{text}\n".encode(encoding, "backslashreplace").decode(encoding))
+    line = f"{_printable(text)}\n"
+    sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _printable(text: str) -> str:
+    """Return a text without characters that move the cursor or change the terminal."""
+    one_by_one = (c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    return text if text.isprintable() else "".join(one_by_one)
 
 
 def complain(command: str, error: Exception | str) -> None:
@@ -136,7 +143,7 @@ def complain(command: str, error: Exception | str) -> None:
     words = str(error)
     if isinstance(error, OSError) and not isinstance(error, FedHPOError) and error.strerror:
         words = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    sys.stderr.write(f"fedhpo-gym {command}: {' '.join(words.splitlines())}\n")
+    sys.stderr.write(f"fedhpo-gym {command}: {_printable(' '.join(words.splitlines()))}\n")
 
 
 def width_of_terminal() -> int:
@@ -200,8 +207,9 @@ Rule = Annotated[
 Named = Annotated[
     Sequence[str],
     Arg(
-        "a program or a file that the records need and may not choose themselves: source, "
-        'interpreter, own_data, or `system={"path": "FILE"}`',
+        "what the records need and may not choose themselves: source, interpreter, own_data, "
+        "algorithm=module:Class, "
+        '`objectives=["module:name"]`, or `system={"path": "FILE"}`',
         "KEY=VALUE",
         "--set",
     ),

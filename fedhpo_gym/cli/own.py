@@ -84,6 +84,8 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
     from fedhpo_gym.building.fedhpo_bench import FILE, find_archives, import_archive
 
     if (path.suffix in TABLES or path.stem.endswith(".csv")) and path.name != FILE:
+        if not path.is_file():
+            raise MissingDataError(f"`path` must be a file, {path} is none")
         told = _told(description or path.with_name(f"{stem_of(path)}.toml"))
         env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
         say(str(card))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,12 +78,15 @@ def report(
     ] = None,
     rule: Rule = "recommended",
     out: Annotated[Path | None, Arg("(report.html in the folder)", "FILE")] = None,
+    settings: Named = (),
+    named: Mapping[str, Any] | None = None,
     tell: bool = False,
 ) -> int:
     """Read all records and write the page; 1 if one of them is damaged and not on it."""
     damaged: list[Path] = []
-    named = [*paths, *tables]
-    if not named:
+    named = {**(named or {}), **dict(parse_pairs("--set", settings))}
+    sources = [*paths, *tables]
+    if not sources:
         raise MissingDataError("there is nothing to report; name folders of records, or `--table`")
     if landscape is not None:
         return _landscape(landscape, paths, out)
@@ -94,17 +98,18 @@ def report(
             bar.set_postfix_str(
                 header.id
             )  # under unusual arguments it is searched, for a minute or so
-            values = known_of(header)
+            values = known_of(header, named, partial(complain, "report"))
             bar.update()
             return values
 
-        problems = group(records, foreign, present_fingerprint, rule, optimum_of)
-    beside = named[0] if named[0].is_dir() else named[0].parent
+        present = partial(present_fingerprint, named=named)
+        problems = group(records, foreign, present, rule, optimum_of)
+    beside = sources[0] if sources[0].is_dir() else sources[0].parent
     target = _figure_file(figure, out) if figure else out or beside / "report.html"
     require_writable_file(target, "`--out`")
     if tell and not find_spec("matplotlib"):  # who wins needs nothing that draws
         say("\n".join(sentences(problems)))
-        again = f"fedhpo-gym report {named[0]}{f' --rule {rule}' if rule != RULE else ''}"
+        again = f"fedhpo-gym report {sources[0]}{f' --rule {rule}' if rule != RULE else ''}"
         say(f"For the page: `pip install '.[plot]'`, then `{again}`")
         return 1 if damaged else 0
     report = build_report(problems, __version__, unfinished=_unfinished(paths), rule=rule)

@@ -29,6 +29,7 @@ from fedhpo_gym.cli.report import whole_records
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.plugins import import_module
 from fedhpo_gym.studies import Execution
+from fedhpo_gym.studies.environments import undecided
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.replay import replay as replay_record
 from fedhpo_gym.studies.replay import where_computed
@@ -141,7 +142,8 @@ def compare(
     )
     failed = int(bool(compared.faults))
     if report and any(count.values()):
-        return max(reports.report([out], rule=rule, tell=True), failed)
+        named = undecided(arguments)
+        return max(reports.report([out], rule=rule, named=named, tell=True), failed)
     return failed
 
 

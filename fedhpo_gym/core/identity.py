@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedhpo_gym.core.checks import as_integer, as_typed
+from fedhpo_gym.core.plugins import callers_name
 
 OPTIONS = ("algorithm", "alpha", "preprocessing", "precision", "table")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
@@ -43,7 +44,7 @@ class Identity:
     @property
     def arguments(self) -> str:
         """Arguments of `fedhpo-gym build` that name this variant, in full."""
-        chosen = [f"--{name} {value}" for name, value in self.options]
+        chosen = [f"--{name} {callers_name(str(value))}" for name, value in self.options]
         fixed = [f"--setting {name}={value}" for name, value in self.settings]
         searched = [f"--tune {name}=[{low},{high}]" for name, low, high in self.tuned]
         return " ".join([self.id, *chosen, *fixed, *searched])

@@ -87,9 +87,18 @@ class Registry(Lazy[V]):
         _note_module()
 
 
-def note_plugin(register: Callable[[Any], object], name: str) -> None:
+_callers_names: dict[str, str] = {}
+
+
+def note_plugin(register: Callable[[Any], object], name: str, registered: str) -> None:
     """Remember that `register` was called with what `module:name` names: workers call it, too."""
     _modules[f"{register.__module__}:{register.__qualname__}={name}"] = None
+    _callers_names[registered] = name
+
+
+def callers_name(registered: str) -> str:
+    """Return the `module:name` by which a caller has named what is registered, or its own name."""
+    return _callers_names.get(registered, registered)
 
 
 def is_named(name: str) -> bool:

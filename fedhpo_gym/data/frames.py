@@ -28,6 +28,12 @@ CLIENT, LABEL = "client", "label"
 ADVICE: Final = "give a CSV or Parquet file, LEAF's json, or a folder that `save_to_disk` wrote"
 
 
+_FOREIGN: Final = frozenset(
+    {".xlsx", ".xls", ".ods", ".jsonl", ".ndjson", ".feather", ".orc", ".h5", ".sav", ".dta"}
+)
+"""Endings of tables that pandas reads, and that would be damaged CSV files here."""
+
+
 def read_frame(data: Any) -> Any:
     """Return a data frame of a path, a data frame, or arrays (features, labels, clients).
 
@@ -82,6 +88,11 @@ def stem_of(path: Path) -> str:
 def _read(path: Path) -> Any:
     if not path.exists():
         raise MissingDataError(f"`data` must be a file or a folder, {path} is none; {ADVICE}")
+    if path.suffix in _FOREIGN:
+        raise InvalidArgumentError(
+            f"`data` must be of another format than {path}: {ADVICE}, or read it by pandas and "
+            "give the data frame"
+        )
     is_json = path.name.endswith((".json", ".json.gz"))
     with cache.reading(path, ADVICE):
         if path.is_dir() and (path / "dataset_dict.json").exists():
@@ -148,9 +159,11 @@ MISSING: Final = frozenset(
 )
 """Words that stand for what is missing among numbers, dates and durations: those of pandas, and
 some more. Among words they are words."""
+MARKS: Final = re.compile(r"[,_'\s%$€£]")
+"""Marks of thousands, decimals and units that people write in numbers, and programs do not."""
 _DIGITS: Final = r"(?i:([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)\s*"
 NUMBER: Final = re.compile(rf"\s*[+-]?{_DIGITS}")
-_NO_CODE: Final = re.compile(rf"\s*[+-]?(?!0[0-9]|[0-9]{{16}}){_DIGITS}")
+_NO_CODE: Final = re.compile(rf"\s*[+-]?(?!0[0-9]|[0-9]{{16,}}\s*\Z){_DIGITS}")
 """Numbers that are no codes, such as 01, or of more digits than a float64 holds exactly."""
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]+\s*")
 DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")

@@ -161,8 +161,12 @@ def grows(column: Any) -> bool:
 
 def columns_of_words(column: Any, rare: int) -> Iterator[NDArray[np.float64]]:
     """Yield 0 and 1 for each word that `rare` rows have, and for all rarer ones together."""
-    cells = column.fillna("").to_numpy(dtype=np.str_)
-    _, which, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    import pandas
+
+    # Not an array of numpy's words, in which each takes the memory of the longest.
+    cells = np.array([str(cell) for cell in column.fillna("")], dtype=object)
+    which, _ = pandas.factorize(cells, sort=True)
+    counts = np.bincount(which)
     for position in np.flatnonzero(counts >= rare):
         yield (which == position).astype(np.float64)
     if (few := counts < rare).any():

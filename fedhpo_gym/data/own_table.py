@@ -24,6 +24,7 @@ from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
 from fedhpo_gym.data.frames import (
     DATE,
+    MARKS,
     NUMBER,
     as_numbers,
     check_cells,
@@ -274,8 +275,6 @@ GIVES_AWAY, MAJORITY = 0.98, 0.95
 class has a smaller share than the second number."""
 LARGE: Final = 1e30
 DAY: Final = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}")
-MARKS: Final = re.compile(r"[,_'\s%$€£]")
-"""Marks of thousands, decimals and units that people write in numbers, and programs do not."""
 MOST: Final = 0.5
 """Share of the cells of a column above which the others are said to be odd."""
 LOOKED_AT: Final = 5_000

@@ -213,11 +213,12 @@ def violations(objectives: Sequence[Any], limits: Limits, values: Floats) -> Flo
 def is_better(violation: Floats, error: Floats, than: tuple[Floats, Floats]) -> NDArray[Any]:
     """Return where trials take the place of incumbents, all (N,) (the rule of Deb, 2000).
 
-    The first of equals stays; any trial is better than NaN, which is none.
+    Trials that break limits are ordered by violation alone, as their rewards are. The first of
+    equals stays; any trial is better than NaN, which is none.
     """
-    nearer, further = violation < than[0], violation > than[0]
     # Not "lower": the first trial is better than NaN, whatever its error.
-    return np.asarray(nearer | ~(further | (error >= than[1])))
+    not_better = np.where(violation > 0, violation >= than[0], (than[0] <= 0) & (error >= than[1]))
+    return np.asarray(~not_better)
 
 
 def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tuple[float, float]:

@@ -36,7 +36,7 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
 
     Args:
         env_id: an id of trials with a table.
-        folder: where to write; it must exist.
+        folder: where to write; it is made where it is missing.
         arguments: of `gymnasium.make`, such as `algorithm` and `alpha`, which choose the table.
 
     Raises:
@@ -55,6 +55,7 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
     with gym.make(env_id, disable_env_checker=True, **asked) as env:
         times: NDArray[np.float64] = env.get_wrapper_attr("truth").values[:, 0]
     columns = _columns(table, times)
+    folder.mkdir(parents=True, exist_ok=True)
     data, file = folder / f"{table.name}.parquet", folder / f"{table.name}.json"
     pq.write_table(pa.table(columns), data)
     card = table.card

@@ -34,6 +34,8 @@ SUFFIX = ".jsonl"
 SUFFIXES = (SUFFIX, parquet.SUFFIX)
 _NAME = re.compile(r".+-seed\d+-[0-9a-f]{10}\.(jsonl|parquet)")
 """Names as `record_path` makes them; other files are not ours to rename."""
+_ASIDE = re.compile(rf"({_NAME.pattern})\.damaged\d*")
+"""What `set_aside` names damaged ones."""
 _WRAPPER = re.compile(r'"fedhpo_gym\.wrappers:(\w+)"')
 """What specs call a wrapper; keys are made of the file that it was in, so that studies go on."""
 INTACT: Final = (OtherFormatError, TooLargeError)
@@ -170,9 +172,18 @@ def read_each(
 ) -> Iterator[tuple[Path, _Run]]:
     """Read every record as `read_folder` does, by `read_record` or by `read_judged`."""
     for path in paths:
-        found = [path]
+        found, aside = [path], list[Path]()
         if path.is_dir():
             found = sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
+            aside = sorted(filter(_is_missed, path.rglob("*.damaged*")))
+        for file in aside:
+            lack = DamagedDataError(
+                f"{file} was damaged, and nothing has taken its place; run its `fedhpo-gym run` "
+                "again, or delete the file"
+            )
+            if damaged is None:
+                raise lack
+            damaged(file, lack)
         if not found:
             raise MissingDataError(
                 f"there is no run record in {path}; make some with `fedhpo-gym run ID --out {path}`"
@@ -186,6 +197,14 @@ def read_each(
                 damaged(file, error)
                 continue
             yield file, record
+
+
+def _is_missed(path: Path) -> bool:
+    """Return whether a file is a damaged record that was set aside and not made anew."""
+    name = _ASIDE.fullmatch(path.name)
+    return name is not None and not any(
+        path.with_name(name[1]).with_suffix(suffix).exists() for suffix in SUFFIXES
+    )
 
 
 @checked_types
@@ -208,7 +227,7 @@ def set_aside(path: Path, error: DamagedDataError) -> str:
         path.replace(aside)
     except OSError as reason:
         return f"{words}; left out, and not renamed ({reason.strerror})"
-    return f"{words}; set aside as {aside.name}"
+    return f"{words}; set aside as {aside.name}, and the same `fedhpo-gym run` makes it anew"
 
 
 def _built(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:

@@ -83,6 +83,7 @@ class Trials:
         values = self.value if self.observed is None else self.observed
         if self.violation is None or not self.violation.any():
             return values
+        values = np.where(self.violation > 0, 0.0, values)  # of those, violations alone decide
         pairs = np.stack([self.violation, values], axis=1)
         return np.unique(pairs, axis=0, return_inverse=True)[1].astype(np.float64).reshape(-1)
 

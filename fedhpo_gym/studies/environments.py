@@ -69,8 +69,9 @@ def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
     if name not in own:
         raise InvalidArgumentError(
             f"`own` must hold the objective {shown(name)}: the record was made with a function of "
-            "the user's own, which no record holds, and cannot be replayed without it; use "
-            "`replay(record, own={name: objective})`"
+            "the user's own, which no record holds, and cannot be replayed without it; give "
+            "`own={name: objective}` in Python, and `--set 'objectives=[\"module:name\"]'` to "
+            "commands"
         )
     if _described(own[name]) != entry:
         raise InvalidArgumentError(
@@ -78,6 +79,12 @@ def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
             f"{shown(dict(entry))}, got {shown(_described(own[name]))}"
         )
     return own[name]
+
+
+def _own_objectives(lists: Iterable[Any]) -> dict[str, Objective]:
+    """Return the objectives among others that a user names by `module:name`, by their own names."""
+    given = map(named_objective, (one for names in lists for one in names or ()))
+    return {one.name: one for one in given if isinstance(one, Objective)}
 
 
 DATA: Final = "data"
@@ -127,8 +134,8 @@ def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
         if TRUST.get(name) not in (PROGRAM, SYSTEM) and not _names_module(name, chosen[name]):
             raise InvalidArgumentError(
                 f"`--set {name}` must be one of the arguments that a record may not decide: "
-                "source, interpreter, own_data, algorithm=module:Class, or system with the path of "
-                "a file; all others are the record's"
+                "source, interpreter, own_data, algorithm=module:Class, objectives as module:name, "
+                "or system with the path of a file; all others are the record's"
             )
     kept = dict(arguments)
     for name, value in arguments.items():
@@ -142,6 +149,21 @@ def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
     if isinstance(system := arguments.get("system"), Mapping):
         kept["system"] = _trusted_system(system, chosen.get("system"))
     return kept
+
+
+def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of the arguments that a user gave what no record decides, to make it again."""
+    found = {}
+    for name, value in arguments.items():
+        if name in _LISTS:
+            value = [one for one in value or () if isinstance(one, str) and ":" in one]
+        elif TRUST.get(name) == SYSTEM and isinstance(value, Mapping):
+            value = {file: value[file] for file in FILES if file in value}
+        elif TRUST.get(name) != PROGRAM and not _names_module(name, value):
+            continue
+        if value:
+            found[name] = value
+    return found
 
 
 def _names_module(name: str, value: Any) -> bool:
@@ -336,7 +358,9 @@ def remake_environment(
     # Only the id says which problem it is.
     decided = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
     kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
-    wanted.kwargs = with_own({**trusted(kept, named), **decided}, own or {})
+    named = dict(named or {})
+    own = {**_own_objectives([named.pop(name, ()) for name in _LISTS]), **(own or {})}
+    wanted.kwargs = with_own({**trusted(kept, named), **decided}, own)
     _check_options(wanted)
     wanted.additional_wrappers = tuple(map(_renamed, wanted.additional_wrappers))
     for wrapper in wanted.additional_wrappers:

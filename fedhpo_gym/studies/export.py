@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.records.record import RunRecord, StepRecord
 from fedhpo_gym.records.runs import Course, problem_of
 from fedhpo_gym.space import Dimension
-from fedhpo_gym.studies.regret import hypervolume_regret_of, regret_of
+from fedhpo_gym.studies.regret import hypervolume_regret_of, may_be_known, regret_of
 from fedhpo_gym.tasks import get_task
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ VARIANT: Final = ("algorithm", "alpha", "preprocessing", "precision", "table", "
 """Arguments that say which variant of a problem was solved."""
 
 
-def load_runs(folder: str | Path) -> Any:
+def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any:
     """Return all run records of a folder as a pandas DataFrame, one row a trial.
 
     ======================= ====================================================================
@@ -191,26 +192,38 @@ def load_runs(folder: str | Path) -> Any:
     ======================= ====================================================================
 
     Real time is in no record: equal runs are equal files. What a record does not have is missing.
+
+    Args:
+        folder: of records, JSON lines or Parquet; or one file.
+        named: what a record may not decide and its regret needs, such as
+            `{"algorithm": "module:Class"}` or `{"objectives": ["module:name"]}`. A warning says
+            where that is missing.
     """
     with needing("tables of runs", "pandas", "data", "pandas"):
         import pandas as pd
-    rows = [row for _, record in read_folder([Path(folder)]) for row in _rows(record)]
+    reasons: dict[str, None] = {}
+    records = read_folder([Path(folder)])
+    rows = [row for _, record in records for row in _rows(record, named, reasons)]
+    for reason in reasons:
+        warnings.warn(reason, stacklevel=2)
     return pd.DataFrame(rows)
 
 
-def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
+def _rows(
+    record: RunRecord, named: Mapping[str, Any] | None, reasons: dict[str, None]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row a trial; `reasons` gets why a regret is unknown."""
     header, unknown = record.header, np.full(len(record.steps), np.nan)
+    regret = relative = volumes = unknown
+    is_vector = isinstance(record.final.reward, Sequence)
     try:
-        found = regret_of(record)
+        found = regret_of(record, named=named)
         regret, relative = found.regret, found.relative
-    except FedHPOError:
-        regret = relative = unknown
-    volumes = None
-    if isinstance(record.final.reward, Sequence):
-        try:
-            volumes = hypervolume_regret_of(record)[1]
-        except FedHPOError:
-            volumes = unknown
+        if is_vector:
+            volumes = hypervolume_regret_of(record, named=named)[1]
+    except FedHPOError as error:
+        if may_be_known(header):
+            reasons[f"regret on {header.id} is unknown, and NaN here: {error}"] = None
     course = Course.of(record)
     returns = None if course is None else course.returns
     about = {
@@ -239,7 +252,7 @@ def _rows(record: RunRecord) -> Iterator[dict[str, Any]]:
             "incumbent": step.best_step,
             "regret": float(regret[number]),
             "relative_regret": float(relative[number]),
-            **({} if volumes is None else {"hypervolume_regret": float(volumes[number])}),
+            **({"hypervolume_regret": float(volumes[number])} if is_vector else {}),
             **({} if returns is None else {"return": float(returns[number])}),
             "trial_s": step.cost["time_s"],
             "elapsed_s": step.elapsed_s,

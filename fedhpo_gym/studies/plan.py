@@ -185,7 +185,10 @@ def environment_arguments(env_id: str, request: Request, agent: str) -> dict[str
     kwargs |= {name: value for name, value in own.items() if value is not None}
     for name, value in request.arguments.items():
         if name in kwargs:
-            raise InvalidArgumentError(f"`{name}` is given twice, the second time by `--set`")
+            first = "the agent" if name in needed else "an option of its own"
+            raise InvalidArgumentError(
+                f"`--set {name}` must be left out: {first} says {kwargs[name]!r} already"
+            )
         kwargs[name] = value
     with closing(make_environment(env_id, kwargs)) as env:
         # A record names its backend, so that it replays where there are other tables.

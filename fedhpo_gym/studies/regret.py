@@ -1,6 +1,6 @@
 """Regret of recorded runs: computed afterwards, where stored numbers know what can be reached."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -79,9 +79,11 @@ def _truth_of_front(
     return _asked(header, {**header.spec, "kwargs": kwargs}, ("truth",), own, named)[0]
 
 
-def _volume_regret(header: Header, run: ScoredTrials) -> NDArray[np.float64]:
+def _volume_regret(
+    header: Header, named: Mapping[str, Any] | None, run: ScoredTrials
+) -> NDArray[np.float64]:
     """Return the hypervolume regret of any run of a problem."""
-    truth = _truth_of_front(header, run.names)
+    truth = _truth_of_front(header, run.names, named=named)
     signs = [1.0 if one.minimize else -1.0 for one in truth.objectives]
     if run.errors.shape[1] != len(signs):
         raise InvalidArgumentError(
@@ -94,16 +96,24 @@ def _volume_regret(header: Header, run: ScoredTrials) -> NDArray[np.float64]:
     return np.asarray(truth.hypervolume_regret(values, observed=observed))
 
 
-def known_of(header: Header) -> ReferenceValues | None:
-    """Return what stored numbers know of the problem of a run, for a report."""
-    drawn = (
-        header.kwargs.get("instances") is not None and kind_of_id(header.id) not in MANY_TASK_KINDS
-    )
-    if not from_stored_numbers(header) or drawn:
+def known_of(
+    header: Header,
+    named: Mapping[str, Any] | None = None,
+    warn: Callable[[str], object] = lambda _: None,
+) -> ReferenceValues | None:
+    """Return what stored numbers know of the problem of a run, for a report.
+
+    Args:
+        header: of the run.
+        named: what a record may not decide, such as `{"algorithm": "module:Class"}`.
+        warn: is told why nothing is known, where numbers may be stored.
+    """
+    if not may_be_known(header):
         return None
     try:
-        truth, budget_s = _asked(header, header.spec, ("full_truth", "budget_s"))
-    except FedHPOError:
+        truth, budget_s = _asked(header, header.spec, ("full_truth", "budget_s"), named=named)
+    except FedHPOError as error:
+        warn(f"what can be reached on {header.id} is unknown: {error}")
         return None
     best = float(truth.best[0])
     return ReferenceValues(
@@ -113,8 +123,15 @@ def known_of(header: Header) -> ReferenceValues | None:
         truth.exact,
         budget_s,
         truth.regret_at,
-        None if "reward_transform" in header.kwargs else partial(_volume_regret, header),
+        None if "reward_transform" in header.kwargs else partial(_volume_regret, header, named),
     )
+
+
+def may_be_known(header: Header) -> bool:
+    """Return whether stored numbers of one problem answered, which then know what is best."""
+    instances = header.kwargs.get("instances")
+    drawn = instances is not None and kind_of_id(header.id) not in MANY_TASK_KINDS
+    return from_stored_numbers(header) and not drawn
 
 
 def _asked(

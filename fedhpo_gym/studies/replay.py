@@ -112,12 +112,12 @@ def _is_rounding(difference: Difference) -> bool:
     return abs(then - now) <= ROUNDING * max(abs(then), abs(now), 1.0)
 
 
-def present_fingerprint(header: Header) -> str:
+def present_fingerprint(header: Header, named: Mapping[str, Any] | None = None) -> str:
     """Return what the numbers that answered a run are called now; the same if they are not here."""
     if not from_stored_numbers(header):
         return header.fingerprint
     try:
-        env = remake_environment(header.id, header.spec)
+        env = remake_environment(header.id, header.spec, named=named)
     except FedHPOError:
         return header.fingerprint
     with closing(env):

@@ -163,8 +163,8 @@ class IncumbentValue:
 class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
     """Rewards the incumbent: the best trial of an episode so far.
 
-    The incumbent is that of the environment: the best trial that keeps all constraints, or the one
-    of the least total violation while none does. It is worth
+    The incumbent is that of the environment: the best trial that keeps all constraints, or the
+    first one of the least total violation while none does. It is worth
 
         phi = c / (c + d) where it keeps them, and phi = -v / (1 + v) where it does not.
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from fake_study import edit, fake_environments
-from fedhpo_gym.analysis import read_record, write_record
+from fedhpo_gym.analysis import read_folder, read_record, write_record
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.cli.data import LONG_H
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.sentences import FILE, VOCABULARY_SIZE
 from fedhpo_gym.records.parquet import store_table
@@ -242,6 +242,12 @@ def test_one_truncated_record_does_not_block_the_others(
     assert main([command, str(tmp_path)]) == BAD
     assert f"set aside as {damaged.name}.damaged" in one_line(capsys)
     assert len([read_record(path) for path in records(tmp_path)]) == 2
+    for call in ([command, str(tmp_path)], ["regret", str(tmp_path)]):
+        assert main(call) == BAD, "what was set aside is still missing"
+        assert f"{damaged.name}.damaged was damaged, and nothing" in one_line(capsys)
+    with pytest.raises(DamagedDataError, match=r"\.damaged was damaged"):
+        list(read_folder([tmp_path]))
+    main([*RUN[:-1], "3", "--out", str(tmp_path)])
     assert main([command, str(tmp_path)]) == 0
 
 

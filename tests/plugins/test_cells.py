@@ -91,6 +91,7 @@ ALIKE: Any = {
     "durations": (pandas.to_timedelta([42, -1, None], unit="h"), [1.75, -1 / 24, None]),
     "days": (pandas.to_timedelta([2, 1, 1], unit="D"), [2, 1, 1]),
     "long": (pandas.to_timedelta([90_123_456_789, 1, 7], unit="ms"), None),
+    "microseconds": ([1.6e15 + 0.5, 1.6e15, None], [1.6e15 + 0.5, 1.6e15, None]),
     "blanks": (["1", "", " "], [1, None, None]),
     "blank words": (["a", "", " "], ["a", None, None]),
     "spaces": ([" a", "a", "b "], ["a", "a", "b "]),
@@ -319,7 +320,13 @@ def test_whole_numbers_may_be_written_as_real_ones() -> None:
             {"val_loss": "0,53"},
             "must have numbers in 'val_loss', got '0,53'. Write them as 1234.5.",
         ),
-        ({"lr": ["0,01", "0,1"] * 9}, "a decimal point in 'lr', got '0,01'"),
+        (
+            {"lr": ["0,01", "0,1"] * 9},
+            "numbers in 'lr' without marks, got '0,01'. Write them as 1234.5, and words",
+        ),
+        ({"lr": ["1,5", "15"] * 9}, "numbers in 'lr' without marks, got '1,5'."),
+        ({"lr": ["1_000", "2_000"] * 9}, "numbers in 'lr' without marks, got '1_000'."),
+        ({"layers": ["64,32", "64"] * 9}, "and words that are no numbers otherwise, such as 64x32"),
         ({"client": "all", "clients": None}, "where no column `client` tells two or more apart"),
         ({"step_size": [-1] * 9 + [1] * 9}, "`space.step_size` must be at least 0, got -1"),
         ({"step_size": ["a"] * 9 + ["b"] * 9}, "`space.step_size` must be a number, at least 0"),
@@ -334,6 +341,13 @@ def test_cells_that_are_not_what_their_column_needs_are_named(
         fedhpo_gym.import_results(courses(**columns), "Own", 10, clients=clients)
     assert words in str(refused.value)
     assert not [*own_folder.glob("*")]
+
+
+@pytest.mark.parametrize("name", ["pupils.xlsx", "pupils.jsonl"])
+def test_tables_of_other_formats_are_refused_by_their_names(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"passed": "no"}\n', encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match=rf"another format than .*{name}.*by pandas"):
+        read_frame(tmp_path / name)
 
 
 def test_a_compressed_file_has_the_name_of_its_table(

@@ -132,7 +132,14 @@ def test_its_sample_is_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     env = gym.make(ID, backend="tabular", algorithm=NAME)
     assert "alpha_dyn" in step(env)["configuration"]
     [card] = (tmp_path / "tables").glob("*.json")
-    assert json.loads(card.read_text())["algorithm"] == "feddyn"
+    content = json.loads(card.read_text())
+    assert content["algorithm"] == "feddyn"
+    assert f"--algorithm {NAME} " in content["build_command"], "who has not named it can run that"
+    out, setting = str(tmp_path / "runs"), ["--set", f"algorithm={NAME}"]
+    call = ["compare", ID, "--agents", "random", "--seeds", "2", "--no-report", "--out", out]
+    assert main([*call, *setting, "--set", "budget_trials=3"]) == 0
+    assert main(["report", out, *setting]) == 0
+    assert fedhpo_gym.load_runs(out, {"algorithm": NAME})["regret"].notna().all()
 
 
 class Nameless(FedAvg):

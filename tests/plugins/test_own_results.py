@@ -249,6 +249,15 @@ def test_show_says_that_results_are_looked_up(capsys: pytest.CaptureFixture[str]
     assert "Other variants" not in shown
 
 
+def test_words_of_a_table_do_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    frame = made_frame().replace({"optimizer": {"adam": "\x1b[2J\x07\u202eadam"}})
+    fedhpo_gym.import_results(frame, "Mine", 10, **MINE)
+    assert cli.main(["show", "FedHPO-Results-Mine-v0"]) == 0
+    shown = capsys.readouterr().out
+    assert "\\x1b[2J\\x07\\u202eadam" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
 def test_a_hyperparameter_without_a_value_is_refused_with_advice() -> None:
     frame = made_frame()
     frame["momentum"] = np.where(frame["optimizer"] == "sgd", 0.9, np.nan)

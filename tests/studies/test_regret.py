@@ -234,6 +234,38 @@ def test_numbers_that_are_no_longer_stored_have_no_regret(record: RunRecord) -> 
         assert known_of(replace(record.header, spec=spec)) is None
 
 
+OWN_OBJECTIVE = """
+from fedhpo_gym.objectives import Objective
+
+def gap_of(evaluation):
+    return evaluation.mean("val", "loss") - evaluation.mean("train", "loss")
+
+GAP = Objective.of(gap_of, name="gap", unit="nats", minimize=True, bounds=(-1.0, 1.0))
+"""
+
+
+def test_who_names_what_no_record_may_decide_has_the_same_regret_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_gap.py").write_text(OWN_OBJECTIVE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    out, setting = str(tmp_path / "runs"), 'objectives=["val_loss", "own_gap:GAP"]'
+    call = ["compare", ID, "--agents", "random,sobol", "--seeds", "2", "--out", out]
+    assert main([*call, "--set", setting, "--set", "budget_trials=4"]) == 0
+    assert "1 the median one" in capsys.readouterr().out
+    assert main(["report", out]) == 0
+    assert """--set 'objectives=["module:name"]'` to commands""" in capsys.readouterr().err
+    for named in (setting, 'objectives=["own_gap:GAP"]'):
+        assert main(["report", out, "--set", named]) == 0
+        assert not capsys.readouterr().err
+        assert main(["regret", out, "--set", named]) == 0
+    with pytest.warns(UserWarning, match="regret on .* is unknown, and NaN here: `own` must hold"):
+        assert fedhpo_gym.load_runs(out)["regret"].isna().all()
+    assert fedhpo_gym.load_runs(out, {"objectives": ["own_gap:GAP"]})["regret"].notna().all()
+    assert main(["report", out, "--set", "budget_trials=4"]) == 0
+    assert "`--set budget_trials` must be one of the arguments" in capsys.readouterr().err
+
+
 def test_who_watched_a_run_left_regret_in_its_record() -> None:
     env = RegretInfo(gym.make(ID, budget_trials=2))
     env.reset(seed=0)

@@ -15,7 +15,7 @@ from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import read_constraints, violations
 from fedhpo_gym.records.files import read_record
-from fedhpo_gym.records.incumbents import incumbents
+from fedhpo_gym.records.incumbents import Trials, incumbents
 from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.run import do_run
@@ -39,7 +39,7 @@ def first_best(trials: list[dict[str, float]], limits: Any) -> int:
         for name, limit in limits.items():
             limit = limit["limit"] if isinstance(limit, dict) else limit
             total += max(0.0, (found[name] - limit) / {"fairness_std": 0.5, "val_loss": 10.0}[name])
-        return total, found["val_loss"], number
+        return total, found["val_loss"] * (total == 0.0), number
 
     return 1 + min(range(len(trials)), key=key)
 
@@ -132,6 +132,25 @@ def test_a_violation_is_worth_less_than_nothing_however_small_or_large() -> None
     value = gym.make(ID).get_wrapper_attr("value")
     worth = value.potential(np.full(4, 0.5), np.array([1e-17, 2.0, 3.0, np.inf]))
     assert worth.tolist() == pytest.approx([-1e-17, -2 / 3, -3 / 4, -1.0], rel=1e-14, abs=0)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+def test_of_equal_violations_the_first_stays_the_incumbent(vector: bool) -> None:
+    """Nothing is protected, so every epsilon is alike: a lower loss is no progress."""
+    make: Any = partial(gym.make_vec, num_envs=1) if vector else gym.make
+    env = make(ID, constraints={"epsilon": 5.0}, budget_trials=6)
+    env.reset(seed=0)
+    rewards, losses = [], []
+    for action in np.random.default_rng(0).uniform(-1, 1, (6, *env.action_space.shape)):
+        _, reward, *_, info = env.step(action.astype(np.float32))
+        rewards.append(float(np.ravel(reward)[0]))
+        losses.append(float(np.ravel(info["objectives"]["val_loss"])[0]))
+        assert np.ravel(info["incumbent"]["trial"])[0] == 1
+    assert rewards[0] < -0.4
+    assert rewards[1:] == [0.0] * 5
+    assert min(losses) < losses[0], "the law says nothing where no later trial is better"
+    ranked = Trials(np.arange(6.0), np.array(losses), violation=np.ones(6)).ranked
+    assert len({*ranked}) == 1
 
 
 @pytest.mark.parametrize("weight", [5e-324, 0.9e-6, 1.1e6, 1e30])
