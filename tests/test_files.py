@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import stat
@@ -9,17 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from pieces import write as write_piece
 
+from fedhpo_gym.core import files
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.files import new_file, new_folder, write_text
 from fedhpo_gym.data.cache import ENV_VAR as DATA
 from fedhpo_gym.data.cache import data_folder, write_arrays
 from fedhpo_gym.stored.catalogue import ENV_VAR as TABLES
 from fedhpo_gym.stored.catalogue import table_folder
+from fedhpo_gym.tasks.own import write_task
 
 NOISE = np.random.default_rng(0).integers(0, 256, 200_000).astype(np.uint8)
 WRITERS: dict[str, Callable[[Path], object]] = {
@@ -167,3 +171,23 @@ def test_folders_of_the_user(
             for key, value in environ.items():
                 patch.setenv(key, value)
             assert folder() == Path(expected)
+
+
+def test_a_table_of_ones_own_that_cannot_be_replaced_stays_with_its_task_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"x": np.arange(900.0), "label": [0, 1] * 450})
+    write_task(frame, clients=5, name="Mine", folder=tmp_path)
+    content = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(content) == 2
+
+    def new_file(path: Path) -> Any:
+        return full() if path.suffix == ".toml" else whole(path)
+
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    whole = files.new_file
+    monkeypatch.setattr(files, "new_file", new_file)
+    with pytest.raises(OSError, match="No space"):
+        write_task(-frame, clients=5, name="Mine", folder=tmp_path, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == content

@@ -177,7 +177,7 @@ class Algorithm(ABC):
         """Return the next global parameters and state, from the trained parameters alone.
 
         Args:
-            parameters: global parameters the round started from.
+            parameters: global parameters the round started from, as `broadcast` was given them.
             average: mean of what the clients uploaded, by samples unless it `counts_equally`.
             state: the server's state.
             context: of the courses.

@@ -46,6 +46,8 @@ def facts(
     ids = {problem.id for problem in problems}
     is_noisy = any(problem.kwargs.get("noise") for problem in problems)
     lost = [row[1] for row in unfinished if row[0].split(" ")[0] in ids]
+    # What kept a limit in a trial of few rounds may break it at full fidelity, where it is judged.
+    judged_at = " at full fidelity" if all(problem.known for problem in problems) else ""
     known = {}
     for agent in found.order:
         runs = [run for problem in problems for run in problem.runs.get(agent, ())]
@@ -53,7 +55,7 @@ def facts(
         lines = [run.trajectory for run in runs]
         broken = sum(bool(len(line.value)) and np.isinf(line.final) for line in lines)
         counts = (
-            (broken, "{} without a trial that keeps the constraints"),
+            (broken, f"{{}} whose recommended configuration breaks a limit{judged_at}"),
             (diverged, f"{diverged} of {counted(trials, 'trial')} diverged"),
             (lost.count(agent.split(" (")[0]), "{} unfinished"),
             (without.get(agent, 0), "{} without full fidelity"),

@@ -114,7 +114,10 @@ class Run:
             return self
         asked = [self.configurations[trial] for trial in line.trial.tolist()]
         line = replace(line, budget_s=known.budget_s, level=None)
-        regret, relative = known.regret_at(asked) if asked else (line.value, line.value)
+        try:
+            regret, relative = known.regret_at(asked) if asked else (line.value, line.value)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{self.path}: {error} Leave this record out.") from error
         losses = known.best + regret if known.objective == "val_loss" else line.value
         return replace(
             self, trajectory=replace(line, value=losses), regret=replace(line, value=regret),

@@ -26,7 +26,7 @@ from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.health import LABELS, SEED_LABELS, write_health
+from fedhpo_gym.stored.health import LABELS, SEED_LABELS, write_with_health
 from fedhpo_gym.stored.table import WHICH, write_table
 from fedhpo_gym.tasks import Task
 
@@ -383,7 +383,8 @@ class GridDesign(Design[GridUnit]):
             stored = self.read(parts, unit.name, math.prod(self.shape(unit)))
             self._fill(arrays, unit, stored, samples[self.task.seeds.index(unit.seed)])
             hardware.add(str(stored["hardware"]))
-        return write_health(write_table(folder, self._card(samples, arrays, hardware), arrays))
+        card = self._card(samples, arrays, hardware)
+        return write_with_health(folder, lambda part: write_table(part, card, arrays))
 
     def _empty_arrays(self, samples: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         stored = self.task.stored_fidelity_space()

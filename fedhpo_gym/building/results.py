@@ -21,7 +21,7 @@ from fedhpo_gym.evaluation.records import MAX_LOSS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import writable_table_folder
-from fedhpo_gym.stored.health import write_health
+from fedhpo_gym.stored.health import write_with_health
 from fedhpo_gym.stored.table import ENDS, LACKS, LAST_ROUND, write_sample, write_table
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import fidelity_grid
@@ -108,8 +108,9 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         card["axes"] = ["round", *space.names, "client_sample_rate", "seed", "client"]
         at = [[place[v] for place, v in zip(places, key, strict=True)] for key in ordered]
         order_of = np.argsort(np.ravel_multi_index(np.array(at).T, shape))
-        written = write_table(target, card, _as_grid(arrays, order_of, shape))
-        return write_health(_in_place_of(written, "sample"))
+        cells = _as_grid(arrays, order_of, shape)
+        written = write_with_health(target, lambda part: write_table(part, card, cells))
+        return _in_place_of(written, "sample")
     card |= {"axes": ["course", "round", "client"], "courses": len(keys)}
     if stopped.any():
         before = np.maximum(np.searchsorted(rounds[kept], last, "right") - 1, 0)
@@ -124,7 +125,8 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         "seed": np.array([seeds.index(key[-1]) for key in ordered]),
         "point": np.arange(len(keys)),
     }
-    return write_health(_in_place_of(write_sample(target, card, arrays), "table"))
+    written = write_with_health(target, lambda part: write_sample(part, card, arrays))
+    return _in_place_of(written, "table")
 
 
 def _in_place_of(card: Path, kind: str) -> Path:

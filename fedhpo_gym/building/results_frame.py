@@ -15,7 +15,7 @@ from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, wri
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import Range, as_record, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.files import load_toml, write_text
+from fedhpo_gym.core.files import load_toml, new_text
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.data.frames import MARKS, NUMBER, read_frame, separator_advice
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -101,9 +101,9 @@ def import_frame(
     constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
     said = {IMPORTED: {"from": "a table of results", "fixed": constant}}
     results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
-    card = write_results(results, folder)
     path = own_folder() / f"{task.key}{SUFFIX}"
-    write_text(path, text)
+    with new_text(path, text):  # on the disk before numbers replace others
+        card = write_results(results, folder)
     return path, card
 
 

@@ -24,7 +24,7 @@ from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import find
-from fedhpo_gym.stored.health import write_health
+from fedhpo_gym.stored.health import write_with_health
 from fedhpo_gym.stored.table import CROSSED, ENDS, LAST_ROUND, SUFFIX, Sample, write_sample
 from fedhpo_gym.tasks import Task
 
@@ -290,8 +290,8 @@ class SampleDesign(design.Design[SampleUnit]):
                 gathered[key].append(array)
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
-        card = write_sample(folder, self._card(samples, arrays, rounds, hardware), arrays)
-        return write_health(card)
+        card = self._card(samples, arrays, rounds, hardware)
+        return write_with_health(folder, lambda part: write_sample(part, card, arrays))
 
     def _former_arrays(
         self, former: Sample, rounds: Integers

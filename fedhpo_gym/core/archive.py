@@ -211,6 +211,20 @@ def write_archive(
     return path
 
 
+def move_archive(card: Path, folder: Path) -> Path:
+    """Move a card and its arrays to a folder of the same disk, and return where the card is now.
+
+    Until the card is there, which takes the place of another of its name, nothing is.
+    """
+    arrays = str(files.read_json(card)["arrays"])
+    with files.sole_writer(folder) as alone:
+        card.with_name(arrays).replace(folder / arrays)
+        card.replace(folder / card.name)
+        if alone:
+            _remove_unnamed(folder, card.name.removesuffix(".json"), arrays)
+    return folder / card.name
+
+
 def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
     """Write entries that decide no answer onto a card; its digest and its arrays stay."""
     if refused := sorted(entries.keys() - (UNDIGESTED - {DIGEST, "arrays"})):

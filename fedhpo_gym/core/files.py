@@ -67,8 +67,18 @@ def naming(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a small text file in UTF-8."""
+    with new_text(path, text):
+        pass
+
+
+@contextmanager
+def new_text(path: Path, text: str) -> Iterator[None]:
+    """Have a text on the disk, which takes its place when the body ends without an error."""
     with new_file(path) as handle:
         handle.write(text.encode("utf-8"))
+        handle.flush()
+        os.fsync(handle.fileno())
+        yield
 
 
 @contextmanager

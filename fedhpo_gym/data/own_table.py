@@ -374,8 +374,8 @@ def _of_clients(frame: Any, client: str) -> Iterator[str]:
                 f"at most {sizes.max()} in {client!r}; leave it out and give `clients`, a number"
             )
         yield (
-            f"{few:,} clients have fewer than 3 rows: they train, and nothing of theirs is "
-            "validated (of two rows one is tested); `fewest` in the task file leaves them out."
+            f"{few:,} {'client has' if few == 1 else 'clients have'} fewer than 3 rows, all for "
+            "training or testing: none is validated; `fewest` in the task file leaves them out."
         )
 
 

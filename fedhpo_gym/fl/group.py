@@ -181,7 +181,7 @@ class Group:
             statistics, former = trainer.views(average), trainer.views(start)
             for name in trainer.model.buffers & statistics.keys():
                 statistics[name][:, nobody] = former[name][:, nobody]
-        self._end_round(start, average, reports)
+        self._end_round(average, reports)
         for part, said in changes:
             self._change_variates(part, said)
 
@@ -272,16 +272,16 @@ class Group:
                 feedback.before[at] = trainer.measure_own(received, items.client)
                 feedback.after[at] = trainer.measure_own(local, items.client)
 
-    def _end_round(self, start: Values, average: Values, reports: Parameters) -> None:
+    def _end_round(self, average: Values, reports: Parameters) -> None:
         """Finish a round; a course that met a non-finite number keeps its last finite state."""
         self._finished += 1
         self.roster.elapsed += 1
         trainer = self._trainer
         means = {**self._trained(average), **reports}
-        trained, algorithm = self._trained(start), self._algorithm
+        trained, algorithm = self._trained(self._parameters), self._algorithm
         result = algorithm.server_update(trained, means, self._server, self._context())
         updated, server = checked_update(algorithm.name, result, trained, self._server)
-        values = trainer.with_personal(average, start)
+        values = trainer.with_personal(average, self._parameters)
         if updated is not means:
             values = trainer.replaced(values, updated)
         finite = trainer.finite(values, server.values())
@@ -510,7 +510,7 @@ class AsynchronousGroup(Group):
         self._begin(started)
         if feedback is not None:
             self._report(arrived, feedback, index, metrics)
-        self._end_round(self._parameters, self._mean(arrived), {})
+        self._end_round(self._mean(arrived), {})
         for row, flight in enumerate(self._flights):
             kept = {job.number: flight.models[job.number] for job in flight.queue.in_flight}
             self._flights[row] = replace(flight, models=kept)

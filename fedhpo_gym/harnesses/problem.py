@@ -155,7 +155,8 @@ class Problem:
 
     def with_objectives(self, names: Sequence[str]) -> "Problem":
         """Return the same problem with other objectives, which no limits bind."""
-        arguments = {**self._arguments, "objectives": list(names), "constraints": None}
+        unbound = {"constraints": None} if self._limits else {}
+        arguments = {**self._arguments, "objectives": list(names), **unbound}
         return Problem(self.id, clip=self._clip, options=self._options, **arguments)
 
     def _environment(self, seed: int | None) -> gym.Env[Any, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.analysis.problems import LARGEST
+from fedhpo_gym.core.checks import as_number, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.records.files import read_folder
@@ -148,6 +149,12 @@ def _of_dimension(dimension: Dimension, values: Sequence[Any]) -> Any:
 
     if dimension.kind == "category":
         return optuna.distributions.CategoricalDistribution(dimension.values or ())
+    for value in values:
+        if as_number(value) is None:
+            raise InvalidArgumentError(
+                f"`records` must have numbers in {dimension.name!r}, got {shown(value)}. Leave the "
+                "record out."
+            )
     low, high = min(dimension.low, *values), max(dimension.high, *values)
     if dimension.kind == "int":
         return optuna.distributions.IntDistribution(int(low), int(high), log=dimension.log)

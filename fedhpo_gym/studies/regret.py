@@ -1,7 +1,7 @@
 """Regret of recorded runs: computed afterwards, where stored numbers know what can be reached."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import ReferenceValues
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.records.runs import COSTS, ScoredTrials, level_of
@@ -41,7 +41,7 @@ def regret_of(
     [truth] = _asked(record.header, record.header.spec, ("full_truth",), own, named)
     numbers, places = np.unique([step.best_step for step in record.steps], return_inverse=True)
     best = [record.steps[number - 1] for number in numbers.tolist()]
-    regret, relative = truth.regret_at([step.configuration for step in best])
+    regret, relative = _regret_at(truth, [step.configuration for step in best])
     return Regret(_elapsed_s(record), regret[places], relative[places])
 
 
@@ -122,9 +122,19 @@ def known_of(
         truth.typical,
         truth.exact,
         budget_s,
-        truth.regret_at,
+        partial(_regret_at, truth),
         None if "reward_transform" in header.kwargs else partial(_volume_regret, header, named),
     )
+
+
+def _regret_at(truth: Any, configurations: Sequence[Mapping[str, Any]]) -> Any:
+    """Return regret and relative regret of what records say, which may be no configurations."""
+    for configuration in configurations:
+        for dimension in truth.search_space.dimensions:
+            if dimension.name in configuration:
+                with suppress(OffGridError):  # the nearest point of the grid is meant
+                    dimension.validate(configuration[dimension.name])
+    return truth.regret_at(configurations)
 
 
 def may_be_known(header: Header) -> bool:

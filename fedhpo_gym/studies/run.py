@@ -13,12 +13,18 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from traceback import extract_tb
 from typing import Any, Final, Literal
 from zlib import crc32
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.errors import DamagedDataError, WorkerLostError, WorkerTimeoutError
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    WorkerLostError,
+    WorkerTimeoutError,
+)
 from fedhpo_gym.core.plugins import import_plugins, plugin_modules
 from fedhpo_gym.core.processes import each_on_cluster
 from fedhpo_gym.core.processor import this_platform
@@ -127,7 +133,9 @@ class Outcome:
     def of_error(cls, plan: Plan, error: Exception, seconds: float = 0.0) -> "Outcome":
         lost: Status = "lost" if isinstance(error, WorkerLostError) else "failed"
         status: Status = "timeout" if isinstance(error, WorkerTimeoutError) else lost
-        return cls(plan, status, seconds, f"{type(error).__name__}: {error}")
+        frames = [] if isinstance(error, FedHPOError) else extract_tb(error.__traceback__)
+        places = [f" ({Path(one.filename).name}, line {one.lineno})" for one in frames]
+        return cls(plan, status, seconds, f"{type(error).__name__}: {error}{''.join(places[-1:])}")
 
 
 @dataclass(frozen=True)

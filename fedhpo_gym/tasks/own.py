@@ -22,7 +22,7 @@ from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
-from fedhpo_gym.core.files import MOST_TOML, load_toml, read_toml, sole_writer, write_text
+from fedhpo_gym.core.files import MOST_TOML, load_toml, new_text, read_toml, sole_writer
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
@@ -366,8 +366,9 @@ def write_task(
             trial.write_text(text, encoding="utf-8")
             OwnSource(name=name, licence="", citation="", table=table, path=path).encoded(trial)
         keys = _makers(path, content)
-        write_text(path.with_name(table.data), text)
-        write_text(path, said)
+        # Both are on the disk before one of them replaces anything.
+        with new_text(path.with_name(table.data), text), new_text(path, said):
+            pass
     rates = " to ".join(f"{rate:g}" for rate in extra.client_sample_rates)
     notes = [*found.notes, f"A round asks a share of {rates} of the clients."]
     return NewTask(path, tuple(f"FedHPO-{key}" for key in keys), tuple(notes))

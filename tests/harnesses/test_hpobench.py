@@ -93,3 +93,17 @@ def test_it_runs_as_a_benchmark_of_hpobench(monkeypatch: pytest.MonkeyPatch) -> 
     assert theirs.configuration_space == theirs.own.configuration_space
     assert theirs.get_meta_information()["name"] == CREDIT
     assert "hpobench" in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments"),
+    [
+        ("FedHPO-B-LR-v1", {"continuous": True}),
+        ("FedHPO-Generated-LR-v1", {"choose_fidelity": True}),
+    ],
+)
+def test_ids_of_many_tasks_have_a_test_loss(env_id: str, arguments: dict[str, Any]) -> None:
+    benchmark = Benchmark(env_id, options={"instance": 3}, **arguments)
+    configuration = benchmark.get_configuration_space(seed=0).sample_configuration()
+    found = benchmark.objective_function_test(configuration)["function_value"]
+    assert found == benchmark.objective_function(configuration)["info"]["test"]["loss"]

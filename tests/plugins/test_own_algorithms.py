@@ -142,6 +142,30 @@ def test_its_sample_is_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert fedhpo_gym.load_runs(out, {"algorithm": NAME})["regret"].notna().all()
 
 
+class Still(FedAvg):
+    name = "still"
+
+    def server_update(self, parameters: Any, average: Any, state: Any, context: Any) -> Any:
+        return parameters, state
+
+
+class Ahead(Still):
+    """Sends another model than the global one."""
+
+    name = "ahead"
+
+    def broadcast(self, parameters: Any, context: Any) -> Any:
+        return {name: value + 1.0 for name, value in parameters.items()}
+
+
+def test_a_server_goes_on_from_its_own_parameters_whatever_it_sent() -> None:
+    losses = []
+    for kind in (Still, Ahead):
+        register_algorithm(kind)
+        losses.append(step(gym.make(ID, algorithm=kind.name, **SHORT))["objectives"]["val_loss"])
+    assert losses[0] == losses[1]
+
+
 class Nameless(FedAvg):
     name = 3  # type: ignore[assignment]
 

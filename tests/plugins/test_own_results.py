@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -17,8 +19,10 @@ import pandas
 import fedhpo_gym
 from fedhpo_gym import cli
 from fedhpo_gym.backends import make_backend
+from fedhpo_gym.core import archive
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.stored import health
 from fedhpo_gym.stored.catalogue import ENV_VAR
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.own import read_task_file
@@ -229,6 +233,23 @@ def test_results_of_one_name_answer_with_the_last_import(tables: Path) -> None:
     for frame, kind in ((whole, "table"), (some, "sample"), (whole, "table")):
         fedhpo_gym.import_results(frame, "Mine", 10, clients=3, **MINE)
         assert [path.name.split(".")[1] for path in tables.iterdir()] == [kind, kind]
+
+
+@pytest.mark.parametrize("at", ["health", "numbers"])
+def test_an_import_that_fails_leaves_what_was_there(
+    at: str, tables: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = made_frame()
+    fedhpo_gym.import_results(frame, "Mine", 10, **MINE)
+    content = {p: p.read_bytes() for d in (tables, own_folder) for p in d.rglob("*") if p.is_file()}
+    assert len(content) == 3
+    full = OSError(errno.ENOSPC, "No space left on device")
+    module, name = {"health": (health, "health_of"), "numbers": (archive, "_archived")}[at]
+    monkeypatch.setattr(module, name, mock.Mock(side_effect=full))
+    with pytest.raises(OSError, match="No space"):
+        fedhpo_gym.import_results(frame.assign(val_loss=9.0), "Mine", 10, **MINE)
+    after = {p: p.read_bytes() for d in (tables, own_folder) for p in d.rglob("*") if p.is_file()}
+    assert after == content
 
 
 @pytest.mark.parametrize("clients", [CLIENTS, ("all",)])

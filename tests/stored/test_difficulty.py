@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.stored.catalogue import EMBEDDED
 from fedhpo_gym.stored.health import (
     KINDS,
+    Difficulty,
     best_of,
     difficulty_of,
     open_card,
@@ -46,6 +48,13 @@ def test_the_best_of_some_draws_is_what_chance_gives() -> None:
     assert best_of(losses, 5) == pytest.approx(drawn.mean(), abs=0.002)
     assert best_of(losses, 1) == pytest.approx(losses.mean())
     assert best_of(losses, 10_000) == pytest.approx(losses[0])
+
+
+def test_what_tuning_gains_and_random_search_leaves_in_three_units_by_hand() -> None:
+    found = Difficulty(9, 2.0, 1.0, 1.5, 0.125, {25: 0.25}, near=0.1, useless=0.0)
+    assert found.gain == 4.0
+    assert found.scaled(25) == (0.25, 0.5, 2.0)
+    assert np.isnan(replace(found, seed=0.0).gain)
 
 
 def test_only_what_comparisons_feel_of_seeds_is_noise() -> None:

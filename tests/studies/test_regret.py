@@ -224,6 +224,35 @@ def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
     assert alone.finals["random"][0][0] == summed.finals["random"][0][0], "whatever the company"
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [("x", "must be a .*number, got 'x'"), (-1.0, "must be in .*got -1"), (1e300, "must be in")],
+)
+def test_records_of_what_is_no_configuration_are_named_and_the_others_are_judged(
+    value: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [(_, record)] = vector_runs(tmp_path, "random", objectives=("val_loss",))
+    configuration = {**record.steps[0].configuration, "learning_rate": value}
+    first = replace(record.steps[0], configuration=configuration)
+    forged = replace(
+        record, header=replace(record.header, seed=1), steps=(first, *record.steps[1:])
+    )
+    bad = tmp_path / "forged.jsonl"
+    write_record(bad, forged)
+    with pytest.raises(InvalidArgumentError, match=words):
+        regret_of(forged)
+    assert main(["regret", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 2
+    assert str(bad) in said.err
+    assert len(said.err.splitlines()) == 1
+    assert main(["report", str(tmp_path)]) == 2
+    assert str(bad) in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="regret on .* is unknown"):
+        table = fedhpo_gym.load_runs(tmp_path)
+    assert table.groupby("seed")["regret"].count().tolist() == [12, 0]
+
+
 def test_numbers_that_are_no_longer_stored_have_no_regret(record: RunRecord) -> None:
     other = replace(record, header=replace(record.header, fingerprint="0" * 16))
     with pytest.raises(InvalidArgumentError, match=r"stored now.*'0000"):

@@ -172,6 +172,14 @@ def _many_words(folder: Path) -> None:
     path.write_text(re.sub("(?m)^rare = .*", "rare = 1", path.read_text()))
 
 
+def _long_cell(folder: Path) -> None:
+    import pandas
+
+    words = [*["a", "b"] * 299, *["x" * 1_000_000] * 2]
+    frame = pandas.DataFrame({"w": words, "x": range(600), "label": [0, 1] * 300})
+    write_task(frame, clients=5, name="Long", folder=folder)
+
+
 def _leaf_of_nothing(folder: Path) -> None:
     (path,) = write_files(folder, "all_data", leaf(3))
     text = path.read_bytes().replace(b"}", b" " * 150_000_000 + b"}", 1)
@@ -193,6 +201,7 @@ SMALL: tuple[tuple[str, Callable[[Path], Any], Callable[[Path], Any]], ...] = (
     ("lists in a run record", _record("action", "list<double>", _long_list), _read_run),
     ("words in a run record", _record("word", "string", _long_words), _read_run),
     ("words of a task file", _many_words, _read_task),
+    ("a long cell", _long_cell, _read_task),
     ("keys of many parts", _text("a.toml", ".".join("a" * 250_000) + "=1"), _read_task),
     ("many keys of many parts", _text("a.toml", (".".join("a" * 4_000) + "b=1\n") * 60),
      _read_task),
