@@ -95,9 +95,14 @@ SQUARE = SearchSpace((Dimension("x", 0.0, 1.0, "float"), Dimension("y", 0.0, 1.0
 
 
 def _beyond(
-    name: str, weights: tuple[float, float], constrained: bool, limit: float = 1.0, trials: int = 10
+    name: str,
+    weights: tuple[float, float],
+    constrained: bool,
+    limit: float = 1.0,
+    trials: int = 10,
+    last: int = 3,
 ) -> float:
-    """Return by how much trials of a model exceed x + y = limit, on average."""
+    """Return by how much the last trials of a model exceed x + y = limit, on average."""
     box = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     kind: Any = agent_class(name)
     problem = SearchProblem(box, SQUARE, seed=1, objectives=("a", "b"), constrained=constrained)
@@ -108,7 +113,7 @@ def _beyond(
         excess.append(max(0.0, float(x) + float(y) - limit))
         score = np.array([weights[0] * float(x), weights[1] * float(y)])
         agent.tell(Step(action, score, info={"violation": excess[-1]}))
-    return float(np.mean(excess[-3:]))
+    return float(np.mean(excess[-last:]))
 
 
 @pytest.mark.slow
@@ -122,7 +127,8 @@ def test_models_of_vectors_keep_constraints_that_they_hear_of(name: str) -> None
 @pytest.mark.slow
 def test_they_are_kept_where_one_objective_varies_and_where_nothing_violates_them() -> None:
     heard, unheard = (
-        _beyond("parego", (1.0, 0.0), constrained=c, trials=10) for c in (True, False)
+        _beyond("parego", (1.0, 0.0), constrained=c, trials=14, last=8) for c in (True, False)
     )
+    # 0.16 and 0.43 on one processor: over few trials, the rounding of another decides.
     assert heard < unheard
     assert _beyond("parego", (1.0, 1.0), constrained=True, limit=3.0, trials=8) == 0.0
