@@ -306,6 +306,11 @@ class PrivateThompson(FederatedThompson):
         # Who sees the same noise on two sums learns their difference, so it is drawn for one.
         if trial not in self._mixtures:
             least = min(map(self._trials, range(self.clients)))
+            if trial < least:
+                raise InvalidArgumentError(
+                    f"`trial` must be one that a client still has before it, at least {least}, got "
+                    f"{trial}"
+                )
             ahead = {at: known for at, known in self._mixtures.items() if at >= least}
             self._mixtures = {**ahead, trial: self._mixed(trial)}
         return self._mixtures[trial]

@@ -128,6 +128,11 @@ def test_the_noise_of_a_mixture_is_seen_on_one_sum_only() -> None:
     for one in (policy, again):
         np.testing.assert_array_equal(one.mixture(4), first)
     assert np.abs(policy.mixture(5) - first).min() > 1e-6
+    for client in [0] * 5 + [1] * 7:  # nobody needs 4 any more, so 6 forgets it
+        policy.observe(client, [0.5, 0.5], 0.5)
+    policy.mixture(7)
+    with pytest.raises(InvalidArgumentError, match=r"`trial` must be .* at least 7, got 4"):
+        policy.mixture(4)
 
 
 def test_clients_explore_their_own_part_first() -> None:
