@@ -69,7 +69,7 @@ def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = No
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(times / seconds, median, label=label(agent), **line)
         low, high = _window(curves)
-        margin = 0.06 * (high - low) or 1.0  # all level, as where every trial diverged
+        margin = 0.06 * (high - low)
         axes.set_ylim(low - margin, high + margin)
         what = "validation loss of the incumbent"
         finish(axes, f"simulated time ({unit})", what, below=is_crowded)
@@ -178,7 +178,8 @@ def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
     medians = [one.median[np.searchsorted(one.time_s[:-1], end / 4)] for one in curves.values()]
     wanted = low + 1.5 * (float(max(medians)) - low)
     high = min(high, wanted) if wanted > low else high
-    return (low, high) if high > low else (low - 0.05, low + 0.05)
+    half = 0.05 + 1e-6 * abs(low)  # of 3.4e38, where every trial diverged, 0.05 is nothing
+    return (low, high) if high > low else (low - half, low + half)
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

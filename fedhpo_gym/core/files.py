@@ -67,8 +67,8 @@ def naming(path: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a small text file in UTF-8."""
-    with new_text(path, text):
-        pass
+    with new_file(path) as handle:
+        handle.write(text.encode("utf-8"))
 
 
 @contextmanager

@@ -83,8 +83,8 @@ def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
 
 def _own_objectives(lists: Iterable[Any]) -> dict[str, Objective]:
     """Return the objectives among others that a user names by `module:name`, by their own names."""
-    given = map(named_objective, (one for names in lists for one in names or ()))
-    return {one.name: one for one in given if isinstance(one, Objective)}
+    objectives = map(named_objective, (one for names in lists for one in names or ()))
+    return {one.name: one for one in objectives if isinstance(one, Objective)}
 
 
 DATA: Final = "data"
@@ -153,7 +153,7 @@ def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
 
 def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return of the arguments that a user gave what no record decides, to make it again."""
-    found = {}
+    the_users = {}
     for name, value in arguments.items():
         if name in _LISTS:
             value = [one for one in value or () if isinstance(one, str) and ":" in one]
@@ -162,8 +162,8 @@ def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
         elif TRUST.get(name) != PROGRAM and not _names_module(name, value):
             continue
         if value:
-            found[name] = value
-    return found
+            the_users[name] = value
+    return the_users
 
 
 def _names_module(name: str, value: Any) -> bool:

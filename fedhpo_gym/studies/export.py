@@ -230,7 +230,7 @@ def _rows(
             volumes = hypervolume_regret_of(record, named=named)[1]
     except FedHPOError as error:
         if may_be_known(header):
-            reasons[f"regret on {header.id} is unknown, and NaN here: {error}"] = None
+            reasons[f"a regret on {header.id} is unknown, and NaN here: {error}"] = None
     course = Course.of(record)
     returns = None if course is None else course.returns
     about = {

@@ -160,9 +160,9 @@ def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_
         [problem] = group(runs, known=known)
         page = build_report([problem], "0.1.0").html
         never = sum(bool((one > 0).all()) for one in violations)
-        words = "whose recommended configuration breaks a limit"
-        assert (words in page) == (never > 0)
-        assert (f"{words} at full fidelity" in page) == (never > 0 and known is not None)
+        warning = "whose recommended configuration breaks a limit"
+        assert (warning in page) == (never > 0)
+        assert (f"{warning} at full fidelity" in page) == (never > 0 and known is not None)
         whole = [all(np.isfinite(r.trajectory.final) for r in of) for of in problem.runs.values()]
         assert ("no agent keeps the constraints in all runs" in page) == (not any(whole))
 
