@@ -89,7 +89,7 @@ def test_a_narrow_float_is_its_shortest_decimal() -> None:
 
 
 def _scalarized(constraint: Any) -> object:
-    return ScalarizePenalty(make_env().unwrapped, constraints={"fairness_std": constraint})
+    return ScalarizePenalty(make_env().unwrapped, constraints={"val_loss": constraint})
 
 
 def _budget(value: Any) -> object:

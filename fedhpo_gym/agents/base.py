@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.checks import as_integer, as_typed, checked_types, explained_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace
@@ -243,15 +243,24 @@ class Agent(ABC):
 
         Raises:
             InvalidArgumentError: it is the state of another agent or seed, or this one is not new.
-            DamagedDataError: its entries contradict each other.
+            DamagedDataError: its entries are of another form, or contradict each other.
         """
         made = {"agent": type(self).__name__, "seed": self.seed}
-        given = {name: state.get(name) for name in made}
+        record = as_typed("state", state, Mapping[str, Any])
+        given = {name: record.get(name) for name in made}
         if given != made:
             raise InvalidArgumentError(
                 f"`state` must be of {made}, got one of {given}; make the agent it belongs to."
             )
-        self._restore(state["state"])
+        try:
+            self._restore(record["state"])
+        except FedHPOError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise DamagedDataError(
+                f"`state` must hold what `state_dict` of {made['agent']} returned, got "
+                f"{shown(record.get('state'))} ({type(error).__name__}: {error}); make a new agent."
+            ) from error
 
     def _state(self) -> dict[str, Any]:
         """Return what `_restore` needs; nothing for an agent that remembers nothing."""

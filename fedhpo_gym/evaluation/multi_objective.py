@@ -174,10 +174,12 @@ def read_constraints(objectives: Sequence[Any], constraints: Constraints | None)
         place = names.index(name)
         limit, _ = found[place] = _limit_and_weight(name, constraint)
         low, high = objectives[place].bounds
-        if (limit < low) if objectives[place].minimize else (limit > high):
+        worse = (limit > high) if objectives[place].minimize else (limit < low)
+        # Beyond the worse bound a limit would never be broken: 5 where 5 % is meant.
+        if not low <= limit <= high and not (objectives[place].open_ended and worse):
             raise InvalidArgumentError(
-                f"limit of constraint {name!r} must be one that can be kept: values are in "
-                f"[{low:g}, {high:g}], got {limit:g}; `fedhpo-gym show ID` lists limits"
+                f"limit of constraint {name!r} must be one that can be kept and broken: values "
+                f"are in [{low:g}, {high:g}], got {limit:g}; `fedhpo-gym show ID` lists limits"
             )
     return found
 

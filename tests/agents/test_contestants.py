@@ -230,6 +230,18 @@ def test_the_state_of_other_options_is_refused() -> None:
         DifferentialEvolution(box_problem(BOX), members=5).load_state_dict(state)
 
 
+@pytest.mark.parametrize(
+    "inner", [None, 3, [], {}, {"actions": 1}, {"actions": [["x"]], "told": [], "violations": []}]
+)
+def test_a_state_of_another_form_is_refused(inner: object) -> None:
+    agent = DifferentialEvolution(box_problem(BOX))
+    state: Any = {**agent.state_dict(), "state": inner}
+    with pytest.raises(DamagedDataError, match="`state` must hold what `state_dict` of"):
+        agent.load_state_dict(state)
+    with pytest.raises(InvalidArgumentError, match="`state`"):
+        agent.load_state_dict(inner)  # type: ignore[arg-type]
+
+
 @pytest.mark.slow
 def test_tpe_is_the_one_that_is_installed() -> None:
     """Optuna alone, with its defaults and the seed of the agent, tries the same points."""

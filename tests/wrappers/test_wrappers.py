@@ -123,7 +123,7 @@ def test_the_penalty_by_hand() -> None:
     constraints = {
         "val_loss": 0.3,
         "val_f1": {"limit": 0.99, "weight": 3.0},
-        "fairness_std": {"limit": 5.0, "weight": 1e6},
+        "fairness_std": {"limit": 0.5, "weight": 1e6},
     }
     objectives = ["val_loss", "val_f1", "fairness_std"]
     env = make_env(objectives=objectives, constraints=constraints)
