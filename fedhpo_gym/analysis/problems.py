@@ -13,12 +13,16 @@ from fedhpo_gym.evaluation.multi_objective import volumes_known
 from fedhpo_gym.evaluation.stats import Band, bootstrap_band
 from fedhpo_gym.records.incumbents import Trajectory, ends
 from fedhpo_gym.records.record import Header
-from fedhpo_gym.records.runs import Course, ScoredTrials, at_full_level, volume_regret
+from fedhpo_gym.records.runs import (
+    COST_OBJECTIVES,
+    Course,
+    ScoredTrials,
+    at_full_level,
+    volume_regret,
+)
 
 POINTS: Final = 400
 """Times at which curves are known."""
-COSTS: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
-"""Objectives that a trial of lower fidelity is better in."""
 LARGEST: Final = float(np.finfo(np.float32).max)
 """Validation loss of a course that diverged."""
 NO_GUARANTEE: Final = 1e4
@@ -241,7 +245,7 @@ class Problem:
         found: dict[str, tuple[ScoredTrials, ...]] = {}
         scored = [one for _, one in runs if one is not None]
         # A short trial is no half-trained one where what it costs is among the objectives.
-        of_costs = any(name in COSTS for one in scored for name in one.names)
+        of_costs = any(name in COST_OBJECTIVES for one in scored for name in one.names)
         full = scored if of_costs else at_full_level(scored)
         for (agent, _), one in zip(runs, full, strict=True):
             found[agent] = (*found.get(agent, ()), one)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.arrays import Bools, Floats
 from fedhpo_gym.core.checks import Range, check_fields
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
+from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations, sampled_clients
 
 STREAM: Final = "evaluation_noise"
 """Name of the random streams: one for each episode and trial."""
@@ -137,7 +137,7 @@ class Noise:
             with np.errstate(divide="ignore"):  # a rate that rounds to 0 waits for ever
                 waits /= (FLOOR - error) ** self.bias
         waits[~able] = np.inf
-        number = np.maximum(np.floor(self.clients * able.sum(axis=-1) + 1e-9), 1).astype(np.intp)
+        number = sampled_clients(np.float64(self.clients), able.sum(axis=-1)).astype(np.intp)
         ends = np.sort(waits, axis=-1).reshape(-1, waits.shape[-1])
         last = ends[np.arange(len(ends)), number.ravel() - 1].reshape(*number.shape, 1)
         before, tied = waits < last, able & (waits == last)

@@ -53,8 +53,19 @@ class Fidelity:
 
     def sampled_clients(self, num_clients: int) -> int:
         """Return how many of ``num_clients`` take part in a round: at least one."""
-        # The slack keeps 0.29 * 100 = 28.999999999999996 at 29 clients.
-        return max(1, math.floor(self.client_sample_rate * num_clients + 1e-9))
+        slack = min(num_clients * RATE_SLACK, 0.5)
+        return max(1, math.floor(self.client_sample_rate * num_clients + slack))
+
+
+RATE_SLACK: Final = 2.0**-22
+"""What rates may lack of a number of clients, as 0.29 * 100 = 28.999999999999996 does. A float32
+action in [-1, 1] moves a rate by up to 2^-26, and by seven times its part of that on a log scale."""
+
+
+def sampled_clients(rates: Floats, clients: NDArray[Any]) -> Floats:
+    """Return (n,) what `Fidelity.sampled_clients` says of each of (n,) rates and federations."""
+    slack = np.minimum(clients * RATE_SLACK, 0.5)
+    return np.asarray(np.maximum(np.floor(rates * clients + slack), 1.0))
 
 
 def query_columns(

@@ -13,7 +13,7 @@ from fedhpo_gym.analysis.problems import ReferenceValues
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridError
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
-from fedhpo_gym.records.runs import COSTS, ScoredTrials, level_of
+from fedhpo_gym.records.runs import COST_OBJECTIVES, ScoredTrials, level_of
 from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
@@ -61,7 +61,7 @@ def hypervolume_regret_of(
     observed = [[step.objectives[name] for name in chosen] for step in steps]
     # Trials that do not keep the constraints are on no front.
     keeps = np.array([step.extra.get("violation", 0.0) == 0 for step in steps])
-    keeps &= np.array([level_of(step.fidelity) for step in steps]) >= level_of(truth.fidelity)
+    keeps &= _counts(truth, np.array([level_of(step.fidelity) for step in steps]))
     rows = (np.where(keeps[:, None], one, np.nan) for one in (values, observed))
     return _elapsed_s(record), truth.hypervolume_regret(next(rows), chosen, next(rows))
 
@@ -73,10 +73,15 @@ def _truth_of_front(
     named: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return the `Truth` of a front: of full fidelity, or of all where a cost is an objective."""
-    if not any(name in COSTS for name in names):
+    if not any(name in COST_OBJECTIVES for name in names):
         return _asked(header, header.spec, ("full_truth",), own, named)[0]
     kwargs = {name: value for name, value in header.kwargs.items() if name != "fidelity"}
     return _asked(header, {**header.spec, "kwargs": kwargs}, ("truth",), own, named)[0]
+
+
+def _counts(truth: Any, level: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which trials, of (T,) levels, can be on a front: all where no fidelity is fixed."""
+    return level >= (level_of(truth.fidelity) if truth.fidelity else 0.0)
 
 
 def _volume_regret(
@@ -90,7 +95,7 @@ def _volume_regret(
             f"`reward` of a run on {header.id} must have {len(signs)} numbers, as it has "
             f"objectives, got {run.errors.shape[1]}; leave out the record of {header.agent!r}"
         )
-    counts = (run.level >= level_of(truth.fidelity))[:, None]
+    counts = _counts(truth, run.level)[:, None]
     rows = (run.errors, run.errors if run.observed is None else run.observed)
     values, observed = (np.where(counts, one * signs, np.nan) for one in rows)
     return np.asarray(truth.hypervolume_regret(values, observed=observed))

@@ -18,7 +18,7 @@ import numpy as np
 from fedhpo_gym.core import files
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
-from fedhpo_gym.evaluation.records import Cost
+from fedhpo_gym.evaluation.records import Cost, sampled_clients
 from fedhpo_gym.systems.base import (
     MOST,
     SLOWEST,
@@ -234,9 +234,7 @@ class SystemModel(System):
         units = np.array([self.units(work) for work in works], np.float64)[which]
         clients = np.array([work.num_clients for work in works], np.float64)[which]
         communication_s = self._communication_s(sizes[:, 0], sizes[:, 1], clients * rates)
-        sampled, where = np.unique(
-            np.maximum(np.floor(rates * clients + 1e-9), 1.0), return_inverse=True
-        )
+        sampled, where = np.unique(sampled_clients(rates, clients), return_inverse=True)
         stragglers = np.array([harmonic(int(number)) for number in sampled], np.float64)[where]
         client_s = self.client_compute_mean_s * units
         computation_s = rounds * (client_s * stragglers + self.server_compute_s)

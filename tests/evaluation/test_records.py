@@ -20,9 +20,11 @@ from fedhpo_gym.evaluation.records import (
     Evaluations,
     Fidelity,
     client_means,
+    sampled_clients,
     sum_in_order,
 )
 from fedhpo_gym.objectives import client_fairness, fairness_vector, get_objective
+from fedhpo_gym.space import Dimension
 
 
 def make(**changes: Any) -> Evaluation:
@@ -147,6 +149,23 @@ def test_fidelity_holds_builtin_numbers_and_hashes() -> None:
 )
 def test_sampled_clients(rate: float, clients: int, sampled: int) -> None:
     assert Fidelity(1, rate).sampled_clients(clients) == sampled
+    assert sampled_clients(np.array([rate]), np.array([clients])).tolist() == [sampled]
+
+
+@pytest.mark.parametrize("clients", [12, 64, 1000, 100_000])
+@pytest.mark.parametrize("log", [False, True])
+def test_a_rate_that_went_through_an_action_samples_as_many_clients(
+    clients: int, log: bool
+) -> None:
+    sampled = np.arange(1, clients + 1)
+    rate = Dimension("client_sample_rate", 1 / clients, 1.0, "float", log=log)
+    actions = rate.encode_many(sampled / clients).astype(np.float32)
+    rates = rate.decode_many(actions.astype(np.float64))
+    assert sampled_clients(rates, np.array(clients)).tolist() == sampled.tolist()
+    alone = [Fidelity(1, one).sampled_clients(clients) for one in rates[:: clients // 12].tolist()]
+    assert alone == sampled[:: clients // 12].tolist()
+    below = sampled[1:] / clients - 1e-3 / clients - 2.0**-22
+    assert sampled_clients(below, np.array(clients)).tolist() == sampled[:-1].tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

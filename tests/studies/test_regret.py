@@ -134,6 +134,21 @@ def test_a_short_trial_is_on_no_front_of_full_fidelity(full_record: RunRecord) -
     assert hypervolume_regret_of(replace(full_record, steps=short))[1][-1] == 1.0
 
 
+@pytest.mark.parametrize("cost", ["time_s", "flops"])
+def test_every_trial_is_on_a_front_of_costs(cost: str, tmp_path: Path) -> None:
+    objectives, fidelity = ("val_loss", cost), {"client_sample_rate": 0.2}
+    runs = vector_runs(tmp_path, "sobol", objectives=objectives, fidelity=fidelity)
+    brief = [replace(one, fidelity={**fidelity, "round": 1}) for one in runs[0][1].steps]
+    record = replace(runs[0][1], steps=brief)
+    values = [[*step.objectives.values()] for step in brief]
+    truth = fedhpo_gym.truth(f"MO-{ID}", objectives=objectives)
+    expected = truth.hypervolume_regret(values)
+    assert 0 < expected[-1] < 1
+    assert hypervolume_regret_of(record)[1].tolist() == expected.tolist()
+    [problem] = group([(runs[0][0], record)], known=known_of)
+    assert problem.volumes()[0].final == pytest.approx(expected[-1], abs=1e-5)
+
+
 @pytest.mark.slow
 def test_hypervolume_regret_under_noise_is_of_what_the_agent_believes(
     full_record: RunRecord,
