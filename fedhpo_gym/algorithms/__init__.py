@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
-from fedhpo_gym.algorithms.asynchronous import FedAsync, FedBuff
+from fedhpo_gym.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff
 from fedhpo_gym.algorithms.base import Algorithm
 from fedhpo_gym.algorithms.dpfedavg import DPFedAvg
 from fedhpo_gym.algorithms.fedavg import Ditto, FedAvg, FedBN, FedProx, Local
@@ -59,7 +59,8 @@ def register_algorithm(kind: type[Algorithm]) -> None:
 
     Raises:
         InvalidArgumentError: this package, or another class, has that name, it is no algorithm or
-            cannot be made, or one of its hyperparameters has the name of a fidelity.
+            cannot be made, one of its hyperparameters has the name of a fidelity, or it is
+            asynchronous and asks for what needs rounds.
     """
     require_subclass("algorithm", shown(kind), kind, Algorithm, "server_update")
     if taken := {d.name for d in kind.dimensions} & {one.name for one in fields(Fidelity)}:
@@ -74,6 +75,7 @@ def register_algorithm(kind: type[Algorithm]) -> None:
             f"`algorithm` must be a class that is made without arguments, got {shown(kind)}, which "
             f"raised {type(error).__name__}: {error}"
         ) from error
+    _check_asynchronous(kind, algorithm)
     other = type(REGISTERED[algorithm.name]) if algorithm.name in REGISTERED else kind
     if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
         raise InvalidArgumentError(
@@ -81,6 +83,29 @@ def register_algorithm(kind: type[Algorithm]) -> None:
             f"which is {shown(other)}'s; give it another name"
         )
     REGISTERED.add(algorithm.name, lambda: algorithm)
+
+
+def _check_asynchronous(kind: type[Algorithm], algorithm: Algorithm) -> None:
+    """Refuse what asynchronous training would leave out."""
+    if algorithm.asynchronous != isinstance(algorithm, Asynchronous):
+        raise InvalidArgumentError(
+            f"`asynchronous` must be true of subclasses of `Asynchronous` and of no others, got "
+            f"{shown(kind)}; `fedhpo_gym.algorithms.asynchronous` says what such a one defines"
+        )
+    if not isinstance(algorithm, Asynchronous):
+        return
+    if not isinstance(getattr(algorithm, "from_current", None), bool):
+        raise InvalidArgumentError(f"`from_current` of {shown(kind)} must be True or False")
+    of_rounds = ("keeps_copy", "keeps_variates", "poisson", "private")
+    asked = [name for name in of_rounds if getattr(algorithm, name)]
+    asked += ["reports"] if kind.reports is not Algorithm.reports else []
+    # Who sends an update does not know the global model of its arrival.
+    asked += ["sends_updates"] if algorithm.sends_updates and algorithm.from_current else []
+    if asked:
+        raise InvalidArgumentError(
+            f"an asynchronous algorithm must not have {', '.join(map(repr, asked))}, got "
+            f"{shown(kind)}; leave it out, or derive it from a synchronous one"
+        )
 
 
 @checked_types
@@ -113,6 +138,7 @@ __all__ = [
     "ALGORITHMS",
     "REGISTERED",
     "Algorithm",
+    "Asynchronous",
     "algorithm_name",
     "get_algorithm",
     "register_algorithm",

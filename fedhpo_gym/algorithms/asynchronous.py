@@ -33,13 +33,15 @@ class Asynchronous(Algorithm):
     Reports count equally, whatever samples a client has. Running statistics of normalisation
     layers move towards those that clients report, by the discount times a rate of at most 1.
 
+    Clients receive what `broadcast` returns when they begin. What `upload` makes of a client's
+    model, or of its update where `sends_updates`, stands for the model or the update.
+
     Attributes:
         from_current: an update is the way to a client's model from the global model at its
             arrival; if False, from the one that the client received.
     """
 
     asynchronous = True
-    reads_uploads = True
     from_current: ClassVar[bool]
 
     @abstractmethod

@@ -64,8 +64,8 @@ class Algorithm(ABC):
         private: hyperparameters that the noise which hides clients or samples depends on; none
             where nothing is hidden.
         keeps_copy: every client also trains a model of its own that never leaves it, pulled
-            towards the broadcast model; evaluation is of that model.
-        reads_uploads: `upload` reads local parameters, and so every client's must be written out.
+            towards the broadcast model; evaluation is of that model. `correction` is of the steps
+            of the other one.
         sends_updates: clients send how they moved the parameters instead of the parameters; so
             `upload` is called with updates, and `server_update` with their mean.
         keeps_variates: every client keeps control variates, 0 at first, in the shape of its
@@ -74,7 +74,8 @@ class Algorithm(ABC):
             averaged by samples, as running statistics always are.
         poisson: every client takes part with the probability `num_sampled` / `num_clients`,
             whoever else does; if False, exactly `num_sampled` do.
-        asynchronous: clients report when they are done, and a round is one aggregation.
+        asynchronous: clients report when they are done, and a round is one aggregation; of
+            subclasses of `Asynchronous`.
     """
 
     name: str
@@ -84,7 +85,6 @@ class Algorithm(ABC):
     copies: Annotated[int, Range(0)] = 1
     private: tuple[str, ...] = ()
     keeps_copy: bool = False
-    reads_uploads: bool = False
     sends_updates: bool = False
     keeps_variates: bool = False
     counts_equally: bool = False
@@ -96,6 +96,14 @@ class Algorithm(ABC):
         """What it reads of a configuration, with the default; None where there must be a value."""
         searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
         return {**searched, **{name: one.default for name, one in self.settings.items()}}
+
+    @cached_property
+    def reads_each_client(self) -> bool:
+        """Whether it reads or changes what single clients have, and not only their mean."""
+        flags = "keeps_copy", "sends_updates", "keeps_variates", "counts_equally", "asynchronous"
+        kind = type(self)
+        hooks = kind.upload is Algorithm.upload and kind.correction is Algorithm.correction
+        return not hooks or any(getattr(self, name) for name in flags)
 
     def noise_multiplier(
         self, given: Mapping[str, Value], horizon: int, share: float, size: Callable[[], int]

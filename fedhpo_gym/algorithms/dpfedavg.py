@@ -55,7 +55,6 @@ class DPFedAvg(Algorithm):
         "count_noise": Setting(5.0, 0.6, 1e6),
     }
     private = ("noise_multiplier", "epsilon", "delta")
-    reads_uploads = True
     sends_updates = True
     counts_equally = True
     poisson = True

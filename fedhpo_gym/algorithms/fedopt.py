@@ -48,7 +48,6 @@ class FedNova(FedOpt):
     """
 
     name = "fednova"
-    reads_uploads = True
     sends_updates = True
 
     def reports(self, parameters: Parameters, context: Context) -> Parameters:

@@ -31,7 +31,6 @@ class NbAFL(FedAvg):
     """
 
     name = "nbafl"
-    reads_uploads = True
     settings: ClassVar = {
         "epsilon": Setting(20.0, 1e-6, 1e12),
         "w_clip": Setting(0.1, 1e-6, 1e6),

@@ -28,7 +28,6 @@ class Scaffold(Algorithm):
     name = "scaffold"
     dimensions = (WIDE_RATE,)
     copies = 2
-    reads_uploads = True
     sends_updates = True
     counts_equally = True
     keeps_variates = True

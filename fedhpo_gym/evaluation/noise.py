@@ -137,7 +137,7 @@ class Noise:
             with np.errstate(divide="ignore"):  # a rate that rounds to 0 waits for ever
                 waits /= (FLOOR - error) ** self.bias
         waits[~able] = np.inf
-        number = sampled_clients(np.float64(self.clients), able.sum(axis=-1)).astype(np.intp)
+        number = sampled_clients(self.clients, able.sum(axis=-1)).astype(np.intp)
         ends = np.sort(waits, axis=-1).reshape(-1, waits.shape[-1])
         last = ends[np.arange(len(ends)), number.ravel() - 1].reshape(*number.shape, 1)
         before, tied = waits < last, able & (waits == last)

@@ -62,7 +62,7 @@ RATE_SLACK: Final = 2.0**-22
 action in [-1, 1] moves a rate by up to 2^-26, and by seven times its part of that on a log scale."""
 
 
-def sampled_clients(rates: Floats, clients: NDArray[Any]) -> Floats:
+def sampled_clients(rates: Floats | float, clients: NDArray[Any]) -> Floats:
     """Return (n,) what `Fidelity.sampled_clients` says of each of (n,) rates and federations."""
     slack = np.minimum(clients * RATE_SLACK, 0.5)
     return np.asarray(np.maximum(np.floor(rates * clients + slack), 1.0))

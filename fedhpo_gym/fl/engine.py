@@ -12,9 +12,10 @@ from fedhpo_gym.algorithms.base import Algorithm
 from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.fl.asynchronous import AsynchronousGroup
 from fedhpo_gym.fl.course import WORST, Course, CourseState, Needs, empty_feedback, needs
 from fedhpo_gym.fl.course import Curves as Curves
-from fedhpo_gym.fl.group import AsynchronousGroup, Group
+from fedhpo_gym.fl.group import Group
 from fedhpo_gym.fl.models.model import Model
 from fedhpo_gym.fl.trainer import Trainer, Trainers
 

@@ -73,8 +73,8 @@ class TorchTrainer(Trainer):
         self._local = LocalTraining(prepared, device)
         self._averaging = Averaging(self.model.together, device)
         self._evaluators: dict[int | None, Evaluator] = {}
-        written = algorithm.keeps_copy or algorithm.reads_uploads  # for every client
-        self._shared_names = frozenset() if written else self.model.shareable - self.personal
+        shareable = frozenset() if algorithm.reads_each_client else self.model.shareable
+        self._shared_names = shareable - self.personal
         self._sharing: tuple[Roster | None, Bools] = None, np.empty(0, dtype=np.bool_)
 
     def _index(self, values: NDArray[Any]) -> Tensor:

@@ -134,7 +134,9 @@ Described: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, 
 
 COSTS: Final = ("time_s", "upload_bytes", "download_bytes", "rounds")
 """What a trial cost, of every record."""
-COST_OBJECTIVES: Final = frozenset({"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"})
+COST_OBJECTIVES: Final = frozenset(
+    {"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"}
+)
 """Objectives in which a trial of lower fidelity is better."""
 
 

@@ -12,13 +12,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.algorithms.asynchronous import Asynchronous, FedAsync, FedBuff  # noqa: E402
+from fedhpo_gym.algorithms.base import Context, Parameters  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.core.seeding import stream  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.data.records import make_dataset  # noqa: E402
+from fedhpo_gym.fl.asynchronous import OneSecondEach  # noqa: E402
 from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
-from fedhpo_gym.fl.group import OneSecondEach  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
 from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
 from fedhpo_gym.fl.models.mlp import Perceptron  # noqa: E402
@@ -97,6 +99,60 @@ def test_reports_of_one_instant_equal_a_plain_loop(federation: Federation) -> No
     np.testing.assert_allclose(found.metrics[0], np.asarray(metrics), rtol=2e-4, atol=2e-5)
     assert found.feedback is not None
     assert found.feedback.seconds[0].cumsum().tolist() == times
+
+
+class Doubled:
+    """What clients receive is halved, and what they send is doubled."""
+
+    def broadcast(self, parameters: Parameters, context: Context) -> Parameters:
+        return {name: 0.5 * value for name, value in parameters.items()}
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        return {name: 2.0 * value for name, value in parameters.items()}
+
+
+class DoubledFedAsync(Doubled, FedAsync):
+    name = "doubled-fedasync"
+
+
+class DoubledFedBuff(Doubled, FedBuff):
+    name = "doubled-fedbuff"
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm", "given"),
+    [(DoubledFedAsync, *GIVEN[1]), (DoubledFedBuff, *GIVEN[5])],
+    ids=str,
+)
+def test_what_hooks_send_is_what_is_trained_and_aggregated(
+    federation: Federation, kind: type[Asynchronous], algorithm: str, given: dict[str, float]
+) -> None:
+    chosen, federations = course(**given), {1: federation}
+    metrics, _ = plain_asynchronous(federation, chosen, algorithm, 6, UNEVEN, 0.5, 2.0)
+    batch = CourseBatch(federations, LogisticRegression, kind(), [chosen], observe=True)
+    found = batch.advance(6)
+    np.testing.assert_allclose(found.metrics[0], np.asarray(metrics), rtol=2e-4, atol=2e-5)
+
+
+class HalfUpdates(FedBuff):
+    name = "half-updates"
+    sends_updates = True
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        for value in parameters.values():
+            value *= 0.5  # in place, as arrays of either kind may be changed
+        return parameters
+
+
+def test_half_of_every_update_is_half_of_the_rate(federation: Federation) -> None:
+    rates = {"buffer_size": 4, "server_learning_rate": 0.5, "staleness_exponent": 0.7}
+    half, full = course(**rates), course(**rates | {"server_learning_rate": 1.0})
+    chosen = HalfUpdates(), [full]
+    batch = CourseBatch(
+        {1: federation}, LogisticRegression, *chosen, observe=True, local_metrics=False
+    )
+    found, expected = batch.advance(6), batch_of(federation, "fedbuff", half).advance(6)
+    same(found, expected)
 
 
 @pytest.mark.parametrize(("algorithm", "given"), [GIVEN[1], GIVEN[5]], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from fedhpo_gym.algorithms import get_algorithm  # noqa: E402
+from fedhpo_gym.algorithms.base import Context, Parameters  # noqa: E402
+from fedhpo_gym.algorithms.fedavg import FedAvg  # noqa: E402
 from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
 from fedhpo_gym.fl import course as courses_module  # noqa: E402
 from fedhpo_gym.fl import shared_matrices  # noqa: E402
@@ -105,6 +108,26 @@ def test_sharing_changes_no_algorithm(
     np.testing.assert_allclose(
         found.feedback.after[..., 0], expected.feedback.after[..., 0], rtol=2e-3
     )
+
+
+def zeroed(self: FedAvg, parameters: Parameters, context: Context) -> Parameters:
+    return {name: 0.0 * value for name, value in parameters.items()}
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"upload": zeroed}, {"counts_equally": True}, {"sends_updates": True}],
+    ids=lambda attributes: next(iter(attributes)),
+)
+def test_an_algorithm_of_ones_own_that_reads_what_each_client_sends_shares_nothing(
+    federation: Federation, attributes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = course(batch=8, decay=0.2, epochs=2, **GIVEN["fedavg"])
+    kind = type("Reader", (FedAvg,), {"name": "reader", **attributes})
+    found = CourseBatch({1: federation}, ConvNet, kind(), [chosen]).advance(2)
+    monkeypatch.setattr(shared_matrices, "worth_sharing", lambda rank, _: rank < 0)
+    expected = CourseBatch({1: federation}, ConvNet, kind(), [chosen]).advance(2)
+    np.testing.assert_array_equal(found.metrics, expected.metrics)
 
 
 @pytest.mark.slow

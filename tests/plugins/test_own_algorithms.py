@@ -24,7 +24,9 @@ from fedhpo_gym.algorithms import (
     get_algorithm,
     register_algorithm,
 )
-from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.asynchronous import FedBuff
+from fedhpo_gym.algorithms.base import VARIATE
+from fedhpo_gym.algorithms.fedavg import Ditto, FedAvg
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError
@@ -166,6 +168,46 @@ def test_a_server_goes_on_from_its_own_parameters_whatever_it_sent() -> None:
     assert losses[0] == losses[1]
 
 
+class Shifted(Ditto):
+    """Adds to the gradients of the model that travels."""
+
+    name = "shifted"
+
+    def correction(self, context: Any) -> Any:
+        return {name: value + 1.0 for name, value in context.variates().items()}
+
+    keeps_variates = sends_updates = True
+
+    def reports(self, parameters: Any, context: Any) -> Any:
+        return {VARIATE + name: value - value for name, value in parameters.items()}
+
+    def upload(self, parameters: Any, context: Any) -> Any:
+        nothing = {VARIATE + name: value - value for name, value in parameters.items()}
+        return {**parameters, **nothing}
+
+    def server_update(self, parameters: Any, average: Any, state: Any, context: Any) -> Any:
+        return {name: value + average[name] for name, value in parameters.items()}, state
+
+
+class Unshifted(Shifted):
+    name = "unshifted"
+
+    def correction(self, context: Any) -> Any:
+        return {}
+
+
+def test_a_correction_bends_the_model_that_travels_and_no_copy() -> None:
+    losses = []
+    for kind in (Shifted, Unshifted):
+        register_algorithm(kind)
+        for rounds in (1, 3):
+            fidelity = {"round": rounds, "client_sample_rate": 1.0}
+            env = gym.make(ID, algorithm=kind.name, backend="raw", fidelity=fidelity)
+            losses.append(step(env)["objectives"]["val_loss"])
+    assert losses[0] == losses[2], "copies are pulled to what was sent before the first round"
+    assert losses[1] != losses[3]
+
+
 class Nameless(FedAvg):
     name = 3  # type: ignore[assignment]
 
@@ -203,9 +245,21 @@ class Rounds(FedAvg):
     dimensions = (Dimension("round", 1, 10, "int", scope="server"),)
 
 
+def late(**attributes: Any) -> type[Algorithm]:
+    """Return an asynchronous algorithm with attributes of its own."""
+    return type("Late", (FedBuff,), {"name": "late", **attributes})
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (type("Alone", (FedAvg,), {"name": "alone", "asynchronous": True}), "subclasses of `Async"),
+        (late(asynchronous=False), "subclasses of `Asynchronous` and of no others, got .*Late"),
+        (late(from_current=None), "`from_current` of .*Late.* must be True or False"),
+        (late(from_current=True, sends_updates=True), "must not have 'sends_updates'"),
+        (late(poisson=True, keeps_copy=True), "must not have 'keeps_copy', 'poisson'"),
+        (late(private=("staleness_exponent",)), "must not have 'private'"),
+        (late(reports=lambda *_: {}, keeps_variates=True), "'keeps_variates', 'reports'"),
         (Algorithm, "that has `server_update`"),
         (Nameless, r"Nameless.*\.name` must be a string, got 3"),
         (Same, "must be none of this package, got 'fedavg'"),
@@ -264,7 +318,7 @@ def test_what_travels_keeps_its_shapes(
     def changed(_: Algorithm, sent: Any, __: object) -> Any:
         return returned(sent)
 
-    kind = type("Cut", (FedAvg,), {"name": "cut", "reads_uploads": True, hook: changed})
+    kind = type("Cut", (FedAvg,), {"name": "cut", hook: changed})
     monkeypatch.setitem(REGISTERED, "cut", kind())
     env = gym.make(ID, algorithm="cut", **SHORT)
     env.reset(seed=0)

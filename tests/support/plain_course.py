@@ -394,9 +394,18 @@ Metrics = list[list[list[float]]]
 
 
 def plain_asynchronous(
-    federation: Federation, course: Course, algorithm: str, aggregations: int, clock: JobClock
+    federation: Federation,
+    course: Course,
+    algorithm: str,
+    aggregations: int,
+    clock: JobClock,
+    broadcast: float = 1.0,
+    upload: float = 1.0,
 ) -> tuple[list[Metrics], list[float]]:
-    """One list of jobs, one client after the other: metrics after each, and their times."""
+    """One list of jobs, one client after the other: metrics after each, and their times.
+
+    Models are multiplied by `broadcast` on their way to clients, and by `upload` on the way back.
+    """
     module, given, seed = LINEAR.make(federation), course.configuration, federation.seed
     world: State = {name: value.clone() for name, value in module.state_dict().items()}
     at_once = Fidelity(0, course.client_sample_rate).sampled_clients(federation.num_clients)
@@ -411,8 +420,10 @@ def plain_asynchronous(
                 client = idle[stream(seed, "asynchronous clients", begun).integers(len(idle))]
                 took, survives = clock.job(seed, begun, client, now)
                 job = (LINEAR, federation, course, begun, client)
-                local = train_client(module, world, world, given.get("mu", 0.0), *job)
-                flying.append((now + took, begun, client, version, survives, world, local))
+                sent = {name: broadcast * value for name, value in world.items()}
+                local = train_client(module, sent, sent, given.get("mu", 0.0), *job)
+                local = {name: upload * value for name, value in local.items()}
+                flying.append((now + took, begun, client, version, survives, sent, local))
                 begun += 1
             flying.sort(key=lambda job: job[:2])
             now, *_ = done = flying.pop(0)

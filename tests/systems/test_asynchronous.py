@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.fl.group import Queue, until_aggregation
+from fedhpo_gym.fl.asynchronous import Queue, until_aggregation
 from fedhpo_gym.systems import (
     CROSS_SILO,
     ClientWork,
