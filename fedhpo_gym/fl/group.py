@@ -173,9 +173,11 @@ class Group:
 
     def _broadcast(self, parameters: Parameters, context: Context) -> Values:
         """Return what clients receive, one row for each course."""
-        sent = self._algorithm.broadcast(parameters, context)
-        if sent is parameters:
+        if type(self._algorithm).broadcast is Algorithm.broadcast:
             return self._parameters
+        # Copies, which the hook may change in place.
+        copies = {name: 1.0 * value for name, value in parameters.items()}
+        sent = self._algorithm.broadcast(copies, context)
         sent = with_shapes(f"`broadcast` of {self._algorithm.name!r}", sent, parameters)
         return self._trainer.replaced(self._parameters, sent)
 

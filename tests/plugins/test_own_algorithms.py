@@ -160,12 +160,23 @@ class Ahead(Still):
         return {name: value + 1.0 for name, value in parameters.items()}
 
 
+class InPlace(Still):
+    """Changes what it is given."""
+
+    name = "in-place"
+
+    def broadcast(self, parameters: Any, context: Any) -> Any:
+        for value in parameters.values():
+            value *= 0.5
+        return parameters
+
+
 def test_a_server_goes_on_from_its_own_parameters_whatever_it_sent() -> None:
     losses = []
-    for kind in (Still, Ahead):
+    for kind in (Still, Ahead, InPlace):
         register_algorithm(kind)
         losses.append(step(gym.make(ID, algorithm=kind.name, **SHORT))["objectives"]["val_loss"])
-    assert losses[0] == losses[1]
+    assert losses[0] == losses[1] == losses[2]
 
 
 class Shifted(Ditto):
