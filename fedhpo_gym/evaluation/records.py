@@ -58,8 +58,8 @@ class Fidelity:
 
 
 RATE_SLACK: Final = 2.0**-22
-"""What rates may lack of a number of clients, as 0.29 * 100 = 28.999999999999996 does. A float32
-action in [-1, 1] moves a rate by up to 2^-26, and by seven times its part of that on a log scale."""
+"""What rates may lack of a number of clients, as 0.29 * 100 = 28.999999999999996 does. An action of
+float32 in [-1, 1] moves a rate by up to 2^-26, on a log scale by some times as much."""
 
 
 def sampled_clients(rates: Floats | float, clients: NDArray[Any]) -> Floats:

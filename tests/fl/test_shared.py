@@ -110,7 +110,7 @@ def test_sharing_changes_no_algorithm(
     )
 
 
-def zeroed(self: FedAvg, parameters: Parameters, context: Context) -> Parameters:
+def zeroed(_self: FedAvg, parameters: Parameters, _context: Context) -> Parameters:
     return {name: 0.0 * value for name, value in parameters.items()}
 
 
