@@ -57,9 +57,9 @@ class Fidelity:
         return max(1, math.floor(self.client_sample_rate * num_clients + slack))
 
 
-RATE_SLACK: Final = 2.0**-22
+RATE_SLACK: Final = 2.0**-24
 """What rates may lack of a number of clients, as 0.29 * 100 = 28.999999999999996 does. An action of
-float32 in [-1, 1] moves a rate by up to 2^-26, on a log scale by some times as much."""
+float32 in [-1, 1] moves a rate by up to 2^-26, and by four times that on a log scale from 0.02."""
 
 
 def sampled_clients(rates: Floats | float, clients: NDArray[Any]) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -157,14 +158,15 @@ def test_sampled_clients(rate: float, clients: int, sampled: int) -> None:
 def test_a_rate_that_went_through_an_action_samples_as_many_clients(
     clients: int, log: bool
 ) -> None:
-    sampled = np.arange(1, clients + 1)
-    rate = Dimension("client_sample_rate", 1 / clients, 1.0, "float", log=log)
+    low = max(1 / clients, 0.02 if log else 0.0)
+    sampled = np.arange(math.ceil(low * clients), clients + 1)
+    rate = Dimension("client_sample_rate", low, 1.0, "float", log=log)
     actions = rate.encode_many(sampled / clients).astype(np.float32)
     rates = rate.decode_many(actions.astype(np.float64))
     assert sampled_clients(rates, np.array(clients)).tolist() == sampled.tolist()
     alone = [Fidelity(1, one).sampled_clients(clients) for one in rates[:: clients // 12].tolist()]
     assert alone == sampled[:: clients // 12].tolist()
-    below = sampled[1:] / clients - 1e-3 / clients - 2.0**-22
+    below = sampled[1:] / clients - 1e-3 / clients - 2.0**-24
     assert sampled_clients(below, np.array(clients)).tolist() == sampled[:-1].tolist()
 
 
