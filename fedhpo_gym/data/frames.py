@@ -262,6 +262,11 @@ def _arrow_files(folder: Path) -> list[Path]:
     """Return the files of what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
     path = folder / "state.json"
     state = read_json(path) if path.is_file() else {"_data_files": [{"filename": path.name}]}
+    if any(state.get(name) for name in ("_indices_data_files", "_indices_files")):
+        raise DamagedDataError(
+            f"{path} must have no files of indices, which old versions of `datasets` chose rows "
+            "by; call `flatten_indices()` before `save_to_disk`"
+        )
     files = [folder / _bare(one["filename"]) for one in state["_data_files"]]
     if missing := [one for one in files if not one.is_file()]:
         raise InvalidArgumentError(f"it must hold the files that it names, {missing[0]} is missing")

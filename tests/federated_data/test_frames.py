@@ -88,3 +88,11 @@ def test_columns_of_arrow_types_are_read_or_refused_in_one_line() -> None:
     assert read_frame(words)["x"].tolist()[0] == "a"
     with pytest.raises(InvalidArgumentError, match=r"pandas can read in 'x', got date32"):
         read_frame(dates)
+
+
+def test_rows_that_a_file_of_indices_chooses_are_refused(saved: Callable[..., Path]) -> None:
+    path = saved({"x": [1, 2], "label": [0, 1]}) / "state.json"
+    state = {**json.loads(path.read_text()), "_indices_data_files": [{"filename": "i.arrow"}]}
+    path.write_text(json.dumps(state))
+    with pytest.raises(DamagedDataError, match=r"state.json must .*call `flatten_indices\(\)`"):
+        read_frame(path.parent)
