@@ -77,8 +77,9 @@ def check_values(path: Path, record: RunRecord) -> None:
     """
     space = _space_of(record)
     try:
-        for line in (record.header, *record.steps):  # half of a surrogate pair is no name in SQLite
-            json.dumps(to_dict(line), ensure_ascii=False).encode("utf-8")
+        # Half of a surrogate pair is no name in SQLite.
+        for content in (to_dict(record.header), *map(to_dict, record.steps)):
+            json.dumps(content, ensure_ascii=False).encode("utf-8")
         for step in record.steps:
             if space is not None:
                 validate_values(space, step.configuration)
