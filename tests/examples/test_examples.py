@@ -173,15 +173,6 @@ def test_an_example_runs(
     assert capsys.readouterr().out.strip()
 
 
-def test_only_ids_of_rounds_are_judged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["judge.py", "FedHPO-LR-CreditG-v1", "policy"])
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(REPOSITORY / "examples/judge.py"), run_name="__main__")
-    assert "ID must be one whose steps are rounds" in capsys.readouterr().err
-
-
 @pytest.mark.raw
 @pytest.mark.parametrize("name", FAIR)
 def test_a_study_runs_and_goes_on_where_it_stopped(
