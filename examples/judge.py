@@ -2,8 +2,9 @@
 
 FILE.npz is what `ppo.py` left; a folder is one of `save_policy`. Without it, a policy made by hand
 is judged, whose learning rate falls from round to round. Scores say where it stands: the default
-has 0, and the best static configuration, which was searched on train instances, has 1. The ID by
-default needs no download; docs/environments.md says of each what it needs.
+has 0, and the best static configuration, which was searched on train instances, has 1. ID must be
+one whose steps are rounds. The default needs no download; docs/environments.md says of each what it
+needs.
 """
 
 import argparse
@@ -25,8 +26,9 @@ ID, FILE = vars(parser.parse_args()).values()
 
 try:
     with gym.make(ID) as env:
-        known = getattr(env.unwrapped, "references", None)
-        names = env.unwrapped.search_space.names
+        if not hasattr(env.unwrapped, "references"):
+            parser.error(f"ID must be one whose steps are rounds, FedHPO-DAC-*, got {ID}")
+        known, names = env.unwrapped.references, env.unwrapped.search_space.names
 except (gym.error.Error, FedHPOError) as error:  # no such id, or its data are not here
     sys.exit(f"{ID}: {error}")
 if known is None:

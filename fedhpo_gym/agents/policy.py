@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
 from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import as_typed, shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 FORMAT: Final = 1
@@ -147,7 +147,17 @@ def moved(observation: Observation, moves: Singles, space: gym.spaces.Box) -> Si
 
 
 def save_policy(policy: Policy, folder: Path | str) -> Path:
-    """Write a policy as `policy.json` and the arrays it names; return the path of the former."""
+    """Write a policy as `policy.json` and the arrays it names; return the path of the former.
+
+    Raises:
+        InvalidArgumentError: `policy` is none, such as the `Training` that holds it.
+    """
+    if not isinstance(policy, Policy):
+        advice = ": give its `policy`" if hasattr(policy, "policy") else ""
+        raise InvalidArgumentError(
+            f"`policy` must be a Policy, got a {type(policy).__name__}{advice}"
+        )
+    as_typed("folder", folder, Path | str)
     card = {
         "format": FORMAT,
         "entries": [[name, list(shape)] for name, shape in policy.entries.items()],

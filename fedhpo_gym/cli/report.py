@@ -44,7 +44,7 @@ from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.record import Header
 from fedhpo_gym.records.runs import problem_arguments
-from fedhpo_gym.studies.export import to_optuna
+from fedhpo_gym.studies.export import check_values, to_optuna
 from fedhpo_gym.studies.plan import problem_words
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.replay import from_stored_numbers, present_fingerprint
@@ -209,6 +209,8 @@ def export(
     """Write all whole records as studies of Optuna; 1 if one is damaged."""
     require_writable_file(optuna, "`--optuna`")
     records, damaged = whole_records("export", paths)
+    for path, record in records:
+        check_values(path, record)
     for name in to_optuna([record for _, record in records], optuna):
         say(name)
     say(f"{optuna}: open it with `optuna-dashboard sqlite:///{optuna}`")

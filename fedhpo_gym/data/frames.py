@@ -262,6 +262,11 @@ def _arrow_files(folder: Path) -> list[Path]:
     """Return the files of what `save_to_disk` of Hugging Face's datasets wrote into a folder."""
     path = folder / "state.json"
     state = read_json(path) if path.is_file() else {"_data_files": [{"filename": path.name}]}
+    if any(state.get(name) for name in ("_indices_data_files", "_indices_files")):
+        raise DamagedDataError(
+            f"{path} must have no files of indices, which old versions of `datasets` chose rows "
+            "by; call `flatten_indices()` before `save_to_disk`"
+        )
     files = [folder / _bare(one["filename"]) for one in state["_data_files"]]
     if missing := [one for one in files if not one.is_file()]:
         raise InvalidArgumentError(f"it must hold the files that it names, {missing[0]} is missing")
@@ -350,27 +355,52 @@ def _flat(frame: Any) -> Any:
 
     parts = []
     for name, column in frame.items():
-        first = next((cell for cell in column if cell is not None), None)
-        if isinstance(first, Sequence | np.ndarray) and not isinstance(first, str | bytes):
-            try:
-                rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
-            except (TypeError, ValueError) as error:
-                raise InvalidArgumentError(
-                    f"`data` must have lists of numbers in each row of {name!r}: {error}"
-                ) from error
-            if len({len(row) for row in rows}) > 1:
-                raise InvalidArgumentError(f"`data` must have lists of one length in {name!r}")
-            wide = np.stack(rows)
-            names = [f"{name}{i}" for i in range(wide.shape[1])]
-            parts.append(pandas.DataFrame(wide, columns=names))
-        elif isinstance(first, Mapping | bytes):
+        try:
+            parts.append(_flat_part(str(name), _without_arrow(column)))
+        except (OverflowError, NotImplementedError) as error:  # such as dates after the year 9999
             raise InvalidArgumentError(
-                f"`data` must have numbers, words and lists of numbers as cells, got "
-                f"{type(first).__name__} in {name!r}; images and the like need a model of their own"
-            )
-        else:
-            parts.append(_flat_column(column).rename(str(name)))
+                f"`data` must have cells that pandas can read in {name!r}, got {column.dtype} "
+                f"({error}). Give them as words or numbers."
+            ) from error
     return pandas.concat(parts, axis=1)
+
+
+def _without_arrow(column: Any) -> Any:
+    """Return a column of an Arrow type that pandas reads in part as it comes from an Arrow file."""
+    import pandas
+
+    if not isinstance(column.dtype, pandas.ArrowDtype):
+        return column
+    import pyarrow
+
+    kinds, stored = pyarrow.types, column.dtype.pyarrow_dtype
+    if kinds.is_duration(stored) or kinds.is_timestamp(stored) or kinds.is_string_view(stored):
+        return pyarrow.array(column.array).to_pandas()
+    return column
+
+
+def _flat_part(name: str, column: Any) -> Any:
+    """Return a column, or the columns of lists of numbers, as a series or frame of these names."""
+    import pandas
+
+    first = next((cell for cell in column if cell is not None), None)
+    if isinstance(first, Sequence | np.ndarray) and not isinstance(first, str | bytes):
+        try:
+            rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"`data` must have lists of numbers in each row of {name!r}: {error}"
+            ) from error
+        if len({len(row) for row in rows}) > 1:
+            raise InvalidArgumentError(f"`data` must have lists of one length in {name!r}")
+        wide = np.stack(rows)
+        return pandas.DataFrame(wide, columns=[f"{name}{i}" for i in range(wide.shape[1])])
+    if isinstance(first, Mapping | bytes):
+        raise InvalidArgumentError(
+            f"`data` must have numbers, words and lists of numbers as cells, got "
+            f"{type(first).__name__} in {name!r}; images and the like need a model of their own"
+        )
+    return _flat_column(column).rename(name)
 
 
 def _plain(cell: Any) -> Any:
@@ -395,8 +425,8 @@ def _flat_column(column: Any) -> Any:
         if (cells := pandas.api.types.infer_dtype(column)) in _OBJECTS:
             with suppress(ValueError):  # durations beyond 292 years stay words
                 column = column.astype(_OBJECTS[cells])
-    if column.dtype.kind == "m":
-        column = column / pandas.Timedelta(days=1)
+    if column.dtype.kind == "m":  # by numpy: pandas would convert to finer units, and wrap round
+        column = pandas.Series(column.to_numpy() / np.timedelta64(1, "D"))
     kind, is_whole = column.dtype.kind, column.notna().all()
     if kind == "f" or (kind == "b" and not is_whole):
         return pandas.Series(column.astype("Float64").to_numpy(np.float64, na_value=np.nan))

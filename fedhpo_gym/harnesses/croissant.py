@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.stored.catalogue import open_table
 
@@ -40,10 +40,17 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
         arguments: of `gymnasium.make`, such as `algorithm` and `alpha`, which choose the table.
 
     Raises:
+        InvalidArgumentError: `arguments` hold a backend or a fidelity.
         MissingDataError: there is no table.
         MissingDependencyError: mlcroissant or pyarrow is not installed.
         OSError: a file cannot be written.
     """
+    for name in ("backend", "fidelity"):
+        if name in arguments:
+            raise InvalidArgumentError(
+                f"`{name}` must be left out, as the file holds the table at every fidelity, got "
+                f"{shown(arguments[name])}"
+            )
     with needing("a Croissant file", "mlcroissant", "croissant", "mlcroissant", "pyarrow"):
         import mlcroissant as mlc
         import pyarrow as pa

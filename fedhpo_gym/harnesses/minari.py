@@ -8,7 +8,7 @@ import numpy as np
 
 from fedhpo_gym.agents import Agent, make_agent, read_problem, run_episode
 from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import InvalidArgumentError, needing
 
 
 @checked_types
@@ -36,12 +36,14 @@ def write_dataset(
         arguments: of `gymnasium.make`.
 
     Raises:
+        InvalidArgumentError: `dataset_id` is none of Minari's, or taken.
         MissingDependencyError: Minari is not installed.
         UnknownNameError: there is no such agent.
     """
     with needing("a data set of rollouts", "minari", "minari", "minari", "h5py", "PIL"):
         import minari
         from minari.data_collector.episode_buffer import EpisodeBuffer
+    _require_new(dataset_id)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     played = []
     for number in range(episodes):
@@ -71,6 +73,28 @@ def write_dataset(
         data_format="hdf5",  # arrow refuses rewards that are vectors
         requirements=["fedhpo-gym"],
     )
+
+
+def _require_new(dataset_id: str) -> None:
+    """Refuse what Minari would refuse once all episodes have been played."""
+    from minari.dataset.minari_dataset import parse_dataset_id
+    from minari.namespace import validate_namespace
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    try:
+        namespace = parse_dataset_id(dataset_id)[0]
+        if namespace is not None:
+            validate_namespace(namespace)
+    except (TypeError, ValueError) as error:  # a TypeError where there is no version
+        raise InvalidArgumentError(
+            "`dataset_id` must be a name and a version, such as fedhpo/creditg/random-v0, got "
+            f"{dataset_id!r}"
+        ) from error
+    if (path := get_dataset_path(dataset_id)).exists():
+        raise InvalidArgumentError(
+            f"`dataset_id` must be new, got {dataset_id!r}, which is in {path}; raise its version, "
+            "or run `minari delete` first"
+        )
 
 
 class _Policy(Agent):

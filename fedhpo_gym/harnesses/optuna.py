@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from fedhpo_gym.core.checks import checked_types
@@ -33,6 +34,10 @@ class TrialFunction:
             )
         for rung in self._rounds:
             problem.fidelities["round"].validate(rung, "rounds")
+        if any(first >= second for first, second in pairwise(self._rounds)):
+            raise InvalidArgumentError(
+                f"`rounds` must be given lowest first, each once, got {rounds!r}"
+            )
         ways = ["minimize" if one.minimize else "maximize" for one in problem.objectives]
         self.directions: list[str] = ways
 

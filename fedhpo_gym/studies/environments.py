@@ -342,7 +342,11 @@ def remake_environment(
     """Make the environment of a record again."""
     if env_id not in gym.registry:
         lack = unknown_name("environment id", env_id, known_ids())
-        lack.args = (f"{lack} One of your own is known once the module that registers it is.",)
+        lack.args = (
+            f"{lack} One of your own is known once the module that registers it is imported: name "
+            "the module by `fedhpo-gym replay --plugins MODULE`, or in an entry point "
+            "`fedhpo_gym` of your package.",
+        )
         raise lack
     try:
         wanted = EnvSpec.from_json(json.dumps(spec))

@@ -5,28 +5,37 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.analysis.problems import LARGEST
-from fedhpo_gym.core.checks import as_number, shown
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.checks import INT_END, Range, as_typed
+from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError, needing
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.records.files import read_folder
-from fedhpo_gym.records.record import RunRecord, StepRecord
+from fedhpo_gym.records.record import RunRecord, StepRecord, to_dict
 from fedhpo_gym.records.runs import Course, problem_of
-from fedhpo_gym.space import Dimension
-from fedhpo_gym.studies.regret import hypervolume_regret_of, may_be_known, regret_of
+from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.studies.regret import (
+    hypervolume_regret_of,
+    may_be_known,
+    regret_of,
+    validate_values,
+)
 from fedhpo_gym.tasks import get_task
 
 if TYPE_CHECKING:
     import optuna
 
+_Rounds = Annotated[int, Range(0, INT_END - 1)]  # what SQLite stores
+
 
 def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     """Write runs into a new file of Optuna's: a study per problem and agent, with all its seeds.
+
+    `check_values` has seen the records.
 
     A trial of ours is one of theirs. A run of a round environment is one trial, whose intermediate
     values are the losses of its course. Values are what the agent heard; what they truly are,
@@ -58,6 +67,28 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
         storage.engine.dispose()
         half.rename(file)
     return list(runs)
+
+
+def check_values(path: Path, record: RunRecord) -> None:
+    """Refuse a record whose values no environment returns, such as one that was edited.
+
+    Raises:
+        DamagedDataError: it names the file.
+    """
+    space = _space_of(record)
+    try:
+        # Half of a surrogate pair is no name in SQLite.
+        for content in (to_dict(record.header), *map(to_dict, record.steps)):
+            json.dumps(content, ensure_ascii=False).encode("utf-8")
+        for step in record.steps:
+            if space is not None:
+                validate_values(space, step.configuration)
+            as_typed("fidelity['round']", step.fidelity.get("round", 0), _Rounds)
+    except (InvalidArgumentError, UnicodeEncodeError) as error:
+        raise DamagedDataError(
+            f"{path}: {str(error).rstrip('.')}; leave the file out, or delete it and run its "
+            "`fedhpo-gym run` again"
+        ) from error
 
 
 def _write(storage: "optuna.storages.BaseStorage", name: str, runs: Sequence[RunRecord]) -> None:
@@ -100,11 +131,11 @@ def _trial(
     import optuna
 
     names = _valued(record)
-    values = [step.objectives[name] for name in names]
+    values = [float(step.objectives[name]) for name in names]
     diverged = step.true_objectives.get("val_loss", 0.0) >= LARGEST
     parameters = {name: step.configuration[name] for name in spaces if name in step.configuration}
     rounds = int(step.fidelity.get("round", 0))
-    between = {i: one.objectives[names[0]] for i, one in enumerate(course, start=1)}
+    between = {i: float(one.objectives[names[0]]) for i, one in enumerate(course, start=1)}
     if not course and rounds and len(names) == 1 and not diverged:
         between = {rounds: values[0]}
     true = {f"true {n}": v for n, v in step.true_objectives.items() if step.truth is not None}
@@ -134,31 +165,32 @@ def _distributions(records: Sequence[RunRecord]) -> dict[str, Any]:
         for step in record.steps:
             for name, value in step.configuration.items():
                 seen.setdefault(name, []).append(value)
-    try:
-        space = get_task(str(records[0].header.kwargs.get("task", ""))).space
-    except FedHPOError:
-        return {name: _of_values(values) for name, values in seen.items()}
+    space = _space_of(records[0])
     return {
-        name: _of_dimension(space[name], values) if name in space.names else _of_values(values)
+        name: _of_dimension(space[name])
+        if space is not None and name in space
+        else _of_values(values)
         for name, values in seen.items()
     }
 
 
-def _of_dimension(dimension: Dimension, values: Sequence[Any]) -> Any:
+def _space_of(record: RunRecord) -> SearchSpace | None:
+    """Return the search space of a run's task; None where its id has no task."""
+    try:
+        return get_task(str(record.header.kwargs.get("task", ""))).space
+    except FedHPOError:
+        return None
+
+
+def _of_dimension(dimension: Dimension) -> Any:
     import optuna
 
     if dimension.kind == "category":
         return optuna.distributions.CategoricalDistribution(dimension.values or ())
-    for value in values:
-        if as_number(value) is None:
-            raise InvalidArgumentError(
-                f"`records` must have numbers in {dimension.name!r}, got {shown(value)}. Leave the "
-                "record out."
-            )
-    low, high = min(dimension.low, *values), max(dimension.high, *values)
+    low, high, log = dimension.low, dimension.high, dimension.log
     if dimension.kind == "int":
-        return optuna.distributions.IntDistribution(int(low), int(high), log=dimension.log)
-    return optuna.distributions.FloatDistribution(float(low), float(high), log=dimension.log)
+        return optuna.distributions.IntDistribution(int(low), int(high), log=log)
+    return optuna.distributions.FloatDistribution(low, high, log=log)
 
 
 def _of_values(values: Sequence[Any]) -> Any:

@@ -14,6 +14,7 @@ from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, OffGridErr
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.records.runs import COST_OBJECTIVES, ScoredTrials, level_of
+from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
@@ -135,11 +136,16 @@ def known_of(
 def _regret_at(truth: Any, configurations: Sequence[Mapping[str, Any]]) -> Any:
     """Return regret and relative regret of what records say, which may be no configurations."""
     for configuration in configurations:
-        for dimension in truth.search_space.dimensions:
-            if dimension.name in configuration:
-                with suppress(OffGridError):  # the nearest point of the grid is meant
-                    dimension.validate(configuration[dimension.name])
+        validate_values(truth.search_space, configuration)
     return truth.regret_at(configurations)
+
+
+def validate_values(space: SearchSpace, configuration: Mapping[str, Any]) -> None:
+    """Refuse values of a record that a search space does not have; other names may be there."""
+    for dimension in space.dimensions:
+        if dimension.name in configuration:
+            with suppress(OffGridError):  # the nearest point of the grid is meant
+                dimension.validate(configuration[dimension.name])
 
 
 def may_be_known(header: Header) -> bool:

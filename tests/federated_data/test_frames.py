@@ -68,3 +68,31 @@ def test_labels_that_are_lists_are_refused(tmp_path: Path) -> None:
             read_frame(data)
     with pytest.raises(InvalidArgumentError, match=r"must be \(n, d\) numbers"):
         read_frame(([[1], [2, 3]], [0, 1]))
+
+
+def test_durations_of_any_length_are_days(saved: Callable[..., Path]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    long = pyarrow.array([2**62, None], pyarrow.duration("s"))
+    days = pandas.Series([2**62 / 86_400, None], name="x")
+    arrow = pandas.Series(pandas.arrays.ArrowExtensionArray(long), name="x")
+    for data in (long.to_pandas().to_frame("x"), arrow.to_frame(), saved({"x": long})):
+        pandas.testing.assert_series_equal(read_frame(data)["x"], days, check_exact=True)
+
+
+def test_columns_of_arrow_types_are_read_or_refused_in_one_line() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    words, dates = (
+        pandas.DataFrame({"x": pandas.arrays.ArrowExtensionArray(pyarrow.array(cells, kind))})
+        for cells, kind in ((["a", None], pyarrow.string_view()), ([2**30], pyarrow.date32()))
+    )
+    assert read_frame(words)["x"].tolist()[0] == "a"
+    with pytest.raises(InvalidArgumentError, match=r"pandas can read in 'x', got date32"):
+        read_frame(dates)
+
+
+def test_rows_that_a_file_of_indices_chooses_are_refused(saved: Callable[..., Path]) -> None:
+    path = saved({"x": [1, 2], "label": [0, 1]}) / "state.json"
+    state = {**json.loads(path.read_text()), "_indices_data_files": [{"filename": "i.arrow"}]}
+    path.write_text(json.dumps(state))
+    with pytest.raises(DamagedDataError, match=r"state.json must .*call `flatten_indices\(\)`"):
+        read_frame(path.parent)

@@ -16,6 +16,7 @@ mlc = pytest.importorskip("mlcroissant", reason="run `pip install '.[croissant]'
 parquet = pytest.importorskip("pyarrow.parquet", reason="run `pip install '.[croissant]'`")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.harnesses.croissant import write_table  # noqa: E402
 from known_optimum import BEST, CREDIT, OPTIMUM  # noqa: E402
 
@@ -57,3 +58,9 @@ def test_their_validator_and_reader_take_it(file: Path) -> None:
     (row,) = islice(read.records("rows"), 1)
     assert row["rows/round"] == 1
     assert json.loads(file.read_text())["citeAs"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("backend", "surrogate"), ("fidelity", {"round": 9})])
+def test_tables_are_written_at_every_fidelity(name: str, value: object, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"`{name}` must be left out, as the file holds"):
+        write_table(CREDIT, tmp_path, **{name: value})

@@ -10,6 +10,7 @@ import pytest
 minari = pytest.importorskip("minari", reason="run `pip install '.[minari]'`")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.harnesses.minari import write_dataset  # noqa: E402
 from known_optimum import CREDIT  # noqa: E402
 
@@ -41,3 +42,15 @@ def test_a_recovered_environment_plays_what_was_written(
         assert steps == 12
         returns.append(np.sum(episode.rewards))
     assert (returns[0] == returns[1]) == callable(agent)
+
+
+def test_ids_of_data_sets_are_checked_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    monkeypatch.setattr("fedhpo_gym.harnesses.minari.run_episode", None)
+    (tmp_path / "taken-v0").mkdir()
+    for dataset_id in ("no version", "fedhpo/try", "taken-v0"):
+        with pytest.raises(InvalidArgumentError, match=rf"`dataset_id` must .*got '{dataset_id}'"):
+            write_dataset(dataset_id, CREDIT)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken-v0"]

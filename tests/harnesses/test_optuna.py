@@ -78,3 +78,9 @@ def test_rounds_are_reported_and_a_pruner_stops_there() -> None:
     assert all(max(trial.intermediate_values.values()) > 0.6 for trial in pruned)
     with pytest.raises(OffGridError):
         objective(CREDIT, rounds=[5])
+
+
+@pytest.mark.parametrize("rounds", [[81, 9], [9, 9]])
+def test_rounds_must_rise(rounds: list[int]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"`rounds` must be given lowest first"):
+        objective(CREDIT, rounds=rounds)

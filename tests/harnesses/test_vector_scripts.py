@@ -57,7 +57,7 @@ def test_what_the_script_leaves_is_the_policy_that_is_judged(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([CREDIT], f"{CREDIT} has no references"),
+        ([CREDIT], f"ID must be one whose steps are rounds, FedHPO-DAC-*, got {CREDIT}"),
         (["FedHPO-DAC-Quadratic-v1", "nothing"], "FILE must be"),
         pytest.param(
             [CAR], f"{CAR}: OpenML could not be reached", marks=[pytest.mark.slow, pytest.mark.raw]

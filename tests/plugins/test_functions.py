@@ -17,8 +17,9 @@ from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.function import FunctionBackend
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
+from fedhpo_gym.studies.environments import remake_environment
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import BackendConformance
 
@@ -194,3 +195,8 @@ def test_an_id_of_this_package_is_never_taken_and_another_source_is_another_fing
     ):
         with pytest.raises(InvalidArgumentError, match=words):
             fedhpo_gym.register_function("Flower-Other", bowl, SPACE, **options)
+
+
+def test_a_record_of_an_id_that_no_module_registered_says_how_to_name_the_module() -> None:
+    with pytest.raises(UnknownNameError, match=r"`fedhpo-gym replay --plugins MODULE`"):
+        remake_environment("FedHPO-Nobodys-Bowl-v1", {})

@@ -19,6 +19,7 @@ from fedhpo_gym.analysis import RunRecord, read_folder
 from fedhpo_gym.analysis.problems import LARGEST
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.records.files import write_record
 from fedhpo_gym.studies import compare
 from fedhpo_gym.studies.export import to_optuna
 from fedhpo_gym.tasks import get_task
@@ -137,3 +138,27 @@ def test_nothing_is_replaced_or_half_written(tmp_path: Path) -> None:
         to_optuna([record], file)
     assert file.read_bytes() == before
     assert main(["export", str(tmp_path / "none"), "--optuna", str(tmp_path / "x.db")]) == ERROR
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("configuration", "learning_rate", 0.0),
+        ("configuration", "batch_size", 3.5),
+        ("fidelity", "round", "many"),
+        ("fidelity", "round", 2**70),
+        ("fidelity", "\ud800", 1),
+    ],
+)
+def test_values_that_no_environment_returns_are_refused_by_the_name_of_the_file(
+    part: str, name: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, file = make_record(), tmp_path / "run.jsonl"
+    record.header.spec["kwargs"]["task"] = "LR-CreditG-v1"
+    steps = [replace(step, configuration={"learning_rate": 0.1}) for step in record.steps]
+    steps[0] = replace(steps[0], **{part: {**getattr(steps[0], part), name: value}})
+    write_record(file, replace(record, steps=tuple(steps)))
+    assert main(["export", str(file), "--optuna", str(tmp_path / "x.db")]) == ERROR
+    assert f"{file}: " in (error := capsys.readouterr().err)
+    assert f"{part}['{name}']` must be " in error or "surrogates not allowed" in error
+    assert [*tmp_path.iterdir()] == [file]

@@ -139,7 +139,9 @@ class Peer:
 
     def _hello(self) -> dict[str, str]:
         hello = self._receive(time.monotonic() + START_S, STARTING).get("hello")
-        if not isinstance(hello, dict) or not all(isinstance(v, str) for v in hello.values()):
+        if not isinstance(hello, dict) or not all(
+            isinstance(version, str) and version.isprintable() for version in hello.values()
+        ):
             raise self._no_answer(f"`hello` must hold versions, got {shown(hello)}")
         return hello
 

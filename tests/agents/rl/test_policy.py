@@ -13,6 +13,7 @@ import pytest
 
 from fedhpo_gym.agents import agent_class
 from fedhpo_gym.agents.policy import OUTPUTS, Policy, load_policy, save_policy
+from fedhpo_gym.agents.training import Training
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from problems import box_problem
 
@@ -139,3 +140,15 @@ def test_another_environments_observation_is_refused() -> None:
         policy.act({"a": np.ones(3)})
     with pytest.raises(InvalidArgumentError, match=r"\['a'\]` must have shape \(\.\.\., \(3,\)\)"):
         policy.act({"a": np.ones(4), "b": np.ones((2, 2))})
+
+
+def test_only_policies_are_saved(tmp_path: Path) -> None:
+    policy, file = make_policy(), tmp_path / "new"
+    for wrong, words in (
+        ((Training(policy, np.zeros(1)), file), "got a Training: give its `policy`"),
+        ((str(file), policy), "`policy` must be a Policy, got a str"),
+        ((policy, policy), "`folder` must be"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=words):
+            save_policy(*wrong)
+    assert not file.exists()

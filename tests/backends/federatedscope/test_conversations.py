@@ -85,6 +85,7 @@ def numbered(line: str, **changes: Any) -> str:
         ("hello", {"hello": [1, 2]}, "no answer"),
         ("hello", {"hello": "0.3"}, "no answer"),
         ("hello", {"hello": {"torch": 2}}, "no answer"),
+        ("hello", {"hello": {"torch": "\ud800", "layout": "current"}}, "no answer"),
         ("round", {"round": 2}, "`round` must be 4, got 2"),
         ("round", {"round": 10**30}, "`round` must be 4, got 1000"),
         ("round", {"round": None}, "`round` must be a whole number"),
