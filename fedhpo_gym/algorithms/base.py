@@ -19,6 +19,7 @@ both round alike."""
 Parameters = dict[str, Array]
 """Named arrays of shape (model's own, items, ...): the second axis counts what is trained
 together, which is courses, or courses on single clients."""
+Shapes = dict[str, tuple[int, ...]]
 VARIATE = "variate of "
 """How names of control variates begin."""
 
@@ -208,24 +209,28 @@ def checked_update(
         )
     updated, server = result
     hook = f"`server_update` of {name!r}"
-    return with_shapes(hook, updated, parameters), with_shapes(hook, server, state, "state")
+    updated = with_shapes(hook, updated, shapes_of(parameters))
+    return updated, with_shapes(hook, server, shapes_of(state), "state")
 
 
-def with_shapes(
-    hook: str, returned: Any, wanted: Parameters, what: str = "parameters"
-) -> Parameters:
-    """Return what a hook returned, which must have the names and shapes of what it was given.
+def shapes_of(parameters: Parameters) -> Shapes:
+    """Return the shapes of arrays by name."""
+    return {name: tuple(value.shape) for name, value in parameters.items()}
+
+
+def with_shapes(hook: str, returned: Any, shapes: Shapes, what: str = "parameters") -> Parameters:
+    """Return what a hook returned, which must have these names and shapes.
 
     Raises:
         InvalidArgumentError: it has not.
     """
-    found = returned if isinstance(returned, Mapping) else {}
-    for key, value in wanted.items():
-        shape = getattr(found.get(key), "shape", None)
-        if shape != value.shape:
+    arrays = returned if isinstance(returned, Mapping) else {}
+    for key, expected in shapes.items():
+        shape = getattr(arrays.get(key), "shape", None)
+        if shape is None or tuple(shape) != expected:
             raise InvalidArgumentError(
-                f"{hook} must return {what} with {key!r} of shape {tuple(value.shape)}, got "
-                f"{shape and tuple(shape)}"
+                f"{hook} must return {what} with {key!r} of shape {expected}, got "
+                f"{shown(arrays.get(key)) if shape is None else tuple(shape)}"
             )
     same: Parameters = returned
     return same

@@ -171,7 +171,7 @@ class AsynchronousGroup(Group):
             local = [take(result.local, place) for place in places]
             sent = local
             if changes:
-                uploaded, _ = self._upload(result)
+                uploaded, _ = self._upload(result, {})
                 sent = [take(uploaded, place) for place in places]
             for index, row in enumerate(part.course.tolist()):
                 models[row][self._numbers[part.batch_key[index]]] = LocalModel(

@@ -8,12 +8,16 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms.base import (
     VARIATE,
     Algorithm,
+    Array,
     Context,
     Parameters,
+    Shapes,
     checked_update,
+    shapes_of,
     with_shapes,
 )
 from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Feedback, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
@@ -63,7 +67,21 @@ class Group:
         self._pulls = type(algorithm).pull is not FedAvg.pull
         self.configure(courses, needed)
         self._server: Parameters = {}
-        self._server = algorithm.init_state(self._trained(self._parameters), self._context())
+        state = algorithm.init_state(self._trained(self._parameters), self._context())
+        state = with_shapes(self._hook("init_state"), state, self._per_course(state), "state")
+        # Copies: a hook may return one array under two names, or what it was given.
+        self._server = {name: trainer.array(1.0 * value) for name, value in state.items()}
+
+    def _hook(self, name: str) -> str:
+        return f"`{name}` of {self._algorithm.name!r}"
+
+    def _per_course(self, returned: Parameters) -> Shapes:
+        """Return the shapes that arrays of a hook must have: the second axis counts courses."""
+        shapes = {}
+        for name, value in returned.items():
+            shape = tuple(getattr(value, "shape", ()))
+            shapes[name] = (*(shape or (1,))[:1], len(self.positions), *shape[2:])
+        return shapes
 
     def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
         """Take the hyperparameters of the courses from here on."""
@@ -126,7 +144,7 @@ class Group:
         self._begin_round()
         items, number = self.roster.ahead(len(evaluated))
         compared = np.empty((0 if feedback is None else len(items), 2), dtype=np.float32)
-        pull = self._algorithm.pull(self._context(items)) if self._pulls else None
+        pull = self._pull(items, self._context(items)) if self._pulls else None
         state = self._finished, self.diverged_at
         found = self._trainer.advance(
             self._parameters, items, number, self._settings, pull, state, evaluated, compared
@@ -146,7 +164,9 @@ class Group:
         before, context = self._trained(self._parameters), self._context()
         start = self._broadcast(before, context)
         average = trainer.zeros(number)
-        reports = {n: 1.0 * zeros for n, zeros in algorithm.reports(before, context).items()}
+        reports = algorithm.reports(before, context)
+        with_shapes(self._hook("reports"), reports, self._per_course(reports), "arrays")
+        reports = {name: 1.0 * zeros for name, zeros in reports.items()}
         changes: list[tuple[Items, Parameters]] = []
         kept = feedback is not None or algorithm.sends_updates
         parts = trainer.portions(items, self.roster)
@@ -158,15 +178,17 @@ class Group:
                 if part not in cut:
                     self._add_updates(result, start, mean)
                 self._observe(result, start, mean, feedback, index, metrics)
-            own, said = self._upload(result)
+            own, said = self._upload(result, reports)
             trainer.add(average, reports, own, said, result)
             if self._variates is not None:
                 changes.append((part, said))
         if algorithm.poisson:
             nobody = np.bincount(items.course, minlength=number) == 0
-            statistics, former = trainer.views(average), trainer.views(start)
-            for name in trainer.model.buffers & statistics.keys():
-                statistics[name][:, nobody] = former[name][:, nobody]
+            means, former = trainer.views(average), trainer.views(start)
+            # Nobody sends an update of 0, and a model that is the former one.
+            names = trainer.model.buffers if algorithm.sends_updates else means.keys()
+            for name in names & means.keys():
+                means[name][:, nobody] = former[name][:, nobody]
         self._end_round(average, reports)
         for part, said in changes:
             self._change_variates(part, said)
@@ -178,14 +200,14 @@ class Group:
         # Copies, which the hook may change in place.
         copies = {name: 1.0 * value for name, value in parameters.items()}
         sent = self._algorithm.broadcast(copies, context)
-        sent = with_shapes(f"`broadcast` of {self._algorithm.name!r}", sent, parameters)
+        sent = with_shapes(self._hook("broadcast"), sent, shapes_of(parameters))
         return self._trainer.replaced(self._parameters, sent)
 
     def _train(self, items: Items, start: Values, *, kept: bool) -> LocalResult:
         """Train a portion; what it received is kept if that is asked for."""
         trainer, algorithm, names = self._trainer, self._algorithm, self._names(items)
         context = self._context(items)
-        pull = algorithm.pull(context)
+        pull = self._pull(items, context)
         shared = trainer.shared(items, start)
         local = trainer.receive(start, items, "local", shared)
         received = None
@@ -195,16 +217,31 @@ class Group:
             own = self._with_own(local, items)
             trainer.run(own, items, self._settings, names, Terms(pull, received))
             self._keep(items, own)
-            terms = Terms(shift=algorithm.correction(context))
+            terms = Terms(shift=self._correction(local, context))
             trainer.run(local, items, self._settings, names, terms)
             return LocalResult(items, received, local, shared)
         if trainer.kept:
             local = self._with_own(local, items)
             received = None if received is None else self._with_own(received, items)
-        terms = Terms(pull, received, shared, algorithm.correction(context))
+        terms = Terms(pull, received, shared, self._correction(local, context))
         trainer.run(local, items, self._settings, names, terms)
         self._keep(items, local)
         return LocalResult(items, received, local, shared)
+
+    def _pull(self, items: Items, context: Context) -> Array | None:
+        pull = self._algorithm.pull(context)
+        if pull is not None:
+            with_shapes(self._hook("pull"), {"mu": pull}, {"mu": (len(items),)}, "an array")
+        return pull
+
+    def _correction(self, local: Values, context: Context) -> Parameters:
+        added = self._algorithm.correction(context)
+        if added:
+            shapes = shapes_of(self._trained(local))
+            for name in added:
+                require_known(f"parameter of {self._hook('correction')}", name, shapes)
+            with_shapes(self._hook("correction"), added, {name: shapes[name] for name in added})
+        return added
 
     def _with_own(self, values: Values, items: Items) -> Values:
         """Return values of items with what their clients keep."""
@@ -220,16 +257,21 @@ class Group:
         rows = self._rows(items)[finite]
         self._trainer.put(self._personal, rows, self._trainer.take(mine, finite))
 
-    def _upload(self, result: LocalResult) -> tuple[Values, Parameters]:
+    def _upload(self, result: LocalResult, reports: Parameters) -> tuple[Values, Parameters]:
         """Return what clients send: parameters, and all of it by name."""
         local = result.local
         if self._algorithm.sends_updates:
             local = self._trainer.updates(local, result.received)
         own = self._trained(local)
         said = self._algorithm.upload(own, self._context(result.items))
-        if said is own:
+        if said is own and not reports and self._variates is None:
             return local, own
-        said = with_shapes(f"`upload` of {self._algorithm.name!r}", said, own)
+        shapes = shapes_of(own)
+        if self._variates is not None:
+            shapes |= {VARIATE + name: shape for name, shape in shapes.items()}
+        for name, zeros in reports.items():
+            shapes[name] = (zeros.shape[0], len(result.items), *zeros.shape[2:])
+        said = with_shapes(self._hook("upload"), said, shapes)
         return self._trainer.replaced(local, said), said
 
     def _add_cut(self, parts: Sequence[Items], start: Values, mean: Values) -> list[Items]:
@@ -278,6 +320,7 @@ class Group:
         trained, algorithm = self._trained(self._parameters), self._algorithm
         result = algorithm.server_update(trained, means, self._server, self._context())
         updated, server = checked_update(algorithm.name, result, trained, self._server)
+        server = {name: trainer.array(value) for name, value in server.items()}
         values = trainer.with_personal(average, self._parameters)
         if updated is not means:
             values = trainer.replaced(values, updated)

@@ -267,7 +267,8 @@ class TorchTrainer(Trainer):
     def add_updates(
         self, items: Items, received: Parameters, local: Parameters, mean: Parameters
     ) -> None:
-        where, weight = self._index(items.course), self._index(items.weight)
+        counted = items.counted_equally if self.equally else items
+        where, weight = self._index(items.course), self._index(counted.weight)
         for name, total in mean.items():
             update = local[name] - received[name]
             total.index_add_(1, where, update.mul_(fit(weight, update)))

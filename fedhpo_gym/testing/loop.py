@@ -57,11 +57,14 @@ class ReferenceLoop:
         decay = self.value_of("rate_decay", 1.0) ** (index / max(self.horizon - 1, 1))
         return float(self.learning_rate * decay)
 
-    def clients(self, index: int) -> list[int]:
-        """Return the clients that train in a round."""
-        from fedhpo_gym.fl.participants import client_orders
+    def clients(self, index: int, poisson: bool = False) -> list[int]:
+        """Return the clients that train in a round; of a `poisson` algorithm, if that is said."""
+        from fedhpo_gym.fl.participants import client_orders, poisson_clients
 
         count = Fidelity(0, self.course.client_sample_rate).sampled_clients(len(self.sizes))
+        if poisson:
+            name = self.federation.seed, index
+            return [*map(int, poisson_clients(name, count, len(self.sizes)))]
         [order] = client_orders([(self.federation.seed, index)], len(self.sizes))
         return sorted(order[:count].tolist())
 

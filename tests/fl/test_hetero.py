@@ -207,6 +207,15 @@ def test_the_engine_equals_autograd_graph_by_graph(index: int) -> None:
     np.testing.assert_allclose(found, plain(MIXED[index], 4), rtol=1e-3, atol=1e-4)
 
 
+def test_a_course_that_began_later_has_the_same_bits(federation: HeteroFederation) -> None:
+    chosen = MIXED[0]
+    alone = CourseBatch({1: federation}, HeteroGCN, get_algorithm("fedavg"), [chosen])
+    late = CourseBatch({1: federation}, HeteroGCN, get_algorithm("fedavg"), [chosen, chosen])
+    late.advance(1)
+    late.restart([1])
+    np.testing.assert_array_equal(late.advance(3).metrics[1], alone.advance(3).metrics[0])
+
+
 # -------------------------------------------------------------------------------- the real sets
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -128,6 +128,35 @@ def test_an_algorithm_of_ones_own_that_reads_what_each_client_sends_shares_nothi
     monkeypatch.setattr(shared_matrices, "worth_sharing", lambda rank, _: rank < 0)
     expected = CourseBatch({1: federation}, ConvNet, kind(), [chosen]).advance(2)
     np.testing.assert_array_equal(found.metrics, expected.metrics)
+
+
+class Equal(FedAvg):
+    """Counts everybody alike, and keeps what clients send."""
+
+    name = "equal"
+    sends_updates = counts_equally = True
+    sent: ClassVar[list[Any]] = []
+
+    def upload(self, parameters: Parameters, context: Context) -> Parameters:
+        flat = [value.transpose(0, 1).flatten(1).double() for value in parameters.values()]
+        self.sent.append(torch.cat(flat, 1))
+        return parameters
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        return {name: value + average[name] for name, value in parameters.items()}, state
+
+
+def test_updates_are_compared_with_the_mean_that_the_server_takes(federation: Federation) -> None:
+    chosen = course(batch=8, decay=0.2, epochs=2, **GIVEN["fedavg"])
+    Equal.sent.clear()
+    found = CourseBatch({1: federation}, ConvNet, Equal(), [chosen], observe=True).advance(1)
+    updates = torch.cat(Equal.sent)
+    cosines = torch.cosine_similarity(updates, updates.mean(0, keepdim=True)).numpy()
+    assert found.feedback is not None
+    alignment = found.feedback.alignment[0, 0][found.feedback.sampled[0, 0]]
+    np.testing.assert_allclose(np.sort(alignment), np.sort(cosines), rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 pytest.importorskip("numba")
 
 from fedhpo_gym.algorithms import get_algorithm
+from fedhpo_gym.algorithms.base import Context, Parameters
+from fedhpo_gym.algorithms.fedavg import FedAvg
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.records import make_dataset
@@ -23,6 +25,7 @@ from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.engine import CourseBatch
 from fedhpo_gym.fl.models import LogisticRegression
+from fedhpo_gym.fl.participants import poisson_clients
 from fedhpo_gym.objectives import planned_noise
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.tasks.work import work_of
@@ -129,6 +132,56 @@ def test_rounds_of_nobody_move_by_noise_alone(federation: Federation) -> None:
         before = batch.evaluate()
     noisy = course(0.2, **PRIVATE, noise_multiplier=0.5)
     same(engine(federation, "dpfedavg", noisy)[0], dpfedavg(federation, noisy, 0.5))
+
+
+class PoissonAverage(FedAvg):
+    name = "poisson-average"
+    poisson = True
+
+
+def test_a_model_that_nobody_trains_stays(federation: Federation) -> None:
+    kind = PoissonAverage()
+    batch = CourseBatch({1: federation}, LogisticRegression, kind, [course(1 / 6)], horizon=9)
+    found = batch.advance(9).metrics[0]
+    takes_part = [len(poisson_clients((1, index), 1, 6)) > 0 for index in range(9)]
+    assert not all(takes_part[1:])
+    moved = (np.diff(found, axis=0) != 0).any(axis=(1, 2, 3))
+    assert moved.tolist() == takes_part[1:]
+
+
+class Moments(FedAvg):
+    """Two moments that begin as one array, and the former model, which begins as the model."""
+
+    name = "moments"
+
+    def init_state(self, parameters: Parameters, context: Context) -> Parameters:
+        state = {}
+        for name, value in parameters.items():
+            state[f"m {name}"] = state[f"v {name}"] = value - value
+            state[f"former {name}"] = value
+        return state
+
+    def server_update(
+        self, parameters: Parameters, average: Parameters, state: Parameters, context: Context
+    ) -> tuple[Parameters, Parameters]:
+        updated, after = {}, {}
+        for name, value in parameters.items():
+            move = average[name] - value + 0.1 * (value - state[f"former {name}"])
+            after[f"m {name}"] = 0.9 * state[f"m {name}"] + 0.1 * move
+            after[f"v {name}"] = np.sqrt(0.5) * state[f"v {name}"] + 0.1 * move**2
+            after[f"former {name}"] = value
+            updated[name] = value + after[f"m {name}"] / (after[f"v {name}"] ** 0.5 + 0.1)
+        return updated, after
+
+
+def test_a_course_goes_on_from_its_servers_state_wherever_it_is_put(federation: Federation) -> None:
+    def batch() -> CourseBatch:
+        return CourseBatch({1: federation}, LogisticRegression, Moments(), [course()], horizon=9)
+
+    first, second = batch(), batch()
+    first.advance(3)
+    second.restore(first.snapshot())
+    np.testing.assert_array_equal(second.advance(3).metrics, first.advance(3).metrics)
 
 
 def test_control_variates_travel_and_cost_no_computation() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
@@ -29,7 +30,7 @@ from fedhpo_gym.algorithms.base import VARIATE
 from fedhpo_gym.algorithms.fedavg import Ditto, FedAvg
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.plugins import plugin_modules
 from fedhpo_gym.space import Dimension
 from fedhpo_gym.studies.environments import remake_environment, spec_of
@@ -337,6 +338,31 @@ def test_what_travels_keeps_its_shapes(
         InvalidArgumentError, match=f"`{hook}` of 'cut' must return parameters with"
     ):
         env.step(env.action_space.sample())
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "words"),
+    [
+        ({"pull": lambda *_: ones(1)}, r"`pull` .* with 'mu' of shape \(5,\), got \(1,\)"),
+        ({"pull": lambda *_: 0.1}, r"`pull` .* with 'mu' of shape \(5,\), got 0.1"),
+        ({"correction": lambda *_: {"weigth": ones(1)}}, "parameter of `correction` .*weigth"),
+        ({"correction": lambda *_: {"weight": ones(1)}}, "`correction` .* with 'weight' of shape"),
+        ({"init_state": lambda *_: {"m": 0.0}}, "`init_state` .* state with 'm' of shape"),
+        ({"reports": lambda *_: {"h": ones(3, 2)}}, r"`reports` .* shape \(3, 1\), got \(3, 2\)"),
+        ({"reports": lambda *_: {"h": ones(3, 1)}}, r"`upload` .* 'h' of shape \(3, 5\), got None"),
+        ({"keeps_variates": True}, "`upload` .* 'variate of weight' of shape"),
+    ],
+)
+def test_hooks_return_one_number_for_every_item(
+    hooks: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTERED, "cut", type("Cut", (FedAvg,), {"name": "cut", **hooks})())
+    with pytest.raises(FedHPOError, match=words):
+        step(gym.make(ID, algorithm="cut", **SHORT))
 
 
 @pytest.mark.parametrize("name", ["mine:Missing", "mine:fit", "missing:FedDyn", "mine:"])

@@ -310,15 +310,17 @@ class HeteroGCN(TorchModel):
     def sgd_step(self, parameters: Parameters, batch: Minibatch) -> None:
         owner = self._owner[batch.x[:, 0, 0]].tolist()
         decay, sizes = batch.decay.tolist(), batch.sizes.tolist()
-        joined: dict[int, _GraphBatch] = {}
+        joined: dict[tuple[int, ...], _GraphBatch] = {}
         for item, client in enumerate(owner):
             if size := sizes[item]:
-                if client not in joined:  # items of one client share their minibatch
-                    graphs = batch.x[item, :size, 0] - int(self._first[client])
-                    joined[client] = self._clients[client].join(graphs)
+                # Many items of a client share their minibatch; those of other rounds do not.
+                graphs = batch.x[item, :size, 0]
+                drawn = tuple(graphs.tolist())
+                if drawn not in joined:
+                    joined[drawn] = self._clients[client].join(graphs - int(self._first[client]))
                 _step_of_graphs(
                     self._clients[client].own(parameters, item),
-                    joined[client],
+                    joined[drawn],
                     batch.targets[: self._clients[client].num_classes, item, :size].t(),
                     batch.rates[item, :size, None],
                     decay[item],
