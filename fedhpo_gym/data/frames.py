@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrow_files import require_sound
 from fedhpo_gym.core.checks import shown
-from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    needing,
+)
 from fedhpo_gym.core.files import read_json, require_growth, unpacked
 from fedhpo_gym.data import cache, leaf
 
@@ -309,12 +315,12 @@ def _of_leaf(data: leaf.LeafData) -> Any:
         clients += [user] * len(samples.y)
     try:
         array = np.array(features, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         array = np.empty(0)
     if array.ndim != 2:
         raise InvalidArgumentError(
             "`data` in LEAF's json must have a list of numbers as the x of every sample, all of "
-            "one length; texts and images need a model of their own"
+            "one length and none beyond 1e308; texts and images need a model of their own"
         )
     return _of_arrays(array, labels, clients)
 
@@ -357,7 +363,10 @@ def _flat(frame: Any) -> Any:
     for name, column in frame.items():
         try:
             parts.append(_flat_part(str(name), _without_arrow(column)))
-        except (OverflowError, NotImplementedError) as error:  # such as dates after the year 9999
+        except (FedHPOError, UnicodeError):  # words that are no text are refused by who writes them
+            raise
+        except (OverflowError, NotImplementedError, ValueError) as error:
+            # such as dates after the year 9999, or integers of thousands of digits
             raise InvalidArgumentError(
                 f"`data` must have cells that pandas can read in {name!r}, got {column.dtype} "
                 f"({error}). Give them as words or numbers."
@@ -387,7 +396,7 @@ def _flat_part(name: str, column: Any) -> Any:
     if isinstance(first, Sequence | np.ndarray) and not isinstance(first, str | bytes):
         try:
             rows = [np.asarray(cell, dtype=np.float64).ravel() for cell in column]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"`data` must have lists of numbers in each row of {name!r}: {error}"
             ) from error

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 
-from fedhpo_gym.core.checks import Range, check_fields, checked_types
+from fedhpo_gym.core.checks import INT_END, Range, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import (
     load_json,
@@ -123,9 +123,9 @@ def _list(value: Any) -> list[Any]:
 
 @checked_types
 def integer(value: Any) -> int:
-    """Return a value that json wrote as an integer."""
-    if type(value) is not int:
-        raise InvalidArgumentError(f"an integer is needed, got {value!r}")
+    """Return a value that json wrote as an integer, and that arrays can hold."""
+    if type(value) is not int or abs(value) >= INT_END:
+        raise InvalidArgumentError(f"an integer of 64 bits is needed, got {shown(value)}")
     return value
 
 

@@ -304,7 +304,12 @@ MANY_TASK_KINDS = ("pool", "generated")
 
 def kind_of_id(env_id: str) -> str:
     """Return what makes an id: "trial", "round", or one of `MANY_TASK_KINDS`."""
-    name = str(gym.spec(env_id).entry_point).rpartition(":")[2]
+    return kind_of_entry_point(gym.spec(env_id).entry_point)
+
+
+def kind_of_entry_point(entry_point: object) -> str:
+    """Return what an entry point makes, which a record says of ids that are unknown here, too."""
+    name = str(entry_point).rpartition(":")[2]
     return name.removeprefix("make_").removesuffix("_env")
 
 

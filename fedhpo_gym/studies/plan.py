@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import gymnasium as gym
+
 from fedhpo_gym.agents import agent_class, read_problem
 from fedhpo_gym.agents.base import WHERE
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
@@ -78,7 +80,9 @@ class Plan:
 
 def problem_words(env_id: str, kwargs: Mapping[str, Any]) -> str:
     """Return an id, and of many tasks which: what a study has as one problem."""
-    return f"{env_id} {kwargs['instances']}" if kind_of_id(env_id) in MANY_TASK_KINDS else env_id
+    # A log may be of ids that are unknown here.
+    many = env_id in gym.registry and kind_of_id(env_id) in MANY_TASK_KINDS
+    return f"{env_id} {kwargs.get('instances')}" if many else env_id
 
 
 def make_plans(request: Request) -> list[Plan]:

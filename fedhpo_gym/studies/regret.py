@@ -15,7 +15,7 @@ from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.records.runs import COST_OBJECTIVES, ScoredTrials, level_of
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_id, remake_environment
+from fedhpo_gym.studies.environments import MANY_TASK_KINDS, kind_of_entry_point, remake_environment
 from fedhpo_gym.studies.replay import former_fingerprints, from_stored_numbers
 
 
@@ -151,8 +151,8 @@ def validate_values(space: SearchSpace, configuration: Mapping[str, Any]) -> Non
 def may_be_known(header: Header) -> bool:
     """Return whether stored numbers of one problem answered, which then know what is best."""
     instances = header.kwargs.get("instances")
-    drawn = instances is not None and kind_of_id(header.id) not in MANY_TASK_KINDS
-    return from_stored_numbers(header) and not drawn
+    kind = kind_of_entry_point(header.spec.get("entry_point"))
+    return from_stored_numbers(header) and (instances is None or kind in MANY_TASK_KINDS)
 
 
 def _asked(

@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 from traceback import extract_tb
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from zlib import crc32
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.core import __version__
+from fedhpo_gym.core.checks import FAULTS, Range, check_fields
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -126,7 +127,7 @@ class Outcome:
 
     plan: Plan
     status: Status
-    seconds: float = 0.0
+    seconds: Annotated[float, Range(0)] = 0.0
     words: str = ""
 
     @classmethod
@@ -171,16 +172,30 @@ def log(folder: Path, outcome: Outcome) -> None:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the last outcome of every cell of a study, in the order of the first."""
-    path, last = folder / LOG, dict[str, dict[str, Any]]()
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    """Return the last outcome of every cell of a study, in the order of the first.
+
+    Lines that are no outcomes are left out.
+    """
+    path, last = folder / LOG, dict[bytes, dict[str, Any]]()
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            found = json.loads(line)
-            cell = {name: value for name, value in found["plan"].items() if name != "key"}
-            last[json.dumps(cell, sort_keys=True)] = found
-        except (ValueError, KeyError, TypeError):
+            outcome = _logged(line)
+            cell = asdict(replace(outcome.plan, key=None))
+            text = json.dumps(cell, sort_keys=True, ensure_ascii=False)
+            last[text.encode("utf-8")] = asdict(outcome)
+        except FAULTS:
             continue
     return list(last.values())
+
+
+def _logged(line: bytes) -> Outcome:
+    content = json.loads(line.decode("utf-8"))
+    plan = Plan(**content["plan"])
+    check_fields(plan)
+    outcome = Outcome(**{**content, "plan": plan})
+    check_fields(outcome)
+    # Names of files in an error message may be no text.
+    return replace(outcome, words=outcome.words.encode("utf-8", "backslashreplace").decode())
 
 
 def faults(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -388,7 +388,7 @@ REFUSED: list[tuple[str, Mapping[str, bytes | None], str]] = [
     ),
     *(
         ("femnist json", pixels(label=label), "femnist|FEMNIST")
-        for label in (1.9, "true", "NaN", 62)
+        for label in (1.9, "true", "NaN", 62, 10**20)
     ),
     ("femnist json", pixels(count=783), r"writer a.*784 pixels in \[0, 1\]"),
     ("femnist packed", {"leaf_femnist.npz": gzip.compress(b"x")}, "download FEMNIST"),
@@ -421,7 +421,7 @@ REFUSED: list[tuple[str, Mapping[str, bytes | None], str]] = [
     ("leaf json", of_leaf(hierarchies=["g"]), r"x\.json is damaged.*preprocess"),
     ("leaf json", of_leaf(num_samples=[2, 2]), "`num_samples` must count"),
     ("leaf json", of_leaf(num_samples=[3]), "`num_samples` must count"),
-    ("leaf json", of_leaf(num_samples=[2, 1.0]), "an integer is needed, got 1.0"),
+    ("leaf json", of_leaf(num_samples=[2, 1.0]), "an integer of 64 bits is needed, got 1.0"),
     ("leaf json", of_leaf(users=["a"], num_samples=[2]), "`users` must name everybody"),
     ("leaf json", of_leaf(users=["a", "a"], num_samples=[2, 2]), "`users` must name everybody"),
     ("leaf json", of_leaf(users=["a", "c"]), "x.json is damaged"),

@@ -70,6 +70,17 @@ def test_labels_that_are_lists_are_refused(tmp_path: Path) -> None:
         read_frame(([[1], [2, 3]], [0, 1]))
 
 
+def test_integers_too_large_for_numbers_are_refused(tmp_path: Path) -> None:
+    user = {"x": [[1], [10**400]], "y": [0, 1]}
+    content = {"users": ["a"], "num_samples": [2], "user_data": {"a": user}}
+    (tmp_path / "x.json").write_text(json.dumps(content), encoding="utf-8")
+    for data in (tmp_path / "x.json", pandas.DataFrame(user)):
+        with pytest.raises(InvalidArgumentError, match=r"must have (a list|lists) of numbers"):
+            read_frame(data)
+    with pytest.raises(InvalidArgumentError, match=r"can read in 'x', got object \(Exceeds the"):
+        read_frame(pandas.DataFrame({"x": [1, 10**5000]}))
+
+
 def test_durations_of_any_length_are_days(saved: Callable[..., Path]) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     long = pyarrow.array([2**62, None], pyarrow.duration("s"))

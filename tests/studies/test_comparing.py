@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import gymnasium as gym
@@ -24,8 +25,8 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.studies import Execution, StudyResult, compare
-from fedhpo_gym.studies.plan import Request, make_plans
-from fedhpo_gym.studies.run import LOG, agent_seed, do_run, read_log
+from fedhpo_gym.studies.plan import Plan, Request, make_plans
+from fedhpo_gym.studies.run import LOG, Outcome, agent_seed, do_run, log, read_log
 from workers import wait_for
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -108,6 +109,37 @@ def test_what_crashes_or_hangs_is_logged_tried_again_and_not_fatal(
         handle.write('{"plan": ')
     assert not study(tmp_path).faults
     assert digests(tmp_path) == digests(alone)
+
+
+PLAN = '"kwargs": {}, "agent": "random", "seed": 0'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"plan": []}', '{"plan": {}}', '{"plan": {"id": "x"}, "status": "failed"}', "[" * 200_000,
+        b"\xff\xfe", "1", '{"plan": 1}', f'{{"plan": {{"id": [[1]], {PLAN}}}, "status": "done"}}',
+        *(
+            f'{{"plan": {{"id": "{IDS[0]}", {PLAN}}}, {more}}}'
+            for more in (
+                r'"status": "\ud800"', '"status": "failed", "seconds": "long"',
+                '"status": "done", "seconds": NaN', f'"status": "done", "seconds": 1{"0" * 400}',
+                '"status": "failed", "words": 1',
+            )
+        ),
+        rf'{{"plan": {{"id": "\ud800", {PLAN}}}, "status": "failed"}}',
+        f'{{"plan": {{"id": "x", {PLAN.replace("0", "[]")}}}, "status": "failed"}}',
+    ],
+)  # fmt: skip
+def test_lines_that_are_no_outcomes_are_left_out_of_a_log(
+    line: str | bytes, tmp_path: Path
+) -> None:
+    outcome = Outcome(Plan(IDS[0], {"instances": [1]}, "random", 0), "failed", 1.0, "a \udcff")
+    log(tmp_path, outcome)
+    with (tmp_path / LOG).open("ab") as handle:
+        handle.write((line.encode() if isinstance(line, str) else line) + b"\n")
+    [logged] = read_log(tmp_path)
+    assert logged == {**asdict(outcome), "words": r"a \udcff"}
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from fedhpo_gym.records.record import RunRecord, StepRecord
 from fedhpo_gym.records.runs import ScoredTrials
 from fedhpo_gym.studies.plan import Plan
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
-from fedhpo_gym.studies.run import do_run
+from fedhpo_gym.studies.run import Outcome, do_run, log
 from fedhpo_gym.wrappers import RegretInfo
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -276,6 +276,23 @@ def test_numbers_that_are_no_longer_stored_have_no_regret(record: RunRecord) -> 
     for kwargs in ({"backend": "raw"}, {"instances": "train"}):
         spec = {**record.header.spec, "kwargs": {**record.header.kwargs, **kwargs}}
         assert known_of(replace(record.header, spec=spec)) is None
+
+
+@pytest.mark.parametrize("kind", ["round", "trial"])
+@pytest.mark.parametrize("logged", [False, True])
+def test_what_an_id_that_is_unknown_here_can_reach_is_unknown(
+    kind: str, logged: bool, record: RunRecord, tmp_path: Path
+) -> None:
+    env_id, kwargs = "FedHPO-DAC-LR-Elsewhere-v1", {**record.header.kwargs, "instances": "train"}
+    spec = {"id": env_id, "entry_point": f"fedhpo_gym.envs:make_{kind}_env", "kwargs": kwargs}
+    header = replace(record.header, id=env_id, spec={**record.header.spec, **spec})
+    if logged:
+        log(tmp_path, Outcome(Plan(env_id, kwargs, "sobol", 0), "failed"))
+        header = record.header
+    write_record(tmp_path / "x.jsonl", replace(record, header=header))
+    assert main(["report", str(tmp_path)]) == 0
+    assert env_id in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert fedhpo_gym.load_runs(tmp_path)["regret"].notna().all() == logged
 
 
 OWN_OBJECTIVE = """
