@@ -236,8 +236,9 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
     Args:
         folder: of records, JSON lines or Parquet; or one file.
         named: what a record may not decide and its regret needs, such as
-            `{"algorithm": "module:Class"}` or `{"objectives": ["module:name"]}`. A warning says
-            where that is missing.
+            `{"algorithm": "module:Class"}`, or a list of them, or `{"objectives":
+            ["module:name"]}`; each counts for the records that name such a thing. A warning says
+            where one is missing.
     """
     with needing("tables of runs", "pandas", "data", "pandas"):
         import pandas as pd
