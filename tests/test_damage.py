@@ -410,7 +410,7 @@ REFUSED: list[tuple[str, Callable[[bytes], bytes], str]] = [
     ("record", lines(number=3, elapsed_s=float("inf")), "line 3: .*Infinity is no finite number"),
     ("record", lines(number=3, terminated=0), "line 3: .*`terminated` must be true or false"),
     ("record", lines(number=3, configuration={"a": [1]}), "line 3: .*`configuration` must be"),
-    ("record", lines(number=3, test={"loss": 0.1}), "line 3: .*`test` must be .* 'accuracy'"),
+    ("record", lines(number=3, test={"loss": 0.1}), "line 3: .*step 2 lacks 'accuracy' in `test`"),
     ("record", lines(number=3, cost={}), "line 3: .*`cost` must be an object with 'time_s'"),
     ("record", lines(number=3, cost={"time_s": 1.0}), "line 3: .*step 2 lacks 'rounds' in `cost`"),
     ("record", lines(number=3, objectives={}), "line 3: .*step 2 lacks .* in `objectives`"),

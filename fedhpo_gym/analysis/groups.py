@@ -93,7 +93,7 @@ def _reduced(path: Path, record: RunRecord | JudgedRun, rule: str) -> Run:
         configuration=configuration,
         fidelity=fidelity,
         objectives=objectives,
-        test_accuracy=float(run.accuracy[place]),
+        test_accuracy=None if run.accuracy is None else float(run.accuracy[place]),
     )
     line = Trajectory.of(header.id, header.agent, header.seed, trials, rule)
     # What a trajectory changes to is what regret is asked of; a course has no configuration.

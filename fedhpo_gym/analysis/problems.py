@@ -59,7 +59,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class FinalIncumbent:
-    """The final incumbent of a run: step `number` of `steps`, from 1, and its true objectives."""
+    """The final incumbent of a run: step `number` of `steps`, from 1, and its true objectives.
+
+    Its test accuracy is None where nobody knows it.
+    """
 
     word: str
     number: int
@@ -67,7 +70,7 @@ class FinalIncumbent:
     configuration: Mapping[str, Any]
     fidelity: Mapping[str, Any]
     objectives: Mapping[str, float]
-    test_accuracy: float
+    test_accuracy: float | None
 
 
 @dataclass(frozen=True, eq=False)

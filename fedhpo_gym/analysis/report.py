@@ -281,11 +281,12 @@ def _best(problem: Problem) -> str:
         return ""
     line, best = run.trajectory, run.best
     test = f"{line.test[-1]:.4f}" if line.test is not None and len(line.test) else "unknown"
+    accuracy = "unknown" if best.test_accuracy is None else f"{best.test_accuracy:.4f}"
     return page.BEST.substitute(
         winner=f"Found by <b>{escape(line.agent)}</b> with seed {line.seed} in {best.word} "
         f"{best.number} of {best.steps}: validation loss {line.final:.4f}"
         f"{' at full fidelity' * _has_true_losses(problem)}, "
-        f"test loss {test}, test accuracy {best.test_accuracy:.4f} in the trial.",
+        f"test loss {test}, test accuracy {accuracy} in the trial.",
         configuration=_pairs_table(
             {NOMINAL.get(k, k): v for k, v in {**best.configuration, **best.fidelity}.items()}
             | {in_words(k): _shown(k, v) for k, v in best.objectives.items()}

@@ -208,7 +208,7 @@ Named = Annotated[
     Sequence[str],
     Arg(
         "what the records need and may not choose themselves: source, interpreter, own_data, "
-        "algorithm=module:Class, "
+        "algorithm=module:Class or a list of them, "
         '`objectives=["module:name"]`, or `system={"path": "FILE"}`',
         "KEY=VALUE",
         "--set",

@@ -27,6 +27,7 @@ from fedhpo_gym.cli.console import (
 from fedhpo_gym.cli.problems import useless_limits
 from fedhpo_gym.cli.report import whole_records
 from fedhpo_gym.core.archive import require_writable
+from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.plugins import import_module
 from fedhpo_gym.studies import Execution
 from fedhpo_gym.studies.environments import undecided
@@ -157,7 +158,7 @@ def replay(
         Arg("modules of yours that registered what records name", "MODULE", several=True),
     ] = (),
 ) -> int:
-    """Replay every record; 1 if one of them differs or is damaged.
+    """Replay every record; 1 if one differs or is damaged, 2 if one cannot be made again.
 
     What another processor computed may be rounded otherwise: that is 0, and 1 under `--exact`.
     """
@@ -165,9 +166,14 @@ def replay(
         import_module(f"`--plugins` must name modules, got {module!r}", module)
     named = dict(parse_pairs("--set", settings))
     records, damaged = whole_records("replay", paths)
-    different = 0
+    different, refused = 0, False
     for path, record in records:
-        difference = replay_record(record, named=named)
+        try:
+            difference = replay_record(record, named=named)
+        except FedHPOError as error:
+            complain("replay", f"{path}: {error}")
+            refused = True
+            continue
         if difference is None:
             say(f"equal      {path} ({len(record.steps)} steps)")
         elif difference.rounding:
@@ -177,4 +183,6 @@ def replay(
         else:
             different += 1
             say(f"DIFFERENT  {path}: {difference}")
+    if refused:
+        return 2
     return 1 if different or damaged else 0

@@ -258,7 +258,8 @@ def _judged(path: Path, found: _Read) -> JudgedRun:
     limits = [_VIOLATION] if _VIOLATION in names else []
     best = f"incumbent.{word}"
     costs = {f"cost.{name}": name for name in COSTS if f"cost.{name}" in names}
-    needed = [_TIME, _VALUE, _TEST, _ACCURACY, *noisy, *limits, best, *costs]
+    tested = [name for name in (_TEST, _ACCURACY) if name in names]
+    needed = [_TIME, _VALUE, *tested, *noisy, *limits, best, *costs]
     columns = found.numbers([*needed, *levels])
     _check(columns, needed, columns[_TIME], columns[best])
     # As `level_of` computes it for one trial.
@@ -269,7 +270,7 @@ def _judged(path: Path, found: _Read) -> JudgedRun:
         time_s=columns[_TIME],
         value=columns[_TRUE if noisy else _VALUE],
         level=level,
-        test=columns[_TEST],
+        test=columns.get(_TEST),
         observed=columns[_VALUE] if noisy else None,
         violation=columns[_VIOLATION] if limits else None,
         is_course=word == "step",
@@ -277,7 +278,7 @@ def _judged(path: Path, found: _Read) -> JudgedRun:
     )
     course = _course(found, columns) if word == "step" else None
     return JudgedRun(
-        found.header, trials, columns[_ACCURACY], lambda place: _described(path, place), None,
+        found.header, trials, columns.get(_ACCURACY), lambda place: _described(path, place), None,
         {name: float(columns[cost].sum()) for cost, name in costs.items()}, course,
     )  # fmt: skip
 

@@ -61,7 +61,6 @@ SILENT: Final[Mapping[str, Any]] = {
 """Fields that a record leaves out where they have these values."""
 
 _TESTED: Final = ("loss", "accuracy")
-_SPENT: Final = ("time_s",)
 _INCUMBENT: Final = (
     "an object with 'configuration', 'val_loss' (add it to the objectives) and either 'trial' or "
     "'step'"
@@ -159,7 +158,7 @@ class StepRecord:
         elapsed_s: simulated seconds since `reset`.
         incumbent: the best step so far: its number from 1 (`trial` in trial environments, `step`
             in round environments), configuration, and validation loss.
-        test: the step's metrics on the test split.
+        test: the step's metrics on the test split; those that nobody knows are left out.
         truth: where evaluations are noisy, what `objectives` and the incumbent truly are; else
             None, and the record does not say so.
         worker: which of several simulated workers ran the trial; None where there are none.
@@ -200,10 +199,7 @@ class StepRecord:
         for name in ("objectives", "cost", "test"):
             value = getattr(self, name)
             _require(name, "an object of finite numbers", _is_object(value, _is_number), value)
-        for name, entries in (("test", _TESTED), ("cost", _SPENT)):
-            value = getattr(self, name)
-            for entry in entries:
-                _require(name, f"an object with {entry!r}", entry in value, value)
+        _require("cost", "an object with 'time_s'", "time_s" in self.cost, self.cost)
         _require(
             "truth",
             "an object with 'objectives', objects of finite numbers",
@@ -255,6 +251,7 @@ class StepRecord:
         if lacking := [name for name in reported if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
         values = {name: info[name] for name in reported}
+        values["test"] = {name: value for name, value in info["test"].items() if value == value}
         values.update(truth=info.get("truth"), worker=worker)
         numbers = reward.tolist() if hasattr(reward, "tolist") else reward
         extra = {name: info[name] for name in OPTIONAL if name in info}
@@ -323,8 +320,9 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
 
 def _misfit(first: StepRecord, step: StepRecord) -> str | None:
     """Return what a step lacks of what the first step of its run has."""
-    for name, least in (("cost", first.cost), ("objectives", first.objectives)):
-        if lacking := sorted(least.keys() - getattr(step, name).keys()):
+    compared = first.test.keys() & {*_TESTED}
+    for name, least in (("cost", first.cost), ("objectives", first.objectives), ("test", compared)):
+        if lacking := sorted({*least} - getattr(step, name).keys()):
             return f"lacks {lacking[0]!r} in `{name}`, which step 1 has"
     if ("violation" in step.extra) != ("violation" in first.extra):
         return "must have `violation` if and only if step 1 has it"

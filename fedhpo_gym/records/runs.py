@@ -183,7 +183,7 @@ class JudgedRun:
     """What comparisons and reports need of a run record.
 
     Attributes:
-        accuracy: (N,) accuracy of each trial on the test split.
+        accuracy: (N,) accuracy of each trial on the test split; None where it is not known.
         described: returns configuration, fidelity and true objectives of a step, from 0.
         scored: all of its scores, where rewards are vectors.
         spent: total of each of `COSTS` that the record says.
@@ -192,7 +192,7 @@ class JudgedRun:
 
     header: Header
     trials: Trials
-    accuracy: Numbers
+    accuracy: Numbers | None
     described: Callable[[int], Described]
     scored: ScoredTrials | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class JudgedRun:
             value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
             # All steps of a course have one level: their rounds are no fidelity that was chosen.
             level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
-            test=np.array([step.test["loss"] for step in steps], dtype=np.float64),
+            test=_tested(run, "loss"),
             observed=observed if any(step.truth for step in steps) else None,
             violation=(
                 np.array([step.extra["violation"] for step in steps], dtype=np.float64)
@@ -226,7 +226,7 @@ class JudgedRun:
         return cls(
             header=run.header,
             trials=trials,
-            accuracy=np.array([step.test["accuracy"] for step in steps], dtype=np.float64),
+            accuracy=_tested(run, "accuracy"),
             described=lambda place: (
                 steps[place].configuration,
                 steps[place].fidelity,
@@ -240,6 +240,13 @@ class JudgedRun:
             },
             course=Course.of(run),
         )
+
+
+def _tested(run: RunRecord, metric: str) -> Numbers | None:
+    """Return (N,) a metric of the trials on the test split; None where it is not known."""
+    if any(metric not in step.test for step in run.steps):
+        return None
+    return np.array([step.test[metric] for step in run.steps], dtype=np.float64)
 
 
 REFERENCE: Final = 1.1

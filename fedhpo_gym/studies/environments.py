@@ -16,6 +16,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
 from fedhpo_gym import wrappers as ours
+from fedhpo_gym.algorithms import algorithm_name
 from fedhpo_gym.core.checks import as_arguments, as_typed, parameter_types, shown
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.core.plugins import import_module, is_named
@@ -123,7 +124,10 @@ MOST_ENTRIES: Final = 10_000
 
 
 def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a record's arguments; those that it may not decide are as the user named them."""
+    """Return a record's arguments; those that it may not decide are as the user named them.
+
+    What the user names counts for records that name such a thing; others have nothing of it.
+    """
     chosen = dict(named or {})
     if (entries := _entries(arguments)) > MOST_ENTRIES:
         raise InvalidArgumentError(
@@ -134,21 +138,22 @@ def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
         if TRUST.get(name) not in (PROGRAM, SYSTEM) and not _names_module(name, chosen[name]):
             raise InvalidArgumentError(
                 f"`--set {name}` must be one of the arguments that a record may not decide: "
-                "source, interpreter, own_data, algorithm=module:Class, objectives as module:name, "
-                "or system with the path of a file; all others are the record's"
+                "source, interpreter, own_data, algorithm=module:Class or a list of them, "
+                "objectives as module:name, or system with the path of a file; all others are the "
+                f"record's, got {shown(chosen[name])}"
             )
-    kept = dict(arguments)
-    for name, value in arguments.items():
-        if name in chosen or value is None:
-            continue
-        if TRUST.get(name) == PROGRAM:
-            raise _refused(name, value, f"{name}=...")
-        if _names_module(name, value) and not is_named(value):
-            raise _refused(name, value, f"{name}={value}")
-    kept |= {name: value for name, value in chosen.items() if TRUST[name] != SYSTEM}
+    decided = dict(arguments)
+    programs = {name for name in arguments if TRUST.get(name) == PROGRAM}
+    if any(arguments[name] is not None for name in programs):
+        decided |= {name: value for name, value in chosen.items() if TRUST[name] == PROGRAM}
+    for name in programs - {*chosen}:
+        if arguments[name] is not None:
+            raise _refused(name, arguments[name], f"{name}=...")
+    if "algorithm" in arguments:
+        decided["algorithm"] = _trusted_algorithm(arguments["algorithm"], chosen.get("algorithm"))
     if isinstance(system := arguments.get("system"), Mapping):
-        kept["system"] = _trusted_system(system, chosen.get("system"))
-    return kept
+        decided["system"] = _trusted_system(system, chosen.get("system"))
+    return decided
 
 
 def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,8 +172,26 @@ def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_module(name: str, value: Any) -> bool:
-    """Return whether an argument names a module, which would be imported."""
-    return name == "algorithm" and isinstance(value, str) and ":" in value
+    """Return whether an argument names modules, which would be imported, and nothing else."""
+    names = value if isinstance(value, list | tuple) else [value]
+    are_modules = [isinstance(one, str) and ":" in one for one in names]
+    return name == "algorithm" and bool(are_modules) and all(are_modules)
+
+
+def _trusted_algorithm(value: Any, named: Any) -> Any:
+    """Return a record's algorithm; of one's own, the user's class of that name."""
+    names = [named] if isinstance(named, str) else [*(named or ())]
+    for one in names:  # a record may have the name of what is registered so
+        algorithm_name(one)
+    if not _names_module("algorithm", value) or value in names:
+        return value
+    moved = [one for one in names if one.rpartition(":")[2] == str(value).rpartition(":")[2]]
+    if len(moved) == 1:
+        return moved[0]
+    if not is_named(value):
+        every = json.dumps([*names, value]) if names else value
+        raise _refused("algorithm", value, f"algorithm={every}")
+    return value
 
 
 def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:
@@ -178,10 +201,11 @@ def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:
             f"`--set system=` must name files only, by {FILES}, got {shown(named)}; the rest is "
             "the record's"
         )
-    for name in FILES:
-        if system.get(name) not in (None, "") and name not in files:
+    asked = [name for name in FILES if system.get(name) not in (None, "")]
+    for name in asked:
+        if name not in files:
             raise _refused(f"system[{name!r}]", system[name], f'system={{"{name}": "..."}}')
-    return {**system, **files}
+    return {**system, **{name: files[name] for name in asked}}
 
 
 def _refused(name: str, value: Any, setting: str) -> InvalidArgumentError:

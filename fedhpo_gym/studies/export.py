@@ -1,6 +1,7 @@
 """Run records as studies of Optuna: its pictures and its dashboard then show them."""
 
 import json
+import math
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -219,7 +220,7 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
     `fidelity.*`            rounds and client sample rate
     `configuration.*`       hyperparameters, in natural units
     `heard.*`, `true.*`     every objective as the agent heard it, and as it truly is
-    `test.*`                metrics on test data
+    `test.*`                metrics on test data; NaN where nobody knows loss or accuracy
     `violation`, `feasible` total violation of constraints, and whether it is 0
     `incumbent`             number of the best feasible trial so far; of the least violation while
                             none is feasible
@@ -235,8 +236,9 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
     Args:
         folder: of records, JSON lines or Parquet; or one file.
         named: what a record may not decide and its regret needs, such as
-            `{"algorithm": "module:Class"}` or `{"objectives": ["module:name"]}`. A warning says
-            where that is missing.
+            `{"algorithm": "module:Class"}`, or a list of them, or `{"objectives":
+            ["module:name"]}`; each counts for the records that name such a thing. A warning says
+            where one is missing.
     """
     with needing("tables of runs", "pandas", "data", "pandas"):
         import pandas as pd
@@ -280,7 +282,7 @@ def _rows(
             "configuration": step.configuration,
             "heard": step.objectives,
             "true": step.true_objectives,
-            "test": step.test,
+            "test": {"loss": math.nan, "accuracy": math.nan, **step.test},
         }
         yield {
             **about,

@@ -144,6 +144,8 @@ def _differences(number: int, recorded: StepRecord, replayed: StepRecord) -> Ite
     # step has are compared where both say them: another program or version may have written them.
     known = {one.name for one in fields(StepRecord)} | ({*recorded.extra} & {*replayed.extra})
     pair = [{k: v for k, v in to_dict(one).items() if k in known} for one in (recorded, replayed)]
+    # Older records hold the worst there is of a test metric that nobody knows.
+    pair[0]["test"] = {k: v for k, v in recorded.test.items() if k in replayed.test}
     then, now = dict(_flatten(pair[0])), dict(_flatten(json.loads(json.dumps(pair[1]))))
     for field in [*then, *(name for name in now if name not in then)]:
         old, new = then.get(field, "nothing"), now.get(field, "nothing")

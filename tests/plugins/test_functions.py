@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,19 @@ import numpy as np
 import pytest
 
 import fedhpo_gym
+from fake_study import make_record
 from fedhpo_gym.agents import make_agent, run_episode
+from fedhpo_gym.analysis import RunRecord, group, write_record
+from fedhpo_gym.analysis.comparison import compare
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.function import FunctionBackend
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
+from fedhpo_gym.records.files import read_judged
+from fedhpo_gym.records.incumbents import Study
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.environments import remake_environment
+from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import BackendConformance
 
@@ -99,6 +107,60 @@ def test_agents_and_commands_tune_it(capsys: pytest.CaptureFixture[str]) -> None
     vector = gym.make_vec("FedHPO-Flower-Bowl-v1", num_envs=2, budget_trials=3)
     vector.reset(seed=0)
     assert np.isfinite(vector.step(vector.action_space.sample())[1]).all()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_metric_that_is_not_told_is_no_result(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pandas")
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+
+    def told(configuration: Any, fidelity: Any) -> Any:
+        del fidelity
+        return {"val_loss": configuration["learning_rate"], "test_accuracy": 0.75}
+
+    names = ["val_loss", "test_accuracy"]
+    env_id = fedhpo_gym.register_function("Flower-Told", told, SPACE, rounds=[1], told=names)
+    out, page = tmp_path / "runs", tmp_path / "report.html"
+    for agent, seed in itertools.product(("random", "cma-es"), (0, 1)):
+        record = make_record(env_id, seed, agent, backend="function", budget_trials=3)
+        assert all(step.test == {"accuracy": 0.75} for step in record.steps)
+        write_record(out / f"{agent}-{seed}.{kind}", record)
+    frame = fedhpo_gym.load_runs(out)
+    assert frame["test.loss"].isna().all()
+    assert (frame["test.accuracy"] == 0.75).all()
+    capsys.readouterr()
+    assert main(["replay", str(out)]) == 0
+    assert "DIFFERENT" not in capsys.readouterr().out
+    found = group((path, read_judged(path)) for path in out.rglob(f"*.{kind}"))
+    lines = [run.trajectory for run in found[0].all_runs()]
+    assert [line.test for line in lines] == [None] * 4
+    assert compare(*Study.whole(lines)).numbers["random"].overtuning is None
+    assert main(["report", str(out), "--out", str(page)]) == 0
+    words = page.read_text(encoding="utf-8")
+    assert "test loss unknown, test accuracy 0.7500" in words
+    assert "10.0000" not in words
+
+
+def test_an_older_record_of_a_metric_that_is_not_told_replays() -> None:
+    """It holds the worst there is in its place."""
+    record = make_record(register(), budget_trials=2)
+    assert [one.test for one in record.steps] == [{}, {}]
+    worst = {"loss": 10.0, "accuracy": 0.0, "f1": 0.0}
+    older = tuple(replace(one, test=worst) for one in record.steps)
+    assert replay(RunRecord(record.header, older)) is None
+
+
+def test_info_of_one_and_of_many_says_nan_of_what_is_not_told() -> None:
+    env_id = register()
+    env, vector = gym.make(env_id), gym.make_vec(env_id, num_envs=2, info_keys=["test"])
+    env.reset(seed=0)
+    vector.reset(seed=0)
+    for one in (env, vector):
+        test = one.step(one.action_space.sample())[-1]["test"]
+        assert all(np.isnan(test[name]).all() for name in ("loss", "accuracy", "f1"))
 
 
 def test_a_configspace_is_a_space_conditions_included() -> None:

@@ -127,6 +127,49 @@ def test_a_record_names_no_module() -> None:
         remake_environment(ID, spec, named={"backend": "raw"})
 
 
+@pytest.mark.parametrize("name", [None, "fedavg", "feddyn", NAME, "moved:FedDyn", "mine:Same"])
+@pytest.mark.parametrize("named", [NAME, [NAME, "mine:Same"]])
+def test_a_named_algorithm_is_that_of_records_that_name_it(
+    name: str | None, named: Any, folder: Path
+) -> None:
+    with (folder / "mine.py").open("a", encoding="utf-8") as file:
+        file.write("\n\nclass Same(FedDyn):\n    name = 'same'\n")
+    spec = spec_of(gym.make(ID, **SHORT))
+    spec["kwargs"]["algorithm"] = name
+    if name == "mine:Same" and named == NAME:
+        both = re.escape('algorithm=["mine:FedDyn", "mine:Same"]')
+        with pytest.raises(InvalidArgumentError, match=f"must be named by you.*{both}"):
+            remake_environment(ID, spec, named={"algorithm": named})
+        return
+    env = remake_environment(ID, spec, named={"algorithm": named})
+    expected = {NAME: "feddyn", "moved:FedDyn": "feddyn", "mine:Same": "same", None: "fedavg"}
+    assert env.get_wrapper_attr("task").algorithm == expected.get(name, name)
+
+
+@pytest.mark.parametrize("wrong", ["fedavg", [], ["mine:FedDyn", "fedavg"], 3])
+def test_only_own_algorithms_are_named_for_records(wrong: Any) -> None:
+    spec = spec_of(gym.make(ID, **SHORT))
+    with pytest.raises(InvalidArgumentError, match="must be one of the arguments that a record"):
+        remake_environment(ID, spec, named={"algorithm": wrong})
+
+
+@pytest.mark.parametrize("named", [NAME, [NAME]])
+def test_runs_of_several_algorithms_lie_in_one_folder(
+    named: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = ["--seeds", "1", "--out", str(tmp_path)]
+    raw = ["--backend", "raw", "--fidelity", "round=1", "--fidelity", "client_sample_rate=1"]
+    run = ["run", ID, "--agent", "random", *out, "--set", "budget_trials=1"]
+    assert main(run) == main([*run, *raw, "--set", f"algorithm={NAME}"]) == 0
+    plain = fedhpo_gym.load_runs(tmp_path)
+    assert plain["regret"].notna().sum() == 1
+    pandas.testing.assert_frame_equal(fedhpo_gym.load_runs(tmp_path, {"algorithm": named}), plain)
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path), "--set", f"algorithm={json.dumps(named)}"]) == 0
+    assert capsys.readouterr().out.count("equal ") == 2
+
+
 @pytest.mark.slow
 def test_its_sample_is_a_pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDHPO_GYM_TABLES", str(tmp_path / "tables"))

@@ -108,9 +108,10 @@ def test_what_was_not_measured_is_refused_by_name_and_fairness_needs_clients() -
     fedhpo_gym.import_results(made_frame(("all",)), "Means", 1000, clients=5, **MINE)
     env = gym.make("MO-FedHPO-Results-Mine-v0", objectives=["val_loss", "fairness_p10", "time_s"])
     env.reset(seed=0)
-    observation, reward, *_ = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
+    observation, reward, *_, info = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
     assert env.observation_space.contains(observation)
     assert np.isfinite(reward).all()
+    assert np.isnan([*info["test"].values()]).all()
     for name, objective, words in (
         ("Mine", "test_loss", "no column 'test_loss'"),
         ("Mine", "flops", "lack one of the columns train_samples"),
@@ -153,8 +154,9 @@ def test_a_grid_with_holes_gets_a_surrogate(
     assert bad > good + 0.3
     env = gym.make("FedHPO-Results-Search-v0")
     env.reset(seed=0)
-    observation, *_ = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
+    observation, *_, info = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
     assert env.observation_space.contains(observation)
+    assert np.isnan([*info["test"].values()]).all()
     best = fedhpo_gym.truth("FedHPO-Results-Search-v0").best_query[0]
     assert best["lr"] == pytest.approx(0.01, rel=1.0)
     for words in (["list", "Results"], ["show", "FedHPO-Results-Search-v0"]):

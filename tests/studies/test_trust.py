@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import stat
 from dataclasses import fields
 from pathlib import Path
@@ -106,6 +107,19 @@ def test_no_record_runs_a_program(
             assert "must be named by you" in capsys.readouterr().err
 
 
+def test_replay_goes_on_after_a_record_that_it_may_not_decide(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (first,) = record.rglob("*.jsonl")
+    shutil.copy(first, second := first.with_name(f"later-{first.name}"))
+    edit(first, 1, lambda header: header["spec"]["kwargs"].update(source="/theirs"))
+    capsys.readouterr()
+    assert cli.main(["replay", str(record)]) == 2
+    said = capsys.readouterr()
+    assert f"equal      {second}" in said.out
+    assert f"fedhpo-gym replay: {first}: `source` must be named by you" in said.err
+
+
 @pytest.mark.parametrize("command", ["replay", "regret", "report"])
 def test_no_record_opens_a_file(record: Path, command: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
@@ -137,6 +151,15 @@ def test_the_user_may_name_what_a_record_may_not() -> None:
         trusted({"instances": [[0.5, 1]] * MOST_ENTRIES})
     with pytest.raises(InvalidArgumentError, match="at most 10,000"):
         trusted({"configuration": {str(i): i for i in range(MOST_ENTRIES + 1)}})
+
+
+def test_what_a_user_names_counts_only_for_records_that_name_such_a_thing() -> None:
+    for plain in ({"alpha": 0.5}, {"source": None}, {"system": {"compute": "epochs"}}):
+        named = {"source": "/mine", "interpreter": "/python", "system": {"path": "/mine"}}
+        assert trusted(plain, named) == plain
+    theirs = {"source": "/theirs", "interpreter": None}
+    mine = {"source": "/mine", "interpreter": "/python"}
+    assert trusted(theirs, mine) == mine
 
 
 def test_runs_of_trained_courses_are_left_out_of_regret(

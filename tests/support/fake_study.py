@@ -113,16 +113,16 @@ def register(
     monkeypatch.setitem(gym.registry, env_id, spec)
 
 
-def make_record(env_id: str = ID, seed: int = 3, **kwargs: Any) -> RunRecord:
-    """Return the record of a run of random search."""
+def make_record(env_id: str = ID, seed: int = 3, agent: str = "random", **kwargs: Any) -> RunRecord:
+    """Return the record of a run."""
     env = make_environment(env_id, kwargs)
     assert env.spec is not None
     _, info = env.reset(seed=seed)
     spec = json.loads(env.spec.to_json())
-    header = Header("1.2.3", env_id, spec, "random", seed, info["fingerprint"])
+    header = Header("1.2.3", env_id, spec, agent, seed, info["fingerprint"])
     steps = [
         StepRecord.from_step(step.action, step.reward, step.terminated, step.truncated, step.info)
-        for step in run_episode(env, make_agent("random", env, seed), seed)
+        for step in run_episode(env, make_agent(agent, env, seed), seed)
     ]
     return RunRecord(header, tuple(steps))
 

@@ -49,7 +49,8 @@ LAYERS: dict[str, frozenset[str]] = {
         | {"tasks", "wrappers", "studies", "building"}
     ),
     "studies": frozenset(
-        {"agents", "records", "analysis"} | {"tasks", "stored", "objectives", "wrappers", "data"}
+        {"agents", "algorithms", "records", "analysis"}
+        | {"tasks", "stored", "objectives", "wrappers", "data"}
     ),
     "testing": EVERYTHING,
     "cli": EVERYTHING,

@@ -41,7 +41,8 @@ class Scorer:
     """Computes the rows of evaluations; its attributes are slices of their columns.
 
     `truth` are values without noise, the same as `values` where there is none; `details` are what
-    only `info` says: test metrics, whether any seed diverged, and each seed's best round.
+    only `info` says: test metrics, NaN where the backend lacks them, whether any seed diverged, and
+    each seed's best round.
     """
 
     def __init__(self, setup: TrialSetup, layout: Layout) -> None:
@@ -104,7 +105,8 @@ class Scorer:
         numbers[:, self.truth] = truth
         details, names = numbers[:, self.details], self._setup.task.metric_names
         for column, name in enumerate(names):
-            details[:, column] = evaluations.mean("test", name)
+            lacks = f"test_{name}" in self._setup.backend.lacks
+            details[:, column] = np.nan if lacks else evaluations.mean("test", name)
         details[:, len(names)] = evaluations.has_diverged
         details[:, len(names) + 1 :] = evaluations.best_round
         return ScoredRows(seen, numbers)
