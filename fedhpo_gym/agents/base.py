@@ -247,10 +247,10 @@ class Agent(ABC):
         """
         made = {"agent": type(self).__name__, "seed": self.seed}
         record = as_typed("state", state, Mapping[str, Any])
-        given = {name: record.get(name) for name in made}
-        if given != made:
+        header = {name: record.get(name) for name in made}
+        if header != made:
             raise InvalidArgumentError(
-                f"`state` must be of {made}, got one of {given}; make the agent it belongs to."
+                f"`state` must be of {made}, got one of {header}; make the agent it belongs to."
             )
         try:
             self._restore(record["state"])

@@ -1,6 +1,6 @@
 """Courses of one federation and model shape: their state, and one round of all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ from fedhpo_gym.algorithms.base import (
     Array,
     Context,
     Parameters,
-    Shapes,
     checked_update,
     shapes_of,
     with_shapes,
 )
 from fedhpo_gym.algorithms.fedavg import FedAvg
-from fedhpo_gym.core.errors import require_known
+from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Feedback, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
@@ -68,20 +68,26 @@ class Group:
         self.configure(courses, needed)
         self._server: Parameters = {}
         state = algorithm.init_state(self._trained(self._parameters), self._context())
-        state = with_shapes(self._hook("init_state"), state, self._per_course(state), "state")
-        # Copies: a hook may return one array under two names, or what it was given.
-        self._server = {name: trainer.array(1.0 * value) for name, value in state.items()}
+        self._server = self._copied(self._per_course("init_state", state))
 
     def _hook(self, name: str) -> str:
         return f"`{name}` of {self._algorithm.name!r}"
 
-    def _per_course(self, returned: Parameters) -> Shapes:
-        """Return the shapes that arrays of a hook must have: the second axis counts courses."""
+    def _per_course(self, hook: str, returned: Parameters) -> Parameters:
+        """Return the arrays of a hook, whose second axis must count courses."""
+        if not isinstance(returned, Mapping):
+            raise InvalidArgumentError(
+                f"{self._hook(hook)} must return a mapping of arrays, got {shown(returned)}"
+            )
         shapes = {}
         for name, value in returned.items():
             shape = tuple(getattr(value, "shape", ()))
             shapes[name] = (*(shape or (1,))[:1], len(self.positions), *shape[2:])
-        return shapes
+        return with_shapes(self._hook(hook), returned, shapes, "arrays")
+
+    def _copied(self, state: Parameters) -> Parameters:
+        """Copy the state: a hook may return one array under two names, or what it was given."""
+        return {name: self._trainer.array(1.0 * value) for name, value in state.items()}
 
     def configure(self, courses: Sequence[Course], needed: Sequence[Needs]) -> None:
         """Take the hyperparameters of the courses from here on."""
@@ -164,8 +170,7 @@ class Group:
         before, context = self._trained(self._parameters), self._context()
         start = self._broadcast(before, context)
         average = trainer.zeros(number)
-        reports = algorithm.reports(before, context)
-        with_shapes(self._hook("reports"), reports, self._per_course(reports), "arrays")
+        reports = self._per_course("reports", algorithm.reports(before, context))
         reports = {name: 1.0 * zeros for name, zeros in reports.items()}
         changes: list[tuple[Items, Parameters]] = []
         kept = feedback is not None or algorithm.sends_updates
@@ -184,7 +189,7 @@ class Group:
                 changes.append((part, said))
         if algorithm.poisson:
             nobody = np.bincount(items.course, minlength=number) == 0
-            means, former = trainer.views(average), trainer.views(start)
+            means, former = trainer.views(average), trainer.views(self._parameters)
             # Nobody sends an update of 0, and a model that is the former one.
             names = trainer.model.buffers if algorithm.sends_updates else means.keys()
             for name in names & means.keys():
@@ -320,7 +325,7 @@ class Group:
         trained, algorithm = self._trained(self._parameters), self._algorithm
         result = algorithm.server_update(trained, means, self._server, self._context())
         updated, server = checked_update(algorithm.name, result, trained, self._server)
-        server = {name: trainer.array(value) for name, value in server.items()}
+        server = self._copied(server)
         values = trainer.with_personal(average, self._parameters)
         if updated is not means:
             values = trainer.replaced(values, updated)
