@@ -111,7 +111,7 @@ def test_what_was_not_measured_is_refused_by_name_and_fairness_needs_clients() -
     observation, reward, *_, info = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
     assert env.observation_space.contains(observation)
     assert np.isfinite(reward).all()
-    assert np.isnan([*info["test"].values()]).all()
+    assert info["test"] == {}
     for name, objective, words in (
         ("Mine", "test_loss", "no column 'test_loss'"),
         ("Mine", "flops", "lack one of the columns train_samples"),
@@ -156,7 +156,7 @@ def test_a_grid_with_holes_gets_a_surrogate(
     env.reset(seed=0)
     observation, *_, info = env.step(np.zeros(env.action_space.shape, np.float32))  # type: ignore[arg-type]
     assert env.observation_space.contains(observation)
-    assert np.isnan([*info["test"].values()]).all()
+    assert info["test"] == {}
     best = fedhpo_gym.truth("FedHPO-Results-Search-v0").best_query[0]
     assert best["lr"] == pytest.approx(0.01, rel=1.0)
     for words in (["list", "Results"], ["show", "FedHPO-Results-Search-v0"]):

@@ -64,7 +64,7 @@ class TrialEnv(SetupEnv):
     `BudgetTermination` adds `remaining_budget` (1,). Where episodes are of several instances,
     `instance` (7,) says what may be known of one before its first trial (`statistics` of
     `fedhpo_gym.envs.trial.instances`). Test data never enter an observation; they are in
-    `info["test"]`, which is NaN where a problem of your own does not tell them.
+    `info["test"]`, without those that a problem of your own does not tell (NaN in vectors).
 
     **Incumbent**: the best trial in the first objective of those that keep all `constraints`, and
     while there is none, the one of the least total violation (`violations` of

@@ -249,7 +249,7 @@ class TrialProcess:
                 **_floats(self.setup.violation_info(self.values(state.best_numbers[index]))),
             },
             **_floats(self.setup.violation_info(self.values(numbers))),
-            "test": dict(zip(names, found[: len(names)], strict=True)),
+            "test": {name: value for name, value in zip(names, found) if value == value},
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
             **({TUNING: self._tuning.info(index)} if self._tuning is not None else {}),
