@@ -249,7 +249,11 @@ class TrialProcess:
                 **_floats(self.setup.violation_info(self.values(state.best_numbers[index]))),
             },
             **_floats(self.setup.violation_info(self.values(numbers))),
-            "test": {name: value for name, value in zip(names, found) if value == value},
+            "test": {
+                name: value
+                for name, value in zip(names, found[: len(names)], strict=True)
+                if value == value  # not NaN, which is no JSON
+            },
             "best_round": [int(number) for number in found[len(names) + 1 :]],
             "diverged": bool(found[len(names)]),
             **({TUNING: self._tuning.info(index)} if self._tuning is not None else {}),
