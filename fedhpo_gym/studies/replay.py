@@ -17,11 +17,13 @@ import numpy as np
 
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.evaluation.records import CLASSIFICATION
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord, to_dict
 from fedhpo_gym.studies.environments import MANY_TASK_KINDS, remake_environment
 from fedhpo_gym.wrappers.parallel_trials import ParallelTrials
 
+_WORST = {metric.name: metric.worst for metric in CLASSIFICATION}
 _LOOKED_UP = (None, "tabular", "surrogate")
 ROUNDING = 1e-3
 """Largest difference of two floats, relative to the larger one or to 1, that counts as rounding:
@@ -144,8 +146,12 @@ def _differences(number: int, recorded: StepRecord, replayed: StepRecord) -> Ite
     # step has are compared where both say them: another program or version may have written them.
     known = {one.name for one in fields(StepRecord)} | ({*recorded.extra} & {*replayed.extra})
     pair = [{k: v for k, v in to_dict(one).items() if k in known} for one in (recorded, replayed)]
-    # Older records hold the worst there is of a test metric that nobody knows.
-    pair[0]["test"] = {k: v for k, v in recorded.test.items() if k in replayed.test}
+    # Older records hold the worst there is of a test metric that nobody tells.
+    pair[0]["test"] = {
+        name: value
+        for name, value in recorded.test.items()
+        if name in replayed.test or value != _WORST.get(name)
+    }
     then, now = dict(_flatten(pair[0])), dict(_flatten(json.loads(json.dumps(pair[1]))))
     for field in [*then, *(name for name in now if name not in then)]:
         old, new = then.get(field, "nothing"), now.get(field, "nothing")

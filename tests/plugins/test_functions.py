@@ -151,6 +151,9 @@ def test_an_older_record_of_a_metric_that_is_not_told_replays() -> None:
     worst = {"loss": 10.0, "accuracy": 0.0, "f1": 0.0}
     older = tuple(replace(one, test=worst) for one in record.steps)
     assert replay(RunRecord(record.header, older)) is None
+    measured = tuple(replace(one, test={**worst, "loss": 0.5}) for one in record.steps)
+    difference = replay(RunRecord(record.header, measured))
+    assert str(difference) == "step 1: test.loss: recorded 0.5, replayed 'nothing'"
 
 
 def test_info_of_one_and_of_many_says_nan_of_what_is_not_told() -> None:
