@@ -189,6 +189,7 @@ class AsynchronousGroup(Group):
         ages = np.array([float(self._finished[row] - job.version) for row, job in arrived])
         context = self._context(self._items(arrived))
         discounts = self._algorithm.discount(trainer.array(ages), context)
+        discounts = self._one_each("discount", discounts, len(arrived))
         for (row, job), weight in zip(arrived, discounts, strict=True):
             model = self._flights[row].models[job.number]
             received, sent = trainer.views(model.received), trainer.views(model.sent)
@@ -199,7 +200,8 @@ class AsynchronousGroup(Group):
                 if follows or not self._algorithm.sends_updates:
                     update = update - (current[name][:, row] if follows else received[name][:, 0])
                 means[name][:, row] += share * update
-        rate = self._algorithm.rate(self._context()).clip(max=1.0)
+        rate = self._algorithm.rate(self._context())
+        rate = self._one_each("rate", rate, len(self.positions)).clip(max=1.0)
         for name in buffers:
             means[name][:] = current[name] + fit(rate, means[name]) * means[name]
         return total

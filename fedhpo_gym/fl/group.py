@@ -235,9 +235,11 @@ class Group:
 
     def _pull(self, items: Items, context: Context) -> Array | None:
         pull = self._algorithm.pull(context)
-        if pull is not None:
-            with_shapes(self._hook("pull"), {"mu": pull}, {"mu": (len(items),)}, "an array")
-        return pull
+        return None if pull is None else self._one_each("pull", pull, len(items))
+
+    def _one_each(self, hook: str, returned: Array, count: int) -> Array:
+        """Return the array of a hook that holds one number for each of `count` items."""
+        return with_shapes(self._hook(hook), {hook: returned}, {hook: (count,)}, "an array")[hook]
 
     def _correction(self, local: Values, context: Context) -> Parameters:
         added = self._algorithm.correction(context)

@@ -390,8 +390,8 @@ def ones(*shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("hooks", "words"),
     [
-        ({"pull": lambda *_: ones(1)}, r"`pull` .* with 'mu' of shape \(5,\), got \(1,\)"),
-        ({"pull": lambda *_: 0.1}, r"`pull` .* with 'mu' of shape \(5,\), got 0.1"),
+        ({"pull": lambda *_: ones(1)}, r"`pull` .* with 'pull' of shape \(5,\), got \(1,\)"),
+        ({"pull": lambda *_: 0.1}, r"`pull` .* with 'pull' of shape \(5,\), got 0.1"),
         ({"correction": lambda *_: {"weigth": ones(1)}}, "parameter of `correction` .*weigth"),
         ({"correction": lambda *_: {"weight": ones(1)}}, "`correction` .* with 'weight' of shape"),
         ({"init_state": lambda *_: {"m": 0.0}}, "`init_state` .* arrays with 'm' of shape"),
@@ -407,6 +407,18 @@ def test_hooks_return_one_number_for_every_item(
     monkeypatch.setitem(REGISTERED, "cut", type("Cut", (FedAvg,), {"name": "cut", **hooks})())
     with pytest.raises(FedHPOError, match=words):
         step(gym.make(ID, algorithm="cut", **SHORT))
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [("discount", r"shape \(\d+,\), got 0.5"), ("rate", r"shape \(1,\), got 0.5")],
+)
+def test_hooks_of_asynchronous_algorithms_return_one_number_for_every_item(
+    hook: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REGISTERED, "late", late(**{hook: lambda *_: 0.5})())
+    with pytest.raises(FedHPOError, match=f"`{hook}` of 'late' must return .* {words}"):
+        step(gym.make(ID, algorithm="late", **SHORT))
 
 
 @pytest.mark.parametrize("name", ["mine:Missing", "mine:fit", "missing:FedDyn", "mine:"])
