@@ -182,7 +182,7 @@ def regret_figure(problem: Problem, name: str, looks: plot.Looks) -> Figure:
     }
     ends = [times[-1] for times, _ in curves.values()]
     highest = max((float(band.all_upper.max()) for _, band in curves.values()), default=1.0)
-    rim = min(most, 1.05 * highest)
+    rim = min(most, 1.05 * highest) or 1.0  # no run is above another
     unit, seconds = plot.time_unit(float(max(ends, default=1.0)))
 
     def fill(axes: Any) -> None:

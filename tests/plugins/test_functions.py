@@ -144,6 +144,18 @@ def test_a_metric_that_is_not_told_is_no_result(
     assert "10.0000" not in words
 
 
+@pytest.mark.parametrize("loss", [0.5, 0.0, math.nan])
+def test_runs_that_are_all_alike_have_a_page(loss: float, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    env_id = fedhpo_gym.register_function(
+        "Flower-Level", lambda _configuration, _fidelity: {"val_loss": loss}, SPACE, rounds=[1]
+    )
+    for agent, seed in itertools.product(("random", "de"), (0, 1)):
+        record = make_record(env_id, seed, agent, backend="function", budget_trials=3)
+        write_record(tmp_path / f"{agent}-{seed}.jsonl", record)
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "report.html")]) == 0
+
+
 def test_an_older_record_of_a_metric_that_is_not_told_replays() -> None:
     """It holds the worst there is in its place."""
     record = make_record(register(), budget_trials=2)

@@ -19,12 +19,16 @@ from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, NO_PRIVACY, Objective, fairness_vector, values_of
+from fedhpo_gym.objectives.performance import WORST_FAIRNESS
 from fedhpo_gym.tasks import Task
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
 Where = NDArray[np.intp] | slice
 """Which of N episodes."""
+_STD = FAIRNESS_NAMES.index("std")
+_WORST = np.array([np.finfo(np.float32).max, 0.0, 0.0])
+"""Loss, accuracy and F1 where training diverged."""
 
 
 @dataclass
@@ -262,19 +266,24 @@ def measurement_of(
     rngs: Sequence[np.random.Generator],
     measured: Sequence[Objective],
 ) -> Measurement:
-    """Return what the server hears of N evaluations; what is withheld is that of a guess."""
-    heard = exact
+    """Return what the server hears of N evaluations; what is withheld is that of a guess.
+
+    Whose course has diverged has the worst values, whatever its last finite model was.
+    """
+    heard, worst = exact, exact.has_diverged
     if noise is not None:
         heard = noise.apply(exact, rngs, np.array([metric.bounds for metric in task.metrics]))
     truth = client_means(exact.best[:, 0], exact.num_samples[:, 0])
+    truth[worst] = _WORST
     true_measured = values_of(measured, exact, NO_PRIVACY)
     accuracy, present = heard.best[:, 0, :, VAL, ACCURACY], heard.num_samples[:, 0, :, VAL] > 0
     if noise is None or heard is exact:
-        spread = mean_and_spread(accuracy, present)[:, 1]
+        spread = np.where(worst, WORST_FAIRNESS[_STD], mean_and_spread(accuracy, present)[:, 1])
         return Measurement(truth, spread, truth, true_measured, true_measured)
     means = client_means(heard.best[:, 0], heard.num_samples[:, 0])
+    means[worst] = _WORST
     spread = fairness_vector(np.where(present, accuracy, np.nan)[:, None])
-    spread = spread[:, FAIRNESS_NAMES.index("std")]
+    spread = np.where(worst, WORST_FAIRNESS[_STD], spread[:, _STD])
     found = values_of(measured, heard, NO_PRIVACY)
     if not noise.withholds:
         return Measurement(means, spread, truth, found, true_measured)
@@ -284,8 +293,9 @@ def measurement_of(
         objectives = [*(task.objectives[name] for name in told), *measured]
         asked = np.column_stack([*(values[name] for name in told), found])
         noisy = noise.private_values(objectives, asked, heard, evaluations, rngs)
+        noisy = np.where(worst[:, None], asked, noisy)
         values = dict(zip(told, noisy.T, strict=False))
-        found = np.where(exact.has_diverged[:, None], found, noisy[:, len(told) :])
+        found = noisy[:, len(told) :]
     blank = np.zeros_like(means)
     blank[..., LOSS] = task.chance_loss
     if "val_loss" in told:

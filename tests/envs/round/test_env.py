@@ -116,6 +116,23 @@ def test_divergence_ends_the_episode_with_a_penalty() -> None:
         env.step(env.action_space.sample())
 
 
+@pytest.mark.parametrize("noise", [None, {"clients": 0.5}, {"epsilon": 50.0, "clients": 0.8}])
+def test_a_course_that_diverged_has_the_worst_values(noise: dict[str, float] | None) -> None:
+    arguments = {**SHORT, "preprocessing": "label_encoded", "noise": noise}
+    env = gym.make("MO-" + ID, **arguments, rewards=["improvement", "val_error"])
+    env.reset(seed=0)
+    _freeze(env.unwrapped)
+    observation, _, _, _, info = env.step(env.action_space.sample())
+    largest = float(np.finfo(np.float32).max)
+    assert info["objectives"] == {"val_loss": largest, "val_error": 1.0}
+    assert info["truth"]["objectives"] == info["objectives"] if noise else "truth" not in info
+    assert info["test"] == {"loss": largest, "accuracy": 0.0, "f1": 0.0}
+    assert observation["val_loss"][-1] == 1.0
+    assert observation["val_accuracy"][-1] == 0.0
+    is_told = not (noise and "epsilon" in noise)
+    assert observation["client_spread"] == [0.5 if is_told else 0.0]
+
+
 def test_scales_by_hand() -> None:
     assert decades(np.array([0.5, 5.0, 0.0, np.inf]), 0.5).tolist() == [0.0, 1.0, -3.0, 3.0]
     assert log_norms(np.array([100.0, 0.0, 1e18])).tolist() == [2.0, -6.0, 6.0]
