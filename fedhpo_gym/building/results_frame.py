@@ -3,7 +3,8 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from contextlib import AbstractContextManager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -95,16 +96,20 @@ def import_frame(
     )
     _check(frame, there)
     require_writable(own_folder(), f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    task, text = found.task, _text(found)
+    task = found.task
+    _text(found)  # what does not fit is refused before anything is computed
     kept = tuple(hyperparameters)
     courses = _courses(frame, kept, there, found.rounds)
     constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
     said = {IMPORTED: {"from": "a table of results", "fixed": constant}}
     results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
     path = own_folder() / f"{task.key}{SUFFIX}"
-    with new_text(path, text):  # on the disk before numbers replace others
-        card = write_results(results, folder)
-    return path, card
+
+    def task_file(digest: str) -> AbstractContextManager[None]:
+        return new_text(path, _text(replace(found, numbers_sha256=digest)))
+
+    # On the disk before numbers replace others, and read only with the numbers that it names.
+    return path, write_results(results, folder, task_file)
 
 
 KNOWN: Final = frozenset({ROUND, RATE, SEED, CLIENT, *MEASURED, *SAMPLES})
