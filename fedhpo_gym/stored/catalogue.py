@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from fedhpo_gym.core.archive import DIGEST, EMBEDDED, arrays_of, require_writable
 from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
-from fedhpo_gym.core.files import cache_folder, read_json
+from fedhpo_gym.core.files import cache_folder, expanded, files_like, is_there, read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.table import SUFFIX, Sample, Table
 from fedhpo_gym.tasks import Task
@@ -30,7 +30,7 @@ TRAIN = 'train: gymnasium.make(..., backend="raw")'
 def table_folder() -> Path:
     """Return the folder of the user's own tables: `FEDHPO_GYM_TABLES`, else the user's cache."""
     if ENV_VAR in os.environ:
-        return Path(os.environ[ENV_VAR]).expanduser()
+        return expanded(os.environ[ENV_VAR])
     return cache_folder("tables")
 
 
@@ -49,7 +49,7 @@ def find(name: str, suffix: str) -> Path | None:
     """Return `<name><suffix>` from the user's folder, else from the package, else None."""
     for folder in (table_folder(), EMBEDDED):
         path = folder / f"{name}{suffix}"
-        if path.exists():
+        if is_there(path):
             return path
     return None
 
@@ -71,7 +71,9 @@ def _read(reader: Callable[..., R], file: "File") -> R:
 def list_names(suffix: str) -> tuple[str, ...]:
     """Return the sorted names of all files `<name><suffix>` that `find` would return."""
     folders = (table_folder(), EMBEDDED)
-    found = {path.name.removesuffix(suffix) for f in folders for path in f.glob(f"*{suffix}")}
+    found = {
+        path.name.removesuffix(suffix) for f in folders for path in files_like(f, f"*{suffix}")
+    }
     return tuple(sorted(found))
 
 
@@ -162,7 +164,7 @@ def is_here(name: str) -> bool:
 def is_installed(card: Path) -> bool:
     """Return whether this machine has the arrays of a card; a damaged one says so when opened."""
     try:
-        return arrays_of(card, read_json(card)).exists()
+        return is_there(arrays_of(card, read_json(card)))
     except (OSError, ValueError, TypeError, LookupError, FedHPOError):
         return True
 
