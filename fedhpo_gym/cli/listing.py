@@ -151,7 +151,7 @@ def _row_or_fault(env_id: str, names: StoredNames) -> tuple[str, ...]:
     """Return the row of an id; what is wrong with a user's own does not keep the others away."""
     try:
         return _row(env_id, names)
-    except FedHPOError as error:
+    except (FedHPOError, OSError) as error:
         if env_id.removeprefix("FedHPO-") not in REGISTERED:
             raise
         return env_id, *"––––", f"none: {error}"

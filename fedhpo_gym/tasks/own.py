@@ -21,7 +21,13 @@ import tomli_w
 from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    UnknownNameError,
+    require_known,
+)
 from fedhpo_gym.core.files import (
     MOST_TOML,
     expanded,
@@ -91,10 +97,17 @@ def read_task_file(path: Path) -> Mapping[str, Maker]:
 
     Raises:
         InvalidArgumentError: an entry is missing, unknown or out of its range.
-        OSError: there is no such file, or it cannot be read.
+        MissingDataError: there is no such file, or it cannot be read.
     """
     try:
         return _makers(path, read_toml(path))
+    except OSError as error:
+        if isinstance(error, FedHPOError):
+            raise
+        raise MissingDataError(
+            f"`path` must be a task file that can be read, got {path} ({error.strerror}); "
+            "`fedhpo-gym new` and `fedhpo-gym import` write them"
+        ) from error
     except (ValueError, UnknownNameError) as error:
         raise _unusable(path, error) from error
 
