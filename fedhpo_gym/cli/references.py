@@ -66,14 +66,14 @@ def main(
     return int(failed > 0)
 
 
-def _effort(reached: References, out: Path) -> Effort:
+def _effort(entry: References, out: Path) -> Effort:
     """Return how much was searched, as a file says it."""
     try:
-        return Effort(**reached.effort)
+        return Effort(**entry.effort)
     except TypeError as error:
         raise DamagedDataError(
             f"{out} must hold references whose `effort` is that of this version, got "
-            f"{shown(dict(reached.effort))} of {reached.id} ({error}). Name another `--out`."
+            f"{shown(dict(entry.effort))} of {entry.id} ({error}). Name another `--out`."
         ) from error
 
 

@@ -78,11 +78,11 @@ class Pool:
         others = [str(seed) for seed in self.sample.seeds if seed not in self.seeds]
         if not others:
             return ""
-        named = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+        text = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
         return (
             f"{int((self.courses >= 0).sum())} of {len(self.sample)} courses answer, those under "
             f"seed {self.seeds[0]}; `seed=` or `instances=` of gymnasium.make asks for those under "
-            f"{named}."
+            f"{text}."
         )
 
     @property
