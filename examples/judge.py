@@ -10,6 +10,7 @@ needs.
 import argparse
 import sys
 from pathlib import Path
+from zipfile import BadZipFile
 
 import gymnasium as gym
 import numpy as np
@@ -31,6 +32,8 @@ try:
         known, names = env.unwrapped.references, env.unwrapped.search_space.names
 except (gym.error.Error, FedHPOError) as error:  # no such id, or its data are not here
     sys.exit(f"{ID}: {error}")
+if ID.startswith("MO-"):
+    parser.error(f"ID must be one with a single reward, {ID[3:]}, got {ID}")
 if known is None:
     sys.exit(f"{ID} has no references; run `fedhpo-gym references {ID}` first")
 instances = list(known.instances)
@@ -58,15 +61,19 @@ def learned(seen: dict[str, np.ndarray]) -> np.ndarray:
 
 
 act = falling
-if FILE and FILE.is_dir():
-    act = load_policy(FILE).act
-elif FILE:
-    file = Path(f"{str(FILE).removesuffix('.npz')}.npz")
-    if not file.is_file():
-        parser.error(f"FILE must be a folder or what ppo.py left, got {FILE}")
-    stored, act = dict(np.load(file)), learned
+file = Path(f"{str(FILE).removesuffix('.npz')}.npz")
+if FILE and not FILE.is_dir() and not file.is_file():
+    parser.error(f"FILE must be a folder or what ppo.py left, got {FILE}")
 returns, going_on = np.zeros(len(instances)), np.ones(len(instances), dtype=bool)
 seen, _ = envs.reset(options={"instance": instances})
+try:
+    if FILE and FILE.is_dir():
+        act = load_policy(FILE).act
+    elif FILE:
+        stored, act = dict(np.load(file)), learned
+    act(seen).reshape(envs.action_space.shape)  # of another problem, it fails here or before
+except (FedHPOError, LookupError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
+    sys.exit(f"FILE must hold a policy of {ID}, got {FILE}: {error}")
 while going_on.any():
     seen, rewards, terminated, truncated, _ = envs.step(act(seen))
     returns += np.where(going_on, rewards, 0.0)

@@ -218,7 +218,7 @@ def register_task_file(path: Path) -> tuple[str, ...]:
 
     Raises:
         InvalidArgumentError: an entry of the file is missing, unknown or out of its range.
-        OSError: there is no such file, or it cannot be read.
+        MissingDataError: there is no such file, or it cannot be read.
     """
     found = read_task_file(path)
     for key in _of_files.pop(path.resolve(), ()):

@@ -30,7 +30,7 @@ from fedhpo_gym.core.identity import OWN_TABLE, Identity
 from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
-from fedhpo_gym.stored.catalogue import find, has_sample, has_table, list_names
+from fedhpo_gym.stored.catalogue import find, has_sample, has_table, list_names, require_import
 from fedhpo_gym.stored.table import SUFFIX
 from fedhpo_gym.tasks import Task, versions_of
 
@@ -75,9 +75,9 @@ def _has_exact(task: Task) -> bool:
 def _has_surrogate(task: Task) -> bool:
     if task.tuned:
         return len(stored_values("surrogate", task, _has_surrogate)) >= FEWEST
-    from fedhpo_gym.stored.surrogate import has_surrogate  # a table needs none of them
+    from fedhpo_gym.stored.surrogate import with_surrogate  # a table needs none of them
 
-    return any(has_surrogate(identity.name) for identity in task.surrogate_identities)
+    return bool(with_surrogate(task.surrogate_identities))
 
 
 STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_exact, "surrogate": _has_surrogate}
@@ -121,6 +121,7 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
             f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
             f"are stored, got {name!r}; only {OWN_TABLE!r} trains"
         )
+    require_import(task)
     own = name == "tabular" and has_sample(task.table_name)
     if task.tuned and name in STORED and not own:
         known = _has_table if name == "tabular" else STORED[name]

@@ -5,8 +5,10 @@ import hashlib
 import itertools
 import json
 import math
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import training
+from fedhpo_gym.core import archive
 from fedhpo_gym.core.archive import read_npz
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.core.files import max_bytes, new_file
+from fedhpo_gym.core.files import max_bytes, new_file, read_json
 from fedhpo_gym.core.identity import OWN_TABLE
 from fedhpo_gym.core.processor import this_platform, version_of
 from fedhpo_gym.data import get_source, load_dataset
@@ -26,7 +29,7 @@ from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.health import LABELS, SEED_LABELS, write_with_health
+from fedhpo_gym.stored.health import LABELS, SEED_LABELS, write_health
 from fedhpo_gym.stored.table import WHICH, write_table
 from fedhpo_gym.tasks import Task
 
@@ -436,3 +439,22 @@ class GridDesign(Design[GridUnit]):
             "build_command": f"fedhpo-gym build {task.identity.arguments}",
             **provenance(task, samples, hardware),
         }
+
+
+def write_with_health(
+    folder: Path,
+    write: Callable[[Path], Path],
+    beside: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+) -> Path:
+    """Write a card, its arrays and their health, and replace others only when all are there.
+
+    Args:
+        folder: where they belong.
+        write: writes card and arrays into a folder, and returns the card.
+        beside: called with the digest of the card; others are replaced in the body that it opens.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
+        card = write_health(write(Path(part)))
+        with beside(read_json(card)[archive.DIGEST]):
+            return archive.move_archive(card, folder)

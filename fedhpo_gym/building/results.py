@@ -7,7 +7,8 @@ takes one course and the codes of all, and packing what `stored.curve_coder` tak
 import datetime
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.building.design import encode_curves, versions
+from fedhpo_gym.building.design import encode_curves, versions, write_with_health
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import MAX_LOSS
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import writable_table_folder
-from fedhpo_gym.stored.health import write_with_health
 from fedhpo_gym.stored.table import ENDS, LACKS, LAST_ROUND, write_sample, write_table
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import fidelity_grid
@@ -59,8 +59,18 @@ class Results:
     said: dict[str, Any] = field(default_factory=dict)
 
 
-def write_results(results: Results, folder: Path | None = None) -> Path:
-    """Write the table of results, or their sample where courses are missing; return the card."""
+def write_results(
+    results: Results,
+    folder: Path | None = None,
+    beside: Callable[[str], AbstractContextManager[Any]] = nullcontext,
+) -> Path:
+    """Write the table of results, or their sample where courses are missing; return the card.
+
+    Args:
+        results: the courses.
+        folder: of the numbers; by default that of the user's own tables.
+        beside: see `building.design.write_with_health`.
+    """
     target = writable_table_folder(folder)
     task, arrays, keys = results.task, *gather(results)
     rounds = np.array(results.rounds)
@@ -109,7 +119,7 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         at = [[place[v] for place, v in zip(places, key, strict=True)] for key in ordered]
         order_of = np.argsort(np.ravel_multi_index(np.array(at).T, shape))
         cells = _as_grid(arrays, order_of, shape)
-        written = write_with_health(target, lambda part: write_table(part, card, cells))
+        written = write_with_health(target, lambda part: write_table(part, card, cells), beside)
         return _in_place_of(written, "sample")
     card |= {"axes": ["course", "round", "client"], "courses": len(keys)}
     if stopped.any():
@@ -125,7 +135,7 @@ def write_results(results: Results, folder: Path | None = None) -> Path:
         "seed": np.array([seeds.index(key[-1]) for key in ordered]),
         "point": np.arange(len(keys)),
     }
-    written = write_with_health(target, lambda part: write_sample(part, card, arrays))
+    written = write_with_health(target, lambda part: write_sample(part, card, arrays), beside)
     return _in_place_of(written, "table")
 
 

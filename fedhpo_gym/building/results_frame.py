@@ -1,9 +1,12 @@
 """A table of finished courses, as CSV, Parquet or a data frame, becomes a problem with numbers."""
 
 import itertools
+import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from contextlib import AbstractContextManager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,6 +22,8 @@ from fedhpo_gym.core.files import load_toml, new_text
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.data.frames import MARKS, NUMBER, read_frame, separator_advice
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.stored.pool import Pool
+from fedhpo_gym.stored.table import Sample
 from fedhpo_gym.tasks.own import ENV_VAR, SUFFIX, own_folder
 from fedhpo_gym.tasks.results import ResultsFile
 
@@ -78,6 +83,7 @@ def import_frame(
         raise InvalidArgumentError(
             f"`data` must have a hyperparameter that varies, got the columns {list(frame)}"
         )
+    frame = _with_shared_seed(frame, hyperparameters)
     there = [one for one in MEASURED if one in frame]
     samples, lacks = _samples(frame), _lacks(frame)
     found = ResultsFile(
@@ -95,15 +101,22 @@ def import_frame(
     )
     _check(frame, there)
     require_writable(own_folder(), f"`{ENV_VAR}` (else `XDG_DATA_HOME`, else ~/.local/share)")
-    task, text = found.task, _text(found)
+    task = found.task
+    _text(found)  # what does not fit is refused before anything is computed
     kept = tuple(hyperparameters)
     courses = _courses(frame, kept, there, found.rounds)
     constant = {c: str(frame[c].iloc[0]) for c in frame if c not in (*KNOWN, *kept)}
     said = {IMPORTED: {"from": "a table of results", "fixed": constant}}
     results = Results(task, kept, courses, tuple(found.rounds), samples, None, lacks, said)
     path = own_folder() / f"{task.key}{SUFFIX}"
-    with new_text(path, text):  # on the disk before numbers replace others
-        card = write_results(results, folder)
+
+    def task_file(digest: str) -> AbstractContextManager[None]:
+        return new_text(path, _text(replace(found, numbers_sha256=digest)))
+
+    # On the disk before numbers replace others, and read only with the numbers that it names.
+    card = write_results(results, folder, task_file)
+    if note := _coverage(card, frame[[*hyperparameters, RATE, SEED]].drop_duplicates()):
+        warnings.warn(note, stacklevel=2)
     return path, card
 
 
@@ -144,6 +157,50 @@ def _named(
             frame[one] = value
     _check_kinds(frame)
     return frame
+
+
+def _with_shared_seed(frame: Any, hyperparameters: Sequence[str]) -> Any:
+    """Return a frame of one seed where no configuration was run under two.
+
+    A pool answers under one seed, because luck would decide between configurations of two. Where
+    each trial had a seed of its own, luck has decided already, and every pool would hold one trial.
+    """
+    courses = frame[[*hyperparameters, RATE, SEED]].drop_duplicates()
+    counts = frame.groupby(CLIENT)[[name for name in SAMPLES if name in frame]].nunique()
+    repeated = courses.duplicated([*hyperparameters, RATE]).any()
+    if frame[SEED].nunique() == 1 or repeated or (counts > 1).any(axis=None):
+        return frame
+    warnings.warn(
+        f"No configuration was run under two of the {frame[SEED].nunique():,} seeds, so all "
+        f"{len(courses):,} courses answer together, under seed 0: differences between "
+        "configurations include the noise of seeds.",
+        stacklevel=2,
+    )
+    return frame.assign(**{SEED: 0})
+
+
+def _coverage(card: Path, courses: Any) -> str:
+    """Return which courses answer where they are of several seeds; "" where all do.
+
+    Args:
+        card: of the numbers.
+        courses: a frame with one row for each, and the columns of hyperparameters, rate and seed.
+    """
+    coverage = "" if card.name.endswith(".table.json") else Pool(Sample(card)).coverage
+    axes = [sorted(courses[name].unique().tolist()) for name in courses]
+    size = math.prod(map(len, axes))
+    if not coverage or size > 2 * len(courses):  # no grid with holes, but points in a space
+        return coverage
+    present = set(courses.itertuples(index=False, name=None))
+    holes = (cell for cell in itertools.product(*axes) if cell not in present)
+    first = [f"{dict(zip(courses, cell, strict=True))}" for cell in itertools.islice(holes, 3)]
+    lack = f"The grid lacks {size - len(courses):,} of {size:,} courses: "
+    lack += "; ".join([*first, "..."] if size - len(courses) > len(first) else first)
+    return (
+        f"{coverage} {lack if first else 'Some courses have fewer rounds than others'}. Fill the "
+        "gaps, or leave out the values that have them, and import again: a complete grid answers "
+        "with means over seeds."
+    )
 
 
 def _check_kinds(frame: Any) -> None:

@@ -24,7 +24,6 @@ from fedhpo_gym.fl.course import Course
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
 from fedhpo_gym.stored.catalogue import find
-from fedhpo_gym.stored.health import write_with_health
 from fedhpo_gym.stored.table import CROSSED, ENDS, LAST_ROUND, SUFFIX, Sample, write_sample
 from fedhpo_gym.tasks import Task
 
@@ -291,7 +290,7 @@ class SampleDesign(design.Design[SampleUnit]):
         order = np.argsort(np.concatenate(gathered["point"]))
         arrays = {key: np.concatenate(parts)[order] for key, parts in gathered.items()}
         card = self._card(samples, arrays, rounds, hardware)
-        return write_with_health(folder, lambda part: write_sample(part, card, arrays))
+        return design.write_with_health(folder, lambda part: write_sample(part, card, arrays))
 
     def _former_arrays(
         self, former: Sample, rounds: Integers

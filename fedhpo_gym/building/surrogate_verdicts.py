@@ -22,7 +22,7 @@ from fedhpo_gym.building.surrogate_data import (
 )
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
-from fedhpo_gym.core.identity import Identity
+from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import pairs, tau
 from fedhpo_gym.evaluation.records import Evaluations
@@ -35,6 +35,7 @@ from fedhpo_gym.stored.surrogate import (
     CLAIMED,
     ENTRY,
     FORMAT,
+    NUMBERS,
     Claim,
     HeldOut,
     Surrogate,
@@ -388,6 +389,7 @@ def surrogate_card(
         **identity.to_card(),
         "fitted_on": source.kind,
         f"{source.kind}_sha256": stored.sha256,
+        **({NUMBERS: stored.digest} if IMPORTED in stored.card else {}),
         "num_configurations": source.num_configurations,
         "model": {
             "inputs": list(source.inputs.names),

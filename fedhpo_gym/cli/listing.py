@@ -36,7 +36,13 @@ from fedhpo_gym.stored.catalogue import (
 )
 from fedhpo_gym.stored.lattice import StoredNumbers
 from fedhpo_gym.stored.meta_data import MetaData, known_spaces, open_meta_data
-from fedhpo_gym.stored.surrogate import Surrogate, has_surrogate, list_surrogates, open_surrogate
+from fedhpo_gym.stored.surrogate import (
+    Surrogate,
+    has_surrogate,
+    list_surrogates,
+    open_surrogate,
+    with_surrogate,
+)
 from fedhpo_gym.stored.table import SUFFIX as SAMPLE
 from fedhpo_gym.stored.task_generator import has_generator, open_generator
 from fedhpo_gym.studies.environments import known_ids
@@ -145,7 +151,7 @@ def _row_or_fault(env_id: str, names: StoredNames) -> tuple[str, ...]:
     """Return the row of an id; what is wrong with a user's own does not keep the others away."""
     try:
         return _row(env_id, names)
-    except FedHPOError as error:
+    except (FedHPOError, OSError) as error:
         if env_id.removeprefix("FedHPO-") not in REGISTERED:
             raise
         return env_id, *"––––", f"none: {error}"
@@ -206,7 +212,7 @@ def concerned(task: Task, env_id: str) -> list[str]:
 def backends(task: Task, names: StoredNames) -> list[str]:
     """Return the backends that can answer a task on this machine, the default first."""
     found = ["tabular"] if task.table_name in names.tables else []
-    if any(identity.name in names.surrogates for identity in task.surrogate_identities):
+    if any(one.name in names.surrogates for one in with_surrogate(task.surrogate_identities)):
         found.append("surrogate")
     if task.table_name in names.samples and found[:1] != ["tabular"]:
         found.append("tabular")

@@ -1,5 +1,6 @@
 """`fedhpo-gym new | import`: data of one's own, and results that others computed."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,7 +88,11 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
         if not path.is_file():
             raise MissingDataError(f"`path` must be a file, {path} is none")
         told = _told(description or path.with_name(f"{stem_of(path)}.toml"))
-        env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always")
+            env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
+        for note in notes:
+            say_prose(str(note.message))
         say(str(card))
         say(f"fedhpo-gym surrogate {env_id}" if card.name.endswith(".sample.json") else env_id)
         return 0

@@ -16,7 +16,13 @@ from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import values_of_queries
 from fedhpo_gym.objectives import ENERGY, REGISTERED
 from fedhpo_gym.space import Value
-from fedhpo_gym.stored.catalogue import has_sample, has_table, open_sample, open_table
+from fedhpo_gym.stored.catalogue import (
+    has_sample,
+    has_table,
+    open_sample,
+    open_table,
+    require_import,
+)
 from fedhpo_gym.stored.health import NEAR, SURVIVES, labels_on
 from fedhpo_gym.stored.lattice import StoredNumbers, asked_columns
 from fedhpo_gym.stored.pool import Pool
@@ -144,6 +150,7 @@ def variant_of(stored: StoredNumbers) -> str:
 
 def open_exact(task: Task) -> Table | Pool:
     """Open the table of a task, else the pool of its sample."""
+    require_import(task)
     if has_sample(task.table_name) and not has_table(task.table_name):
         return Pool(open_sample(task.identity).require_installed())
     return open_table(task.identity).require_installed()

@@ -10,7 +10,9 @@ from tqdm import tqdm
 
 from fedhpo_gym.cli.console import Arg, complain, say_table
 from fedhpo_gym.core.archive import require_writable_file
+from fedhpo_gym.core.checks import shown
 from fedhpo_gym.core.errors import (
+    DamagedDataError,
     FedHPOError,
     InvalidArgumentError,
     MissingDataError,
@@ -39,7 +41,7 @@ def main(
     asked = round_ids(ids)
     for env_id in asked:
         asked_for = EFFORTS[effort].episodes if effort else 0
-        held = Effort(**known[env_id].effort).episodes if env_id in known else 0
+        held = _effort(known[env_id], out).episodes if env_id in known else 0
         if held and not again and asked_for <= held:
             continue
         require_writable_file(out, "`--out`")
@@ -62,6 +64,17 @@ def main(
         read.cache_clear()
     say_table(HEADS, [_row(known[env_id]) for env_id in asked if env_id in known])
     return int(failed > 0)
+
+
+def _effort(entry: References, out: Path) -> Effort:
+    """Return how much was searched, as a file says it."""
+    try:
+        return Effort(**entry.effort)
+    except TypeError as error:
+        raise DamagedDataError(
+            f"{out} must hold references whose `effort` is that of this version, got "
+            f"{shown(dict(entry.effort))} of {entry.id} ({error}). Name another `--out`."
+        ) from error
 
 
 def _affordable(env_id: str, seconds: float) -> str:

@@ -223,7 +223,8 @@ def _answers(name: str, task: Task) -> dict[str, Any]:
     if isinstance(stored, Pool):
         held = f"rounds {_listed([*rounds.grid])}, client sample rates {_listed([*rates.grid])}"
         pool = f"{len(stored)} trained configurations (a pool), {held}, {seeds}"
-        return {"answers": True, "words": f"{pool}; an action gets the nearest of these"}
+        nearest = f"{pool}; an action gets the nearest of these. {stored.coverage}".rstrip(". ")
+        return {"answers": True, "words": nearest}
     every = "every point of its grid" if isinstance(stored, Table) else "any configuration"
     return {
         "answers": True,

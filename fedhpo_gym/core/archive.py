@@ -86,7 +86,11 @@ class StoredArrays:
 
     def require_installed(self) -> None:
         """Check that a card of the package has its arrays on this machine."""
-        if self._descriptor is None and self.path.parent == EMBEDDED and not self.path.exists():
+        if (
+            self._descriptor is None
+            and self.path.parent == EMBEDDED
+            and not files.is_there(self.path)
+        ):
             raise MissingDataError(
                 f"the numbers of {self.path.name.partition('.')[0]} are in fedhpo-gym-data, which "
                 "is not installed and on no index; in a checkout of fedhpo_gym, run `pip install "
@@ -311,7 +315,7 @@ def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
     if not isinstance(name, str) or name != Path(name).name or not name.endswith(".npz"):
         raise ValueError(f"`arrays` must be the name of an npz file beside the card, got {name!r}")
     beside, second = card.with_name(name), second_folder()
-    if card.parent == EMBEDDED and second is not None and not beside.exists():
+    if card.parent == EMBEDDED and second is not None and not files.is_there(beside):
         return second / name
     return beside
 

@@ -160,7 +160,32 @@ _MOST_DIGITS = 18
 
 def cache_folder(name: str) -> Path:
     """Return a folder of the user's cache: below `XDG_CACHE_HOME`, else below ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedhpo_gym" / name
+    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedhpo_gym" / name
+
+
+def expanded(folder: str) -> Path:
+    """Return a folder whose name may begin with ~; one that cannot be where nobody has a home."""
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:  # a user of a container that no file of passwords names
+        return Path(os.devnull, folder.lstrip("~/"))
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file or folder that can be reached.
+
+    `Path.exists` raises for a name that is too long, and below a folder that may not be entered,
+    such as the home of another user: nothing of this user is there.
+    """
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def files_like(folder: Path, pattern: str) -> list[Path]:
+    """Return the sorted paths in a folder that match; none where it cannot be read."""
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []
 
 
 def max_bytes() -> int:

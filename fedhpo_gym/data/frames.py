@@ -39,6 +39,8 @@ _FOREIGN: Final = frozenset(
 )
 """Endings of tables that pandas reads, and that would be damaged CSV files here."""
 
+_ARCHIVES: Final = frozenset({".zip", ".tar", ".tgz", ".7z", ".rar", ".zst"})
+
 
 def read_frame(data: Any) -> Any:
     """Return a data frame of a path, a data frame, or arrays (features, labels, clients).
@@ -94,6 +96,11 @@ def stem_of(path: Path) -> str:
 def _read(path: Path) -> Any:
     if not path.exists():
         raise MissingDataError(f"`data` must be a file or a folder, {path} is none; {ADVICE}")
+    if path.suffix in _ARCHIVES:
+        raise InvalidArgumentError(
+            f"`data` must be a file that is in no archive, got {path}. Unpack it; one file may be "
+            "packed as .gz, .bz2 or .xz."
+        )
     if path.suffix in _FOREIGN:
         raise InvalidArgumentError(
             f"`data` must be of another format than {path}: {ADVICE}, or read it by pandas and "

@@ -14,6 +14,7 @@ import numpy as np
 from fedhpo_gym.core.checks import INT_END, Range, check_fields, checked_types, shown
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import (
+    files_like,
     load_json,
     max_bytes,
     read_json,
@@ -44,7 +45,7 @@ def find_files(folder: Path) -> list[Path]:
     for base in (folder / "data", folder):
         for stage in STAGES:
             found = [
-                sorted(path for pattern in PATTERNS for path in (base / name).glob(pattern))
+                sorted(path for p in PATTERNS for path in files_like(base / name, p))
                 for name in stage
             ]
             if all(found):

@@ -19,7 +19,7 @@ from fedhpo_gym.core.errors import (
     require_known,
     suggest,
 )
-from fedhpo_gym.core.files import require_growth
+from fedhpo_gym.core.files import is_there, require_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
 from fedhpo_gym.data.frames import (
@@ -150,11 +150,15 @@ class OwnSource(Source):
     def read(self) -> Dataset:
         """Return (n, columns) float64 features, NaN where a number is missing."""
         data = self.path.with_name(self.table.data)
-        if not data.is_file():
+        if not is_there(data):
             raise DamagedDataError(f"{data} is missing: {self.path} describes it; {self.again}")
         if data.resolve().parent != self.path.resolve().parent:
             raise DamagedDataError(f"{data} is a link to elsewhere: copy what it leads to")
-        if (found := cache.checksum(data)) != self.table.sha256:
+        try:
+            found = cache.checksum(data)
+        except OSError as error:
+            raise DamagedDataError(f"{data} cannot be read ({error.strerror})") from error
+        if found != self.table.sha256:
             raise DamagedDataError(
                 f"{data} has sha256 {found}, and {self.path} was made for another; {self.again}"
             )

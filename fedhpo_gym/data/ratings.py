@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import Range, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
+from fedhpo_gym.core.files import files_like
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
@@ -112,7 +113,7 @@ class NetflixSource(Source):
     def read(self) -> Dataset:
         """Return (n, 1) int32 item numbers; labels are stars - 1."""
         folder = cache.data_folder() / "netflix"
-        found = (sorted(folder.glob(pattern)) for pattern in PATTERNS)
+        found = (files_like(folder, pattern) for pattern in PATTERNS)
         files = next(filter(None, found), None)
         if files is None:
             raise MissingDataError(

@@ -1,18 +1,21 @@
 """Where tables are: embedded in the package, or built by the user."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from fedhpo_gym.core.archive import EMBEDDED, arrays_of, require_writable
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.archive import DIGEST, EMBEDDED, arrays_of, require_writable
+from fedhpo_gym.core.checks import as_typed, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
-from fedhpo_gym.core.files import cache_folder, read_json
+from fedhpo_gym.core.files import cache_folder, expanded, files_like, is_there, read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.table import SUFFIX, Sample, Table
+from fedhpo_gym.tasks import Task
+from fedhpo_gym.tasks.results import ResultsTask
 
 R = TypeVar("R")
 ENV_VAR = "FEDHPO_GYM_TABLES"
@@ -27,7 +30,7 @@ TRAIN = 'train: gymnasium.make(..., backend="raw")'
 def table_folder() -> Path:
     """Return the folder of the user's own tables: `FEDHPO_GYM_TABLES`, else the user's cache."""
     if ENV_VAR in os.environ:
-        return Path(os.environ[ENV_VAR]).expanduser()
+        return expanded(os.environ[ENV_VAR])
     return cache_folder("tables")
 
 
@@ -46,7 +49,7 @@ def find(name: str, suffix: str) -> Path | None:
     """Return `<name><suffix>` from the user's folder, else from the package, else None."""
     for folder in (table_folder(), EMBEDDED):
         path = folder / f"{name}{suffix}"
-        if path.exists():
+        if is_there(path):
             return path
     return None
 
@@ -68,7 +71,9 @@ def _read(reader: Callable[..., R], file: "File") -> R:
 def list_names(suffix: str) -> tuple[str, ...]:
     """Return the sorted names of all files `<name><suffix>` that `find` would return."""
     folders = (table_folder(), EMBEDDED)
-    found = {path.name.removesuffix(suffix) for f in folders for path in f.glob(f"*{suffix}")}
+    found = {
+        path.name.removesuffix(suffix) for f in folders for path in files_like(f, f"*{suffix}")
+    }
     return tuple(sorted(found))
 
 
@@ -115,6 +120,34 @@ def is_imported(wanted: str | Identity) -> bool:
     return isinstance(wanted, Identity) and "table" in dict(wanted.options)
 
 
+def imported_card(identity: Identity) -> Mapping[str, Any] | None:
+    """Return the card of imported numbers; None where none is here, or where they were trained."""
+    paths = (find(identity.name, suffix) for suffix in (".table.json", f"{SUFFIX}.json"))
+    if is_imported(identity):
+        for path in filter(None, paths):
+            with suppress(OSError, ValueError):  # whoever opens it says what is wrong
+                card: Mapping[str, Any] = as_typed("card", read_json(path), Mapping)
+                return card
+    return None
+
+
+def require_import(task: Task) -> None:
+    """Check that imported numbers are those that the task file was written with.
+
+    A process that was ended between the two, or that imports while another one answers, leaves the
+    numbers of one import beside the task of another.
+    """
+    if not isinstance(task, ResultsTask) or not task.numbers_sha256:
+        return
+    card = imported_card(task.identity)
+    if card is not None and card.get(DIGEST) != task.numbers_sha256:
+        raise DamagedDataError(
+            f"the numbers of {task.id} must be those that its task file names by `numbers_sha256`, "
+            f"{task.numbers_sha256:.12}, got {card.get(DIGEST)!s:.12}. Run "
+            f"`{task.identity.command}` again; if another process has done so, start Python anew."
+        )
+
+
 def _command(wanted: str | Identity) -> str:
     return "fedhpo-gym build ID" if isinstance(wanted, str) else wanted.command
 
@@ -131,7 +164,7 @@ def is_here(name: str) -> bool:
 def is_installed(card: Path) -> bool:
     """Return whether this machine has the arrays of a card; a damaged one says so when opened."""
     try:
-        return arrays_of(card, read_json(card)).exists()
+        return is_there(arrays_of(card, read_json(card)))
     except (OSError, ValueError, TypeError, LookupError, FedHPOError):
         return True
 

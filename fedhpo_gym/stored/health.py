@@ -6,8 +6,7 @@ configuration at a fidelity. *Full fidelity* is the last round and the highest c
 
 import itertools
 import math
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -366,18 +365,6 @@ def write_health(card: Path, labels: Mapping[str, Any] | None = None) -> Path:
         archive.add_to_card(card, number, labels)
     archive.add_to_card(card, number, {HEALTH: health_of(open_card(card))})
     return card
-
-
-def write_with_health(folder: Path, write: Callable[[Path], Path]) -> Path:
-    """Write a card, its arrays and their health, and replace others only when all are there.
-
-    Args:
-        folder: where they belong.
-        write: writes card and arrays into a folder, and returns the card.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
-        return archive.move_archive(write_health(write(Path(part))), folder)
 
 
 @checked_types

@@ -73,6 +73,19 @@ class Pool:
         return (self.sample.seeds[self._seed],)
 
     @property
+    def coverage(self) -> str:
+        """Which courses answer, and how to ask for others; "" where all are of one seed."""
+        others = [str(seed) for seed in self.sample.seeds if seed not in self.seeds]
+        if not others:
+            return ""
+        text = ", ".join(others[:5]) + ", ..." * (len(others) > 5)
+        return (
+            f"{int((self.courses >= 0).sum())} of {len(self.sample)} courses answer, those under "
+            f"seed {self.seeds[0]}; `seed=` or `instances=` of gymnasium.make asks for those under "
+            f"{text}."
+        )
+
+    @property
     def num_samples(self) -> Integers:
         return np.asarray(self.sample.num_samples[self._seed][None])
 

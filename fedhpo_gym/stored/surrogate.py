@@ -7,6 +7,7 @@ that they are of. The verdict is never stored: it follows from the figures by th
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
 from fedhpo_gym.core.checks import CheckedFields, as_typed, checked_types
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError
+from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
@@ -154,6 +156,8 @@ def why_refused(card: Mapping[str, Any], objective: str) -> str:
 
 
 SUFFIX = ".surrogate"
+NUMBERS = "numbers_sha256"
+"""Entry of a card: the digest of the card of imported numbers that the surrogate was fitted on."""
 FORMAT = 2
 """The format of cards; another one answers by other rules."""
 CHUNK = 1024
@@ -316,11 +320,41 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
 
 @checked_types
 def open_preferred(identities: Sequence[Identity]) -> Surrogate:
-    """Open the first surrogate that exists."""
+    """Open the first surrogate that exists; the last identity is that of the numbers."""
     if not identities:
         raise InvalidArgumentError("`identities` must hold at least one, got none")
-    there = (identity for identity in identities if has_surrogate(identity.name))
-    return open_surrogate(next(there, identities[0]))
+    for identity in with_surrogate(identities):
+        return open_surrogate(identity)
+    for identity in identities:
+        if has_surrogate(identity.name):
+            raise DamagedDataError(
+                f"the surrogate {identity.name} was fitted on other numbers than those imported "
+                f"last; fit it again with `fedhpo-gym surrogate {identity.arguments}`"
+            )
+    return open_surrogate(identities[0])
+
+
+def with_surrogate(identities: Sequence[Identity]) -> list[Identity]:
+    """Return the identities that have a surrogate, of the imported numbers as they are now.
+
+    A surrogate of numbers that were trained stays: it is of the same problem as all that are
+    trained later. The last identity is that of the numbers.
+    """
+    numbers = catalogue.imported_card(identities[-1])
+    return [one for one in identities if has_surrogate(one.name) and _is_of(one.name, numbers)]
+
+
+def _is_of(name: str, numbers: Mapping[str, Any] | None) -> bool:
+    """Return whether a surrogate was fitted on the imported numbers of a card."""
+    path = catalogue.find(name, f"{SUFFIX}.json")
+    if numbers is None or path is None:
+        return True
+    with suppress(OSError, ValueError):  # whoever opens it says what is wrong
+        card = as_typed("card", read_json(path), Mapping)
+        if NUMBERS in card:
+            return bool(card[NUMBERS] == numbers.get(DIGEST))
+        return numbers.get("sha256") in (card.get("table_sha256"), card.get("sample_sha256"))
+    return True
 
 
 @checked_types

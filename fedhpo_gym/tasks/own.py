@@ -21,8 +21,22 @@ import tomli_w
 from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, require_known
-from fedhpo_gym.core.files import MOST_TOML, load_toml, new_text, read_toml, sole_writer
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    UnknownNameError,
+    require_known,
+)
+from fedhpo_gym.core.files import (
+    MOST_TOML,
+    expanded,
+    is_there,
+    load_toml,
+    new_text,
+    read_toml,
+    sole_writer,
+)
 from fedhpo_gym.data.frames import CLIENT, LABEL, read_frame, stem_of
 from fedhpo_gym.data.natural import NaturalTable
 from fedhpo_gym.data.own_table import ENCODINGS, SPLITS, OwnSource, OwnTable, inspect
@@ -46,16 +60,25 @@ Maker = Callable[[], Task]
 def own_folder() -> Path:
     """Return the folder of task files: `FEDHPO_GYM_TASKS`, else that of the user's data."""
     if folder := os.environ.get(ENV_VAR):
-        return Path(folder).expanduser()
+        return expanded(folder)
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "fedhpo_gym" / "tasks"
+    return expanded(base) / "fedhpo_gym" / "tasks"
 
 
 def task_files() -> Iterator[Path]:
     """Yield the task files of the user, in the order of their names, up to `MOST_BYTES` in all."""
     folder, total = own_folder(), 0
-    found = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
-    for path in (path for path in found if path.is_file()):
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)
+    except OSError as error:
+        if ENV_VAR in os.environ and not isinstance(error, FileNotFoundError):
+            warnings.warn(
+                f"`{ENV_VAR}` must name a folder that can be read, got {folder} "
+                f"({error.strerror}); its task files are left out",
+                stacklevel=2,
+            )
+        return
+    for path in filter(os.path.isfile, paths):
         size = path.stat().st_size
         total += size if size <= MOST_TOML else 0  # a larger one is refused before it is read
         if total > MOST_BYTES:
@@ -74,10 +97,17 @@ def read_task_file(path: Path) -> Mapping[str, Maker]:
 
     Raises:
         InvalidArgumentError: an entry is missing, unknown or out of its range.
-        OSError: there is no such file, or it cannot be read.
+        MissingDataError: there is no such file, or it cannot be read.
     """
     try:
         return _makers(path, read_toml(path))
+    except OSError as error:
+        if isinstance(error, FedHPOError):
+            raise
+        raise MissingDataError(
+            f"`path` must be a task file that can be read, got {path} ({error.strerror}); "
+            "`fedhpo-gym new` and `fedhpo-gym import` write them"
+        ) from error
     except (ValueError, UnknownNameError) as error:
         raise _unusable(path, error) from error
 
@@ -164,7 +194,7 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     table = as_record("a task file", OwnTable, content)
     extra = as_record("a task file", TableFile, others)
     there = data.REGISTERED.get(table.name)
-    if isinstance(there, OwnSource) and there.path != path and there.path.is_file():
+    if isinstance(there, OwnSource) and there.path != path and is_there(there.path):
         raise InvalidArgumentError(
             f"`name` must be of one task file, {there.path} has {table.name!r}, too; give another"
         )
@@ -357,7 +387,7 @@ def write_task(
     except ValueError as error:  # a lone surrogate, or thousands of columns
         raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
     with sole_writer(into):
-        if path.exists() and not overwrite:
+        if is_there(path) and not overwrite:
             raise InvalidArgumentError(
                 f"`name` must be new, {path} is there; give another (`--name`), or overwrite it"
             )

@@ -17,6 +17,18 @@ from fedhpo_gym.tasks.work import BATCH_SIZE, EPOCHS
 MOST_DIMENSIONS: Final = 500
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResultsTask(Task):
+    """A problem of imported results.
+
+    Attributes:
+        numbers_sha256: digest of the card of its numbers; those of another import are refused.
+            "" in task files that are older than this entry, which take any.
+    """
+
+    numbers_sha256: str = ""
+
+
 @dataclass(frozen=True)
 class ResultsFile:
     """What a task file says of results.
@@ -29,6 +41,7 @@ class ResultsFile:
         rounds: after which models were evaluated.
         space: hyperparameters, each with `values`, or with `low` and `high` where they are many,
             and `log` where the scale is logarithmic.
+        numbers_sha256: see `ResultsTask`.
     """
 
     name: str
@@ -42,6 +55,7 @@ class ResultsFile:
     version: Annotated[int, Range(0)] = 0
     budget_s: Annotated[float, Range(0, ends="()")] = 21_600.0
     citation: str = "results of your own"
+    numbers_sha256: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -57,9 +71,9 @@ class ResultsFile:
         return SearchSpace(tuple(_dimension(*one) for one in self.space.items())).with_grid()
 
     @property
-    def task(self) -> Task:
+    def task(self) -> ResultsTask:
         """The problem."""
-        return Task(
+        return ResultsTask(
             model=RESULTS,
             dataset=self.name,
             num_features=1,
@@ -76,6 +90,7 @@ class ResultsFile:
             partition="user",
             table=IMPORTED,
             reward="improvement",
+            numbers_sha256=self.numbers_sha256,
         )
 
 

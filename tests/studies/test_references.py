@@ -264,6 +264,19 @@ def test_the_command_computes_what_is_missing_and_keeps_the_rest(
     assert "`ids` must be of round environments" in capsys.readouterr().err
 
 
+def test_an_effort_of_another_version_is_named(
+    found: References, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "references.json"
+    effort = {**found.effort, "guesses": 3}
+    out.write_text(dumped([replace(found, effort=effort)]), encoding="utf-8")
+    assert main(["references", found.id, "--out", str(out)]) == 2
+    words = capsys.readouterr().err
+    assert words.count("\n") == 1
+    assert f"{out} must hold references whose `effort` is that of this version" in words
+    assert "'guesses'" in words
+
+
 def test_instances_are_spread() -> None:
     assert spread(48, 4) == [0, 16, 31, 47]
     assert spread(3, 16) == [0, 1, 2]
