@@ -51,9 +51,9 @@ class Hyperparameters:
                 f"names than hyperparameters of the model {type(trainer.model).__name__}, got "
                 f"{sorted(clashes)}; rename them, as in 'server_{min(clashes)}'"
             )
-        read = {**of_model, **algorithm.hyperparameters}
-        self._others = {k: trainer.array(self._values(k, v)) for k, v in read.items()}
-        self._known: WeakKeyDictionary[Items | Roster, dict[str, Parameters]] = WeakKeyDictionary()
+        self._of_model = {k: trainer.array(self._values(k, v)) for k, v in of_model.items()}
+        self._of_algorithm = [self._values(k, v) for k, v in algorithm.hyperparameters.items()]
+        self._known: WeakKeyDictionary[Items | Roster, Array] = WeakKeyDictionary()
         self.stopped = np.empty(0, dtype=np.bool_)
 
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
@@ -77,7 +77,7 @@ class Hyperparameters:
     def of_model(self, items: Items) -> dict[str, Array]:
         """Return the model's hyperparameters, (items,) each."""
         rows = self.rows(items)
-        return {name: self._others[name][rows] for name in self._trainer.model.hyperparameters}
+        return {name: values[rows] for name, values in self._of_model.items()}
 
     def context(
         self,
@@ -91,17 +91,19 @@ class Hyperparameters:
         whose = roster if items is None else items
         if whose not in self._known:
             self._known[whose] = self._read(whose)
-        fixed, array = self._known[whose], self._trainer.array
+        array = self._trainer.array
+        # One copy, whose rows a hook may change in place: later rounds read the same numbers.
+        *values, num_sampled, num_samples = 1.0 * self._known[whose]
 
         def normal(purpose: str, like: Array) -> Array:
             from fedhpo_gym.fl.compiled.rng import normal_of
 
             return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))
 
-        # Copies, since later rounds read the same arrays.
         return Context(
-            hyperparameters=copies(fixed["hyperparameters"]),
-            **copies(fixed["counts"]),
+            hyperparameters=dict(zip(self._algorithm.hyperparameters, values, strict=True)),
+            num_sampled=num_sampled,
+            num_samples=num_samples,
             num_clients=self._num_clients,
             horizon=self._horizon,
             normal=normal,
@@ -122,19 +124,13 @@ class Hyperparameters:
             return self.rows(whose)
         return np.arange(len(self._courses)) * self.width
 
-    def _read(self, whose: Items | Roster) -> dict[str, Parameters]:
-        """Return the arrays of a `Context` that no round changes."""
-        rows, array = self._rows_of(whose), self._trainer.array
-        samples = whose.samples
+    def _read(self, whose: Items | Roster) -> Array:
+        """Return (hyperparameters + 2, items): all that a `Context` says and no round changes."""
+        rows, samples = self._rows_of(whose), whose.samples
         if isinstance(whose, Roster):
             samples = np.full(len(self._courses), samples.min())
-        return {
-            "hyperparameters": {n: self._others[n][rows] for n in self._algorithm.hyperparameters},
-            "counts": {
-                "num_sampled": array(whose.num_sampled),
-                "num_samples": array(np.maximum(samples, 1)),
-            },
-        }
+        counts = whose.num_sampled, np.maximum(samples, 1)
+        return self._trainer.array(np.stack([*(v[rows] for v in self._of_algorithm), *counts]))
 
     def _local(self, whose: Items | Roster) -> LocalSteps:
         steps = whose.steps.min(axis=1) if isinstance(whose, Roster) else whose.steps
