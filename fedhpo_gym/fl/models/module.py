@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +21,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features, SparseRows
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 Build = Callable[..., nn.Module]
@@ -158,10 +161,17 @@ class ModuleModel(TorchModel):
         return found
 
 
+class _ModuleClass(ABCMeta):
+    """The type of classes made at run time: no module holds them, so pickles hold their name."""
+
+
+copyreg.pickle(_ModuleClass, lambda kind: (get_model, (kind.__name__,)))
+
+
 def module_model(name: str, build: Build, architecture: Sequence[str] = ()) -> type[ModuleModel]:
     """Return the model of modules that a function builds; `architecture` names what shapes them."""
-    own = {"build": staticmethod(build), "architecture": tuple(architecture)}
-    return type(name, (ModuleModel,), own)
+    attributes = {"build": staticmethod(build), "architecture": tuple(architecture)}
+    return _ModuleClass(name, (ModuleModel,), attributes)
 
 
 def as_inputs(features: Features) -> Tensor:
