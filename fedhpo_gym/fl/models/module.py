@@ -7,7 +7,7 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -165,13 +165,18 @@ class _ModuleClass(ABCMeta):
     """The type of classes made at run time: no module holds them, so pickles hold their name."""
 
 
-copyreg.pickle(_ModuleClass, lambda kind: (get_model, (kind.__name__,)))
+def _by_name(kind: Any) -> tuple[Any, ...]:
+    return get_model, (kind.__name__,)
+
+
+copyreg.pickle(_ModuleClass, _by_name)
 
 
 def module_model(name: str, build: Build, architecture: Sequence[str] = ()) -> type[ModuleModel]:
     """Return the model of modules that a function builds; `architecture` names what shapes them."""
     attributes = {"build": staticmethod(build), "architecture": tuple(architecture)}
-    return _ModuleClass(name, (ModuleModel,), attributes)
+    kind: Any = _ModuleClass(name, (ModuleModel,), attributes)
+    return cast(type[ModuleModel], kind)
 
 
 def as_inputs(features: Features) -> Tensor:
