@@ -16,6 +16,7 @@ from fedhpo_gym.algorithms.fedopt import FedNova, FedOpt
 from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
+from fedhpo_gym.algorithms.settings import TRAINING
 from fedhpo_gym.core.checks import checked_types, shown
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, unknown_name
 from fedhpo_gym.core.plugins import Registry, import_named, note_plugin, require_subclass
@@ -59,8 +60,9 @@ def register_algorithm(kind: type[Algorithm]) -> None:
 
     Raises:
         InvalidArgumentError: this package, or another class, has that name, it is no algorithm or
-            cannot be made, one of its hyperparameters has the name of a fidelity, or it is
-            asynchronous and asks for what needs rounds.
+            cannot be made, one of its hyperparameters has the name of a fidelity, a setting or a
+            dimension of the server has one of local training, or it is asynchronous and asks for
+            what needs rounds.
     """
     require_subclass("algorithm", shown(kind), kind, Algorithm, "server_update")
     if taken := {d.name for d in kind.dimensions} & {one.name for one in fields(Fidelity)}:
@@ -75,6 +77,12 @@ def register_algorithm(kind: type[Algorithm]) -> None:
             f"`algorithm` must be a class that is made without arguments, got {shown(kind)}, which "
             f"raised {type(error).__name__}: {error}"
         ) from error
+    if clashes := algorithm.server_names & TRAINING.keys():
+        raise InvalidArgumentError(
+            f"settings and dimensions of the server of {shown(kind)} must have other names than "
+            f"those of local training, which would read them too, got {sorted(clashes)}; rename "
+            f"them, as in 'server_{min(clashes)}'"
+        )
     _check_asynchronous(kind, algorithm)
     other = type(REGISTERED[algorithm.name]) if algorithm.name in REGISTERED else kind
     if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
@@ -97,13 +105,14 @@ def _check_asynchronous(kind: type[Algorithm], algorithm: Algorithm) -> None:
     if not isinstance(getattr(algorithm, "from_current", None), bool):
         raise InvalidArgumentError(f"`from_current` of {shown(kind)} must be True or False")
     of_rounds = ("keeps_copy", "keeps_variates", "poisson", "private")
-    asked = [name for name in of_rounds if getattr(algorithm, name)]
-    asked += ["reports"] if kind.reports is not Algorithm.reports else []
-    # Who sends an update does not know the global model of its arrival.
-    asked += ["sends_updates"] if algorithm.sends_updates and algorithm.from_current else []
+    asked = [repr(name) for name in of_rounds if getattr(algorithm, name)]
+    asked += ["'reports'"] if kind.reports is not Algorithm.reports else []
+    if algorithm.sends_updates and algorithm.from_current:
+        # Who sends an update does not know the global model of its arrival.
+        asked.append("'sends_updates' where `from_current` is True")
     if asked:
         raise InvalidArgumentError(
-            f"an asynchronous algorithm must not have {', '.join(map(repr, asked))}, got "
+            f"an asynchronous algorithm must not have {', '.join(asked)}, got "
             f"{shown(kind)}; leave it out, or derive it from a synchronous one"
         )
 

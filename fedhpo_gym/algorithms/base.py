@@ -34,7 +34,10 @@ class LocalSteps(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Context:
-    """What a hook of a round may know; every array counts the items the hook is called for."""
+    """What a hook of a round may know; every array counts the items the hook is called for.
+
+    A hook may change these arrays in place: nobody else reads them.
+    """
 
     hyperparameters: Mapping[str, Array]  # (items,) values of the algorithm's `hyperparameters`
     num_clients: int  # clients of the federation
@@ -58,8 +61,9 @@ class Algorithm(ABC):
 
     Attributes:
         name: name used in task ids and tables.
-        dimensions: what is searched.
-        settings: what is fixed, by name.
+        dimensions: what is searched. One of the clients may have a name of local training, such as
+            "momentum": it then sets local SGD. One of the server must not.
+        settings: what is fixed, by name; none of local training.
         inactive: values of dimensions where they have none.
         copies: how many times the size of the model every message has.
         private: hyperparameters that the noise which hides clients or samples depends on; none
@@ -97,6 +101,11 @@ class Algorithm(ABC):
         """What it reads of a configuration, with the default; None where there must be a value."""
         searched = {d.name: self.inactive.get(d.name) for d in self.dimensions}
         return {**searched, **{name: one.default for name, one in self.settings.items()}}
+
+    @property
+    def server_names(self) -> set[str]:
+        """Names of settings and of the server's dimensions, which nothing else may read."""
+        return {*self.settings, *(d.name for d in self.dimensions if d.scope == "server")}
 
     @cached_property
     def reads_each_client(self) -> bool:
@@ -194,7 +203,7 @@ class Algorithm(ABC):
 
 
 def checked_update(
-    name: str, result: Any, parameters: Parameters, state: Parameters
+    name: str, result: Any, parameters: Shapes, state: Shapes
 ) -> tuple[Parameters, Parameters]:
     """Return what `server_update` returned, which must have the names and shapes that it was given.
 
@@ -209,8 +218,23 @@ def checked_update(
         )
     updated, server = result
     hook = f"`server_update` of {name!r}"
-    updated = with_shapes(hook, updated, shapes_of(parameters))
-    return updated, with_shapes(hook, server, shapes_of(state), "state")
+    updated = with_shapes(hook, updated, parameters)
+    return updated, with_shapes(hook, server, state, "state")
+
+
+def copies(arrays: Parameters) -> Parameters:
+    """Return a copy of each array, which a hook may change in place."""
+    return {name: 1.0 * value for name, value in arrays.items()}
+
+
+def same_arrays(returned: Any, arrays: Parameters) -> bool:
+    """Return whether a hook returned the very arrays of a mapping, each under its name.
+
+    The mapping itself says nothing: a hook may assign other arrays into the one it was called with.
+    """
+    if not isinstance(returned, Mapping) or returned.keys() != arrays.keys():
+        return False
+    return all(returned[name] is value for name, value in arrays.items())
 
 
 def shapes_of(parameters: Parameters) -> Shapes:

@@ -12,6 +12,8 @@ from fedhpo_gym.algorithms.base import (
     Context,
     Parameters,
     checked_update,
+    copies,
+    same_arrays,
     shapes_of,
     with_shapes,
 )
@@ -67,7 +69,7 @@ class Group:
         self._pulls = type(algorithm).pull is not FedAvg.pull
         self.configure(courses, needed)
         self._server: Parameters = {}
-        state = algorithm.init_state(self._trained(self._parameters), self._context())
+        state = algorithm.init_state(copies(self._trained(self._parameters)), self._context())
         self._server = self._copied(self._per_course("init_state", state))
 
     def _hook(self, name: str) -> str:
@@ -170,8 +172,7 @@ class Group:
         before, context = self._trained(self._parameters), self._context()
         start = self._broadcast(before, context)
         average = trainer.zeros(number)
-        reports = self._per_course("reports", algorithm.reports(before, context))
-        reports = {name: 1.0 * zeros for name, zeros in reports.items()}
+        reports = copies(self._per_course("reports", algorithm.reports(copies(before), context)))
         changes: list[tuple[Items, Parameters]] = []
         kept = feedback is not None or algorithm.sends_updates
         parts = trainer.portions(items, self.roster)
@@ -186,7 +187,8 @@ class Group:
             own, said = self._upload(result, reports)
             trainer.add(average, reports, own, said, result)
             if self._variates is not None:
-                changes.append((part, said))
+                # Copies, since the next part trains in the memory that these may be views of.
+                changes.append((part, copies({n: said[VARIATE + n] for n in before})))
         if algorithm.poisson:
             nobody = np.bincount(items.course, minlength=number) == 0
             means, former = trainer.views(average), trainer.views(self._parameters)
@@ -195,16 +197,14 @@ class Group:
             for name in names & means.keys():
                 means[name][:, nobody] = former[name][:, nobody]
         self._end_round(average, reports)
-        for part, said in changes:
-            self._change_variates(part, said)
+        for part, added in changes:
+            self._change_variates(part, added)
 
     def _broadcast(self, parameters: Parameters, context: Context) -> Values:
         """Return what clients receive, one row for each course."""
         if type(self._algorithm).broadcast is Algorithm.broadcast:
             return self._parameters
-        # Copies, which the hook may change in place.
-        copies = {name: 1.0 * value for name, value in parameters.items()}
-        sent = self._algorithm.broadcast(copies, context)
+        sent = self._algorithm.broadcast(copies(parameters), context)
         sent = with_shapes(self._hook("broadcast"), sent, shapes_of(parameters))
         return self._trainer.replaced(self._parameters, sent)
 
@@ -270,8 +270,9 @@ class Group:
         if self._algorithm.sends_updates:
             local = self._trainer.updates(local, result.received)
         own = self._trained(local)
-        said = self._algorithm.upload(own, self._context(result.items))
-        if said is own and not reports and self._variates is None:
+        # Arrays that the hook changes in place are those of `local`; its mapping may hold others.
+        said = self._algorithm.upload(dict(own), self._context(result.items))
+        if not reports and self._variates is None and same_arrays(said, own):
             return local, own
         shapes = shapes_of(own)
         if self._variates is not None:
@@ -323,13 +324,15 @@ class Group:
         self._finished += 1
         self.roster.elapsed += 1
         trainer = self._trainer
-        means = {**self._trained(average), **reports}
-        trained, algorithm = self._trained(self._parameters), self._algorithm
-        result = algorithm.server_update(trained, means, self._server, self._context())
-        updated, server = checked_update(algorithm.name, result, trained, self._server)
+        means, algorithm = {**self._trained(average), **reports}, self._algorithm
+        # Copies, since courses that diverge go back to what there was before.
+        trained, state = copies(self._trained(self._parameters)), copies(self._server)
+        shapes = shapes_of(trained), shapes_of(state)
+        result = algorithm.server_update(trained, dict(means), state, self._context())
+        updated, server = checked_update(algorithm.name, result, *shapes)
         server = self._copied(server)
         values = trainer.with_personal(average, self._parameters)
-        if updated is not means:
+        if not same_arrays(updated, means):
             values = trainer.replaced(values, updated)
         finite = trainer.finite(values, server.values())
         if not finite.all():
@@ -340,12 +343,12 @@ class Group:
             server = {n: trainer.choose(live, v, self._server[n]) for n, v in server.items()}
         self._parameters, self._server = values, server
 
-    def _change_variates(self, items: Items, said: Parameters) -> None:
+    def _change_variates(self, items: Items, added: Parameters) -> None:
         """Add to the variates of clients what they sent; courses that diverged keep theirs."""
         live = np.flatnonzero(self.diverged_at[items.course] == 0)
         rows = self._rows(items)[live]
         for name, value in self._trained(self._variates).items():
-            value[:, rows] += said[VARIATE + name][:, live]
+            value[:, rows] += added[name][:, live]
 
     def measure(self) -> NDArray[np.float32]:
         """Return (courses, clients, splits, metrics) of the model each client would use.

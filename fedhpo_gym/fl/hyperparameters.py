@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.algorithms.base import Algorithm, Array, Context, LocalSteps, Parameters
+from fedhpo_gym.algorithms.base import Algorithm, Array, Context, LocalSteps, Parameters, copies
 from fedhpo_gym.algorithms.settings import TRAINING
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.fl.course import Course
@@ -44,9 +44,16 @@ class Hyperparameters:
         self.decays = bool((self._rate_decay != 1.0).any())
         momentum = self._values("momentum", local["momentum"])
         self.momentum = trainer.array(momentum) if momentum.any() else None
-        read = {**trainer.model.hyperparameters, **algorithm.hyperparameters}
-        self._others = {k: trainer.array(self._values(k, v)) for k, v in read.items()}
-        self._known: WeakKeyDictionary[Items | Roster, dict[str, Any]] = WeakKeyDictionary()
+        of_model = trainer.model.hyperparameters
+        if clashes := algorithm.server_names & of_model.keys():
+            raise InvalidArgumentError(
+                f"settings and dimensions of the server of {algorithm.name!r} must have other "
+                f"names than hyperparameters of the model {type(trainer.model).__name__}, got "
+                f"{sorted(clashes)}; rename them, as in 'server_{min(clashes)}'"
+            )
+        self._of_model = {k: trainer.array(self._values(k, v)) for k, v in of_model.items()}
+        self._of_algorithm = [self._values(k, v) for k, v in algorithm.hyperparameters.items()]
+        self._known: WeakKeyDictionary[Items | Roster, Array] = WeakKeyDictionary()
         self.stopped = np.empty(0, dtype=np.bool_)
 
     def begin_round(self, finished: NDArray[np.int64], stopped: NDArray[np.bool_]) -> None:
@@ -70,7 +77,7 @@ class Hyperparameters:
     def of_model(self, items: Items) -> dict[str, Array]:
         """Return the model's hyperparameters, (items,) each."""
         rows = self.rows(items)
-        return {name: self._others[name][rows] for name in self._trainer.model.hyperparameters}
+        return {name: values[rows] for name, values in self._of_model.items()}
 
     def context(
         self,
@@ -85,6 +92,8 @@ class Hyperparameters:
         if whose not in self._known:
             self._known[whose] = self._read(whose)
         array = self._trainer.array
+        # One copy, whose rows a hook may change in place: later rounds read the same numbers.
+        *values, num_sampled, num_samples = 1.0 * self._known[whose]
 
         def normal(purpose: str, like: Array) -> Array:
             from fedhpo_gym.fl.compiled.rng import normal_of
@@ -92,7 +101,9 @@ class Hyperparameters:
             return array(normal_of(tuple(like.shape), names.seed, purpose, names.of_items))
 
         return Context(
-            **self._known[whose],
+            hyperparameters=dict(zip(self._algorithm.hyperparameters, values, strict=True)),
+            num_sampled=num_sampled,
+            num_samples=num_samples,
             num_clients=self._num_clients,
             horizon=self._horizon,
             normal=normal,
@@ -100,7 +111,9 @@ class Hyperparameters:
             norm=self._trainer.norm,
             variates=variates,
             state=lambda: (
-                state if items is None else {n: v[:, items.course] for n, v in state.items()}
+                copies(state)
+                if items is None
+                else {n: v[:, items.course] for n, v in state.items()}
             ),
             power=lambda base, exponent: array(self._trainer.power(base, exponent)),
         )
@@ -111,17 +124,13 @@ class Hyperparameters:
             return self.rows(whose)
         return np.arange(len(self._courses)) * self.width
 
-    def _read(self, whose: Items | Roster) -> dict[str, Any]:
-        """Return what a `Context` says that no round changes."""
-        rows, array = self._rows_of(whose), self._trainer.array
-        samples = whose.samples
+    def _read(self, whose: Items | Roster) -> Array:
+        """Return (hyperparameters + 2, items): all that a `Context` says and no round changes."""
+        rows, samples = self._rows_of(whose), whose.samples
         if isinstance(whose, Roster):
             samples = np.full(len(self._courses), samples.min())
-        return {
-            "hyperparameters": {n: self._others[n][rows] for n in self._algorithm.hyperparameters},
-            "num_sampled": array(whose.num_sampled),
-            "num_samples": array(np.maximum(samples, 1)),
-        }
+        counts = whose.num_sampled, np.maximum(samples, 1)
+        return self._trainer.array(np.stack([*(v[rows] for v in self._of_algorithm), *counts]))
 
     def _local(self, whose: Items | Roster) -> LocalSteps:
         steps = whose.steps.min(axis=1) if isinstance(whose, Roster) else whose.steps

@@ -19,6 +19,7 @@ from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import Algorithm, get_algorithm
+from fedhpo_gym.algorithms.base import copies
 from fedhpo_gym.backends import Backend
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.core.seeding import stream
@@ -340,6 +341,11 @@ class AlgorithmConformance:
             # Single precision, whose rounding some rounds of training amplify.
             np.testing.assert_allclose(losses, np.array(expected), rtol=2e-4, atol=2e-5)
 
+    def test_what_a_hook_changes_in_its_arguments_counts_as_what_it_returns(self) -> None:
+        courses = self._courses()
+        batch = self._batch(courses, algorithm=_on_copies(self.algorithm))
+        np.testing.assert_array_equal(batch.advance(ROUNDS).metrics, self._train(courses))
+
     def test_it_learns(self) -> None:
         losses = self._train(self._courses(), rounds=30).mean(axis=2)[:, :, 0, 0]
         assert (losses.min(axis=1) < losses[:, 0]).all()
@@ -366,13 +372,16 @@ class AlgorithmConformance:
     def _federation(self, seed: int) -> Federation:
         return make_federation(self.data(), seed)
 
-    def _batch(self, courses: list[Any], horizon: int = 1) -> "CourseBatch":
+    def _batch(
+        self, courses: list[Any], horizon: int = 1, algorithm: Algorithm | None = None
+    ) -> "CourseBatch":
         from fedhpo_gym.fl.engine import CourseBatch
         from fedhpo_gym.fl.models import get_model
 
         federations = {seed: self._federation(seed) for seed in (1, 2)}
         model = get_model(self.model)
-        return CourseBatch(federations, model, self.algorithm, courses, horizon=horizon)
+        chosen = algorithm or self.algorithm
+        return CourseBatch(federations, model, chosen, courses, horizon=horizon)
 
     def data(self) -> Dataset:
         """Return what is trained on."""
@@ -380,6 +389,27 @@ class AlgorithmConformance:
 
     def _train(self, courses: list[Any], rounds: int = ROUNDS) -> NDArray[np.float32]:
         return self._batch(courses).advance(rounds).metrics
+
+
+MAPPINGS = "init_state", "broadcast", "reports", "upload", "server_update"
+"""Hooks that take and return mappings of arrays."""
+
+
+def _on_copies(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with hooks that take copies and return copies."""
+    kind = type(algorithm)
+
+    def copying(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Algorithm, *arguments: Any) -> Any:
+            returned = hook(self, *(copies(a) if isinstance(a, dict) else a for a in arguments))
+            return tuple(map(copies, returned)) if isinstance(returned, tuple) else copies(returned)
+
+        return call
+
+    hooks = {name: getattr(kind, name) for name in MAPPINGS}
+    overrides = {n: copying(h) for n, h in hooks.items() if h is not getattr(Algorithm, n)}
+    copier: Algorithm = type(kind.__name__, (kind,), overrides)()
+    return copier
 
 
 class ModelConformance(AlgorithmConformance):

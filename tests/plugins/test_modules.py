@@ -205,3 +205,14 @@ def test_what_is_no_classifier_is_refused_by_name(build: Any, words: str) -> Non
     assert [*REGISTERED] == ["Net"]
     with pytest.raises(InvalidArgumentError, match="must not begin with one of"):
         fedhpo_gym.register_model("DAC-LR", net, ["LR-BreastCancer"])
+
+
+def test_an_environment_in_mid_episode_is_pickled(shared_datasets: Any) -> None:
+    del shared_datasets
+    fedhpo_gym.register_model("Net", net, ["LR-BreastCancer"])
+    env: Any = gym.make("FedHPO-DAC-Net-BreastCancer-v1", horizon=20, disable_env_checker=True)
+    env.reset(seed=0)
+    action = np.full(env.action_space.shape, -0.5, dtype=np.float32)
+    env.step(action)
+    twin = pickle.loads(pickle.dumps(env))
+    assert twin.step(action)[4]["objectives"] == env.step(action)[4]["objectives"]

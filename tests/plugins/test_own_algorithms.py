@@ -28,6 +28,7 @@ from fedhpo_gym.algorithms import (
 from fedhpo_gym.algorithms.asynchronous import FedBuff
 from fedhpo_gym.algorithms.base import VARIATE
 from fedhpo_gym.algorithms.fedavg import Ditto, FedAvg
+from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
@@ -38,6 +39,7 @@ from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import CellWork, run_alone
 from fedhpo_gym.tasks import get_task
 from fedhpo_gym.testing import check_plugin
+from fedhpo_gym.wrappers import NamedAction
 
 pytestmark = [pytest.mark.raw, pytest.mark.usefixtures("shared_datasets")]
 
@@ -300,6 +302,12 @@ class Rounds(FedAvg):
     dimensions = (Dimension("round", 1, 10, "int", scope="server"),)
 
 
+def searching(name: str, scope: Any = "server") -> type[Algorithm]:
+    """Return an algorithm with a dimension."""
+    dimension = Dimension(name, 0.0, 0.9, "float", bins=3, scope=scope)
+    return type("Searching", (FedAvg,), {"name": "searching", "dimensions": (dimension,)})
+
+
 def late(**attributes: Any) -> type[Algorithm]:
     """Return an asynchronous algorithm with attributes of its own."""
     return type("Late", (FedBuff,), {"name": "late", **attributes})
@@ -311,7 +319,7 @@ def late(**attributes: Any) -> type[Algorithm]:
         (type("Alone", (FedAvg,), {"name": "alone", "asynchronous": True}), "subclasses of `Async"),
         (late(asynchronous=False), "subclasses of `Asynchronous` and of no others, got .*Late"),
         (late(from_current=None), "`from_current` of .*Late.* must be True or False"),
-        (late(from_current=True, sends_updates=True), "must not have 'sends_updates'"),
+        (late(from_current=True, sends_updates=True), "'sends_updates' where `from_current` is T"),
         (late(poisson=True, keeps_copy=True), "must not have 'keeps_copy', 'poisson'"),
         (late(private=("staleness_exponent",)), "must not have 'private'"),
         (late(reports=lambda *_: {}, keeps_variates=True), "'keeps_variates', 'reports'"),
@@ -323,6 +331,8 @@ def late(**attributes: Any) -> type[Algorithm]:
         (Lacking, "made without arguments, got .*Lacking.*raised TypeError"),
         (Leaving, "made without arguments, got .*Leaving.*raised SystemExit"),
         (Rounds, r"other names than fidelities, got \['round'\]"),
+        (searching("momentum"), r"got \['momentum'\]; rename them, as in 'server_momentum'"),
+        (type("Sets", (FedAvg,), {"settings": {"rate_decay": Setting(1, 0.1, 1)}}), "local train"),
         (type("Odd", (FedAvg,), {"name": "a=b"}), "must have letters, digits"),
         (type("Up", (FedAvg,), {"name": ".."}), "must have letters, digits"),
     ],
@@ -438,6 +448,21 @@ def test_a_name_is_of_one_class_which_may_be_defined_anew() -> None:
     with pytest.raises(InvalidArgumentError, match="must be that of no other class, got 'one-of'"):
         register_algorithm(other)
     assert type(ALGORITHMS["one-of"]) is again
+
+
+def test_a_dimension_of_the_clients_may_be_one_of_local_training() -> None:
+    register_algorithm(searching("momentum", "client"))
+    fidelity = {"round": 9, "client_sample_rate": 1.0}
+    settings = {"backend": "raw", "fidelity": fidelity, "seed": 1}
+    plain = gym.make(ID, settings={"momentum": 0.9}, **settings)
+    searched = NamedAction(gym.make(ID, algorithm="searching", **settings))
+    searched.reset(seed=0)
+    configuration = step(plain)["configuration"]
+    action = {n: v for n, v in configuration.items() if n in plain.unwrapped.search_space.names}
+    info = searched.step({**action, "momentum": 0.9})[-1]
+    assert info["objectives"]["val_loss"] == step(plain)["objectives"]["val_loss"]
+    still = searched.step({**action, "momentum": 0.0})[-1]
+    assert still["objectives"]["val_loss"] != info["objectives"]["val_loss"]
 
 
 def test_it_is_exported() -> None:

@@ -178,8 +178,8 @@ class MetaEnv(SetupEnv):
             names = [one.name for one in self.objectives]
             own = dict(zip(names, true[setup.columns].tolist(), strict=True))
             if best["trial"] == trial:
-                self._true_incumbent = own
-            truth["truth"] = {"objectives": own, "incumbent": {**self._true_incumbent}}
+                self._true_incumbent = dict(own)
+            truth["truth"] = {"objectives": own, "incumbent": dict(self._true_incumbent)}
         return {
             **truth,
             "trial": trial,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
+from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.data.records import Features, SparseRows
+from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.models.torch_model import Minibatch, Parameters, TorchModel
 
 Build = Callable[..., nn.Module]
@@ -158,10 +161,22 @@ class ModuleModel(TorchModel):
         return found
 
 
+class _ModuleClass(ABCMeta):
+    """The type of classes made at run time: no module holds them, so pickles hold their name."""
+
+
+def _by_name(kind: Any) -> tuple[Any, ...]:
+    return get_model, (kind.__name__,)
+
+
+copyreg.pickle(_ModuleClass, _by_name)
+
+
 def module_model(name: str, build: Build, architecture: Sequence[str] = ()) -> type[ModuleModel]:
     """Return the model of modules that a function builds; `architecture` names what shapes them."""
-    own = {"build": staticmethod(build), "architecture": tuple(architecture)}
-    return type(name, (ModuleModel,), own)
+    attributes = {"build": staticmethod(build), "architecture": tuple(architecture)}
+    kind: Any = _ModuleClass(name, (ModuleModel,), attributes)
+    return cast(type[ModuleModel], kind)
 
 
 def as_inputs(features: Features) -> Tensor:

@@ -180,6 +180,26 @@ def test_rewards_add_up_to_one_minus_the_regret_of_what_is_told_to_be_best(noise
     assert deceived
 
 
+def emptied(info: dict[str, Any]) -> None:
+    for value in info.values():
+        if isinstance(value, dict):
+            emptied(value)
+    info.clear()
+
+
+def test_a_caller_may_change_an_info() -> None:
+    env, twin = _make(), _make()
+    env.action_space.seed(0)
+    for one in (env, twin):
+        one.reset(seed=0)
+    for _ in range(8):
+        action = env.action_space.sample()
+        info = env.step(action)[4]
+        assert info == twin.step(action)[4]
+        assert info["truth"]["incumbent"]
+        emptied(info)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fidelity", [-1, 1], ids=["full", "two rounds of few clients"])
 @pytest.mark.parametrize("space", GENERATED_SPACES)
