@@ -43,7 +43,7 @@ from fedhpo_gym.evaluation.multi_objective import volumes_known
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.record import Header
-from fedhpo_gym.records.runs import problem_arguments
+from fedhpo_gym.records.runs import problem_of, run_arguments
 from fedhpo_gym.studies.export import check_values, to_optuna
 from fedhpo_gym.studies.plan import problem_words
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
@@ -239,7 +239,7 @@ def regret(
         require_writable_file(out, "`--out`")
     records, damaged = whole_records("regret", paths)
     table: list[Sequence[object]] = [COLUMNS]
-    rows, failed, trained = [], 0, 0
+    rows, problems, failed, trained = [], set(), 0, 0
     for path, record in records:
         if not from_stored_numbers(record.header):
             trained += 1
@@ -254,9 +254,10 @@ def regret(
         env_id, variant, *who, number, _, regret, relative, missing = lines[-1]
         numbers = [f"{one:.4g}" if one != "" else "–" for one in (regret, relative, missing)]
         rows.append([env_id, *map(str, who), str(number), *numbers, variant])
+        problems.add((env_id, json.dumps(problem_of(record.header), sort_keys=True)))
     if rows or not trained:
-        # Runs of one id under other arguments are runs of other problems.
-        several = len({(row[0], row[-1]) for row in rows}) > len({row[0] for row in rows})
+        runs = {tuple(row[:3]) for row in rows}
+        several = len(problems) > len({row[0] for row in rows}) or len(runs) < len(rows)
         heads = (*REGRET_HEADS, "arguments") if several else REGRET_HEADS
         say_table(heads, [row[: len(heads)] for row in rows])
     if not volumes_known() and any(isinstance(r.final.reward, list | tuple) for _, r in records):
@@ -275,7 +276,7 @@ def regret(
 def _lines(record: RunRecord, named: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Yield a row of `COLUMNS` per trial; of one objective no hypervolume is told."""
     header, found = record.header, regret_of(record, named=named)
-    variant = json.dumps(problem_arguments(header.kwargs), sort_keys=True)
+    variant = json.dumps(run_arguments(header), sort_keys=True)
     missing: list[Any] = [""] * len(record.steps)
     if isinstance(record.final.reward, list | tuple) and volumes_known():
         missing = hypervolume_regret_of(record, named=named)[1].tolist()

@@ -125,6 +125,11 @@ def problem_of(header: Header) -> dict[str, Any]:
     return {**problem_arguments(header.kwargs), **workers, **start}
 
 
+def run_arguments(header: Header) -> dict[str, Any]:
+    """Return what tells runs of one id, agent and seed apart: those of the agent, too."""
+    return {**header.kwargs, **problem_of(header)}
+
+
 def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an environment that belong to the agent."""
     return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}

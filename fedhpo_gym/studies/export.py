@@ -17,7 +17,7 @@ from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumen
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.records.record import RunRecord, StepRecord, to_dict
-from fedhpo_gym.records.runs import Course, problem_of
+from fedhpo_gym.records.runs import Course, problem_of, run_arguments
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.regret import (
     hypervolume_regret_of,
@@ -213,7 +213,8 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
     column                  meaning
     ======================= ====================================================================
     `id`, `variant`         the environment, and which variant of its problem; "" is the default
-    `arguments`             what it was made with, as JSON
+    `arguments`             what it was made with, as JSON, with `workers` of more than one and
+                            `shared_start`: runs of one `seed` that differ here are different runs
     `fingerprint`           of the numbers that answered
     `agent`, `seed`         who ran it
     `trial`                 number of the trial (or step), from 1
@@ -270,7 +271,7 @@ def _rows(
     about = {
         "id": header.id,
         "variant": ", ".join(f"{n}={header.kwargs[n]}" for n in VARIANT if n in header.kwargs),
-        "arguments": json.dumps(header.kwargs, sort_keys=True),
+        "arguments": json.dumps(run_arguments(header), sort_keys=True),
         "fingerprint": header.fingerprint,
         "agent": header.agent,
         "seed": header.seed,

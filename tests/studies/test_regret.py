@@ -415,6 +415,28 @@ def test_without_moocore_all_that_needs_no_volume_is_judged(
     assert "Fronts are not judged" in (tmp_path / "page.html").read_text()
 
 
+def test_different_runs_of_one_seed_have_keys_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pd = pytest.importorskip("pandas")
+    budget = {"budget_trials": 3}
+    for plan in (
+        Plan(ID, budget, "sobol", 0),
+        Plan(ID, budget, "sobol", 0, workers=2),
+        Plan(ID, budget, "sobol", 0, shared_start=2),
+        Plan(ID, {**budget, "reward": "incumbent"}, "sobol", 0),
+        Plan(ID, {**budget, "fidelity": {"client_sample_rate": 0.2}}, "sobol", 0),
+    ):
+        do_run(plan, tmp_path, lambda _: None, lambda _: None)
+    table = fedhpo_gym.load_runs(tmp_path)
+    assert table.groupby(["id", "arguments", "agent", "seed"]).ngroups == 5
+    assert not table.duplicated(["id", "arguments", "agent", "seed", "trial"]).any()
+    out = tmp_path / "regret.csv"
+    assert main(["regret", str(tmp_path), "--out", str(out)]) == 0
+    assert not pd.read_csv(out).duplicated(["problem", "variant", "agent", "seed", "trial"]).any()
+    assert '"shared_start": 2' in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_table_of_runs_has_the_return_of_courses(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
