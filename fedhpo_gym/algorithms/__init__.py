@@ -105,14 +105,14 @@ def _check_asynchronous(kind: type[Algorithm], algorithm: Algorithm) -> None:
     if not isinstance(getattr(algorithm, "from_current", None), bool):
         raise InvalidArgumentError(f"`from_current` of {shown(kind)} must be True or False")
     of_rounds = ("keeps_copy", "keeps_variates", "poisson", "private")
-    asked = [repr(name) for name in of_rounds if getattr(algorithm, name)]
-    asked += ["'reports'"] if kind.reports is not Algorithm.reports else []
+    clashes = [repr(name) for name in of_rounds if getattr(algorithm, name)]
+    clashes += ["'reports'"] if kind.reports is not Algorithm.reports else []
     if algorithm.sends_updates and algorithm.from_current:
         # Who sends an update does not know the global model of its arrival.
-        asked.append("'sends_updates' where `from_current` is True")
-    if asked:
+        clashes.append("'sends_updates' where `from_current` is True")
+    if clashes:
         raise InvalidArgumentError(
-            f"an asynchronous algorithm must not have {', '.join(asked)}, got "
+            f"an asynchronous algorithm must not have {', '.join(clashes)}, got "
             f"{shown(kind)}; leave it out, or derive it from a synchronous one"
         )
 

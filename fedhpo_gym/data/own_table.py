@@ -155,12 +155,12 @@ class OwnSource(Source):
         if data.resolve().parent != self.path.resolve().parent:
             raise DamagedDataError(f"{data} is a link to elsewhere: copy what it leads to")
         try:
-            found = cache.checksum(data)
+            digest = cache.checksum(data)
         except OSError as error:
             raise DamagedDataError(f"{data} cannot be read ({error.strerror})") from error
-        if found != self.table.sha256:
+        if digest != self.table.sha256:
             raise DamagedDataError(
-                f"{data} has sha256 {found}, and {self.path} was made for another; {self.again}"
+                f"{data} has sha256 {digest}, and {self.path} was made for another; {self.again}"
             )
         name = f"own2-{self.table.name}"
         arrays = cache.derived(name, [data, self.path], lambda: self._described(data), self.repair)

@@ -113,8 +113,8 @@ class NetflixSource(Source):
     def read(self) -> Dataset:
         """Return (n, 1) int32 item numbers; labels are stars - 1."""
         folder = cache.data_folder() / "netflix"
-        found = (files_like(folder, pattern) for pattern in PATTERNS)
-        files = next(filter(None, found), None)
+        matches = (files_like(folder, pattern) for pattern in PATTERNS)
+        files = next(filter(None, matches), None)
         if files is None:
             raise MissingDataError(
                 f"{self.name} needs {self.origin} (or mv_*.txt); Netflix no longer publishes "

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("numba")
 
-from fedhpo_gym.algorithms.asynchronous import FedBuff  # noqa: E402
-from fedhpo_gym.algorithms.base import VARIATE, Algorithm, copies, fit  # noqa: E402
-from fedhpo_gym.algorithms.fedavg import FedAvg  # noqa: E402
-from fedhpo_gym.algorithms.settings import Setting  # noqa: E402
-from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
-from fedhpo_gym.data.federation import Federation, make_user_federation  # noqa: E402
-from fedhpo_gym.data.records import make_dataset  # noqa: E402
-from fedhpo_gym.fl.course import Course  # noqa: E402
-from fedhpo_gym.fl.engine import CourseBatch  # noqa: E402
-from fedhpo_gym.fl.models import LogisticRegression, Model  # noqa: E402
-from fedhpo_gym.fl.models.cnn import ConvNet  # noqa: E402
-from fedhpo_gym.testing import AlgorithmConformance  # noqa: E402
+from fedhpo_gym.algorithms.asynchronous import FedBuff
+from fedhpo_gym.algorithms.base import VARIATE, Algorithm, copies, fit
+from fedhpo_gym.algorithms.fedavg import FedAvg
+from fedhpo_gym.algorithms.settings import Setting
+from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.data.federation import Federation, make_user_federation
+from fedhpo_gym.data.records import make_dataset
+from fedhpo_gym.fl.course import Course
+from fedhpo_gym.fl.engine import CourseBatch
+from fedhpo_gym.fl.models import LogisticRegression, Model
+from fedhpo_gym.fl.models.cnn import ConvNet
+from fedhpo_gym.testing import AlgorithmConformance
 
 CONFIGURATION = {"learning_rate": 0.05, "batch_size": 8, "step_size": 1, "mu": 0.0}
 CONFIGURATION |= {"server_learning_rate": 0.5, "staleness_exponent": 0.5, "buffer_size": 2}

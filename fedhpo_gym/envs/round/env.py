@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedhpo_gym.core.checks import as_plain, as_typed
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
-from fedhpo_gym.envs.round.process import MAX_NATS, EpisodeSnapshot, RoundProcess
+from fedhpo_gym.envs.round.process import EpisodeSnapshot, RoundProcess
+from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.space.space import checked_action
 from fedhpo_gym.stored.references import References, references_of
@@ -227,7 +228,7 @@ class RoundEnv(DrawnEnv):
 
     def _point(self) -> Point:
         state = self.process.episodes
-        loss = min(float(state.loss[0, -1, 1]), MAX_NATS)
+        loss = min(float(state.loss[0, -1, 1]), LARGEST)
         return Point(int(state.rounds[0]), loss, state.action[0].copy())
 
 

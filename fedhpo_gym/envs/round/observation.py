@@ -19,6 +19,7 @@ from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, NO_PRIVACY, Objective, fairness_vector, values_of
+from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.objectives.performance import WORST_FAIRNESS
 from fedhpo_gym.tasks import Task
 
@@ -27,7 +28,7 @@ Row = Mapping[str, Any]
 Where = NDArray[np.intp] | slice
 """Which of N episodes."""
 _STD = FAIRNESS_NAMES.index("std")
-_WORST = np.array([np.finfo(np.float32).max, 0.0, 0.0])
+_WORST = np.array([LARGEST, 0.0, 0.0])
 """Loss, accuracy and F1 where training diverged."""
 
 

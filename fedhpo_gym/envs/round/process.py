@@ -42,6 +42,7 @@ from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unn
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
+from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.objectives.privacy import conversion_terms
 from fedhpo_gym.space import Value
 from fedhpo_gym.systems import NEEDS_SAMPLES, CourseHistory, Work
@@ -312,8 +313,8 @@ class RoundProcess:
     def infos(self, names: Collection[str] = ()) -> dict[str, Any]:
         """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
         state = self.episodes
-        loss, accuracy = np.minimum(state.loss[:, -1], MAX_NATS), state.accuracy[:, -1]
-        test = np.minimum(state.test, MAX_NATS)
+        loss, accuracy = np.minimum(state.loss[:, -1], LARGEST), state.accuracy[:, -1]
+        test = np.minimum(state.test, LARGEST)
         info: dict[str, Any] = {
             "step": state.steps,
             "fidelity": {"round": state.rounds},
@@ -344,7 +345,7 @@ class RoundProcess:
         if self.settings.noise is not None:
             info["truth"] = {
                 "objectives": {
-                    "val_loss": np.minimum(state.true_loss, MAX_NATS),
+                    "val_loss": np.minimum(state.true_loss, LARGEST),
                     "val_error": 1.0 - state.true_accuracy,
                     **self._named(state.true_measured),
                 },
@@ -448,7 +449,7 @@ class RoundProcess:
             ):
                 first = report.sampled[:, ::way].argmax(axis=1)
                 said = metrics[:, ::way, :, VAL, LOSS][rows, first, clients].astype(np.float64)
-                losses[:] = np.where(trained, np.fmin(said, MAX_NATS), 0.0)
+                losses[:] = np.where(trained, np.fmin(said, LARGEST), 0.0)
         (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()
         if len(better):
             state.best_loss[better] = state.loss[better, -1, 1]
@@ -507,10 +508,6 @@ class RoundProcess:
         }
         low, high = np.array([bounds[name] for name in settings.names], dtype=np.float32).T
         return gym.spaces.Box(low, high, dtype=np.float32)
-
-
-MAX_NATS: Final = float(np.finfo(np.float32).max)
-"""What a loss that is not finite is reported as."""
 
 
 _ADDED: Final = np.subtract(*conversion_terms(tuple(SEARCH_ORDERS), DELTA))
