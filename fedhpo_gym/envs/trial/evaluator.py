@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
-from fedhpo_gym.core.arrays import Floats, Integers, Singles
+from fedhpo_gym.core.arrays import Bools, Floats, Indices, Integers, Singles
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
-from fedhpo_gym.envs.vector import Indices, Layout, Mask
+from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
@@ -234,7 +234,7 @@ class TrialSource:
         return np.dtype((np.void, 8 * len(self._setup.search_space)))
 
     def answer(
-        self, actions: NDArray[np.floating], active: Mask, seen: Singles
+        self, actions: NDArray[np.floating], active: Bools, seen: Singles
     ) -> tuple[NDArray[Any], Floats]:
         """Return (N,) handles of queries and (N, columns) numbers; write into (N, size) `seen`."""
         if self._has_cells:
@@ -305,7 +305,7 @@ class TrialSource:
         pairs = zip(known, keys, strict=True)
         return np.array([own.setdefault(course, len(own)) for own, (course, _) in pairs])
 
-    def _asking(self, active: Mask) -> list[tuple[Evaluator, Indices]]:
+    def _asking(self, active: Bools) -> list[tuple[Evaluator, Indices]]:
         """Return the instances that are asked, and the environments that do."""
         (where,) = active.nonzero()
         if len(self._parts) == 1:

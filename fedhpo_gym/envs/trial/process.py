@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.core.arrays import Bools, Floats, Indices
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.trial import evaluator
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, Mask, columns_of, named_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, named_stream
 from fedhpo_gym.evaluation.multi_objective import is_better
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
 from fedhpo_gym.space import Value
 
-Numbers = NDArray[np.float64]
 INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
 """What infos of vector environments say on request."""
 PAST = ("elapsed_time", "trials", "incumbent_value")
@@ -36,10 +36,10 @@ class Episodes:
     rounds: NDArray[np.float64]
     elapsed_s: NDArray[np.float64]
     handles: NDArray[Any]
-    numbers: Numbers
+    numbers: Floats
     best: NDArray[Any]
     best_trial: NDArray[np.int64]
-    best_numbers: Numbers
+    best_numbers: Floats
 
     @classmethod
     def start(cls, number: int, columns: int, handle_type: np.dtype[Any]) -> "Episodes":
@@ -62,7 +62,7 @@ class Episodes:
     def add(
         self,
         handles: NDArray[Any],
-        numbers: Numbers,
+        numbers: Floats,
         ends_s: float | None = None,
         *,
         constrained: bool = True,
@@ -164,8 +164,8 @@ class TrialProcess:
         return {"instance": {"index": number, **found}}
 
     def step(
-        self, actions: NDArray[np.floating], active: Mask, ends_s: float | None = None
-    ) -> Numbers:
+        self, actions: NDArray[np.floating], active: Bools, ends_s: float | None = None
+    ) -> Floats:
         """Evaluate one of (N, n) actions per episode; return (N, columns) what they brought."""
         state, frame = self.episodes, self.frame
         handles, numbers = self.source.answer(actions, active, frame)
@@ -192,7 +192,7 @@ class TrialProcess:
         if self._tuning is not None:
             self._tuning.begin(index, self.part(index).task, query, rounds)
 
-    def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
+    def all_trials(self, index: int) -> tuple[Floats, Floats]:
         """Return the (B,) values and violations of all trials that an episode can ask for."""
         part = self.part(index)
         if not isinstance(part.backend, StoredBackend) or not part.is_grid:
@@ -204,16 +204,16 @@ class TrialProcess:
         truth = part.truth
         return truth.values[:, 0], truth.violations
 
-    def values(self, numbers: Numbers) -> Numbers:
+    def values(self, numbers: Floats) -> Floats:
         """Return the (..., objectives) values in (..., columns) numbers."""
         return numbers[..., self._scorer.values]
 
-    def named(self, numbers: Numbers) -> dict[str, float]:
+    def named(self, numbers: Floats) -> dict[str, float]:
         """Return the values of the objectives in (columns,) numbers, by name."""
         found = numbers[self._scorer.values].tolist()
         return dict(zip(self.setup.objective_names, found, strict=True))
 
-    def _truth(self, numbers: Numbers, best: Numbers) -> dict[str, Any]:
+    def _truth(self, numbers: Floats, best: Floats) -> dict[str, Any]:
         """Return the true values of noisy (..., columns) trials and incumbents, by name."""
         if self.setup.noise is None:
             return {}
