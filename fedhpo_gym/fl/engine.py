@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.base import Algorithm
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
@@ -227,11 +227,11 @@ class CourseBatch:
 def _trainers(model: Any, algorithm: Algorithm, device: str, precision: str) -> Trainers:
     """Return what trains a model: compiled code, or torch."""
     if model.compiled:
-        with needing(f"training {model.__name__}", "numba", "compiled", "numba"):
+        with require_optional(f"training {model.__name__}", "numba", "compiled", "numba"):
             from fedhpo_gym.fl.compiled.trainer import CompiledTrainers
 
             return CompiledTrainers(model, algorithm, device, precision)
-    with needing(f"training {model.__name__}", "torch", "torch", "torch"):
+    with require_optional(f"training {model.__name__}", "torch", "torch", "torch"):
         from fedhpo_gym.fl.torch_trainer import TorchTrainers
 
         return TorchTrainers(model, algorithm, device, precision)

@@ -18,13 +18,14 @@ from fedhpo_gym.algorithms.base import (
     with_shapes,
 )
 from fedhpo_gym.algorithms.fedavg import FedAvg
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.arrays import Integers
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
-from fedhpo_gym.fl.trainer import LocalResult, Rows, Terms, Trainer, Values
+from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Values
 
 _MAX_JOINED = 2**12
 """Items of the rounds that are one call."""
@@ -80,7 +81,7 @@ class Group:
         """Return the arrays of a hook, whose second axis must count courses."""
         if not isinstance(returned, Mapping):
             raise InvalidArgumentError(
-                f"{self._hook(hook)} must return a mapping of arrays, got {shown(returned)}"
+                f"{self._hook(hook)} must return a mapping of arrays, got {short_repr(returned)}"
             )
         shapes = {}
         for name, value in returned.items():
@@ -411,10 +412,10 @@ class Group:
         self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
         self._roster = None
 
-    def _clients_of(self, row: int) -> Rows:
+    def _clients_of(self, row: int) -> Integers:
         return np.arange(row * self._clients, (row + 1) * self._clients)
 
-    def _rows(self, items: Items) -> Rows:
+    def _rows(self, items: Items) -> Integers:
         """Return the place of each item among the clients of all courses."""
         return items.course * self._clients + items.client
 

@@ -17,7 +17,7 @@ from fedhpo_gym.backends.base import (
     TrainingReport,
     one_validates,
 )
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.round import observation
@@ -409,8 +409,8 @@ class RoundProcess:
             if other != value:
                 raise InvalidArgumentError(
                     f"`snapshot` must be of an environment made alike, got one with another "
-                    f"{name!r}: {shown(other)}, which is {shown(value)} here; restore it where it "
-                    "was taken, or make an environment with the arguments of that one"
+                    f"{name!r}: {short_repr(other)}, which is {short_repr(value)} here; restore it "
+                    "where it was taken, or make an environment with the arguments of that one"
                 )
         self.courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)

@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import Range, as_typed
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
+from fedhpo_gym.core.checks import Range, coerce
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import SetupEnv, plot_trials
 from fedhpo_gym.envs.trial.instances import TrialInstance
@@ -193,7 +193,7 @@ class TrialEnv(SetupEnv):
             MissingDataError: it has nothing to answer from.
             InvalidArgumentError: it takes no such option, or not this value.
         """
-        as_typed("name", name, str)
+        coerce("name", name, str)
         former = self.setup.instances or (self.backend,)
         backends = tuple(
             make_backend(name, one.task, **{"seed": one.seed, **options}) for one in former
@@ -257,7 +257,7 @@ class TrialEnv(SetupEnv):
     def end_next_at(self, time_s: float) -> None:
         """Let the next trial end at a time, in simulated seconds (`fedhpo_gym.parallel`)."""
         now = float(self._process.episodes.elapsed_s[0])
-        self._ends_s = float(as_typed("time_s", time_s, Annotated[float, Range(now, ends="[)")]))
+        self._ends_s = float(coerce("time_s", time_s, Annotated[float, Range(now, ends="[)")]))
 
     def _plot(self, figure: Any) -> None:
         plot_trials(figure, self.trials, self.task.name, self.setup.objective_names[0])
@@ -362,7 +362,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
     def _options(self) -> tuple[str, ...]:
         return ("instance",) if self.setup.instances else ()
 
-    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
+    def _restart(self, where: Integers, seeds: vector.Seeds) -> None:
         super()._restart(where, seeds)
         self._potentials[where] = 0.0
         if self.setup.instances:
@@ -376,7 +376,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
             self._known_optima[number] = self._incumbent.find_optimum(trials)
         return self._known_optima.get(number, 1.0)
 
-    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
+    def _advance(self, actions: vector.Actions, active: Bools) -> vector.StepOutcome:
         results = self._process.step(actions, active)
         state = self._process.episodes
         left = self._budget.left(state.elapsed_s, state.rounds, state.trials)

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
-from fedhpo_gym.core.arrays import Floats, Integers, Singles
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
-from fedhpo_gym.envs.vector import Indices, Layout, Mask
+from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
@@ -31,7 +31,7 @@ Results = NDArray[np.void]
 """Structured arrays of `Scorer.result_type`."""
 
 
-def take(results: Results, indices: Indices) -> Results:
+def take(results: Results, indices: Integers) -> Results:
     """Return some results; numpy copies opaque rows several times faster than rows of fields."""
     return opaque(results).take(indices).view(results.dtype)
 
@@ -275,7 +275,7 @@ class TrialSource:
         return np.dtype((np.void, 8 * len(self._setup.search_space)))
 
     def answer(
-        self, actions: NDArray[np.floating], active: Mask, observations: Singles
+        self, actions: NDArray[np.floating], active: Bools, observations: Singles
     ) -> tuple[NDArray[Any], Results]:
         """Return the (N,) handles and results of (N, n) actions.
 
@@ -315,7 +315,7 @@ class TrialSource:
         return cells
 
     def _evaluate(
-        self, evaluator: Evaluator, where: Indices, handles: NDArray[Any], queries: NDArray[Any]
+        self, evaluator: Evaluator, where: Integers, handles: NDArray[Any], queries: NDArray[Any]
     ) -> ScoredTrials:
         """Evaluate the queries of the environments `where`, all of one instance, and charge them.
 
@@ -349,8 +349,8 @@ class TrialSource:
         return [((*c.values(), f.client_sample_rate), f.round) for c, f in queries]
 
     def _courses(
-        self, evaluator: Evaluator, where: Indices, queries: NDArray[Any], keys: list[Any]
-    ) -> Indices:
+        self, evaluator: Evaluator, where: Integers, queries: NDArray[Any], keys: list[Any]
+    ) -> Integers:
         """Return the (B,) numbers of the training runs of queries: queries without their rounds."""
         if self._has_cells:
             return np.asarray(evaluator.setup.courses_of(queries))
@@ -358,7 +358,7 @@ class TrialSource:
         pairs = zip(ids, keys, strict=True)
         return np.array([known.setdefault(course, len(known)) for known, (course, _) in pairs])
 
-    def _group_by_instance(self, active: Mask) -> list[tuple[Evaluator, Indices]]:
+    def _group_by_instance(self, active: Bools) -> list[tuple[Evaluator, Integers]]:
         """Return the evaluator of each instance, with the active environments that need it."""
         (where,) = active.nonzero()
         if len(self._evaluators) == 1:
@@ -367,7 +367,7 @@ class TrialSource:
         present = np.unique(instances).tolist()
         return [(self._evaluators[index], where[instances == index]) for index in present]
 
-    def restart(self, where: Indices) -> None:
+    def restart(self, where: Integers) -> None:
         if self._ledger is not None:
             self._ledger.restart(where)
             for index in where.tolist():
@@ -404,12 +404,12 @@ class TrialStreams:
         self._keys = np.zeros(len(trials), dtype=np.int64)
         self._first_trials: list[dict[Hashable, int]] = [{} for _ in trials]
 
-    def restart(self, where: Indices | slice, keys: Integers) -> None:
+    def restart(self, where: Integers | slice, keys: Integers) -> None:
         self._keys[where] = keys
         for index in np.arange(len(self._first_trials))[where].tolist():
             self._first_trials[index] = {}
 
-    def of(self, where: Indices, queries: Sequence[Hashable]) -> list[np.random.Generator]:
+    def of(self, where: Integers, queries: Sequence[Hashable]) -> list[np.random.Generator]:
         """Return the (n,) streams of the next trials of some episodes."""
         trials = self._trials[where].tolist()
         if self._freeze_thaw:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
-from fedhpo_gym.core.arrays import Floats, Singles
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.trial.evaluator import Results, TrialSource, TrialStreams, opaque
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, Mask, columns_of, named_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, named_stream
 from fedhpo_gym.evaluation.multi_objective import is_better
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
@@ -70,7 +70,7 @@ class Episodes:
         episodes.restart(np.arange(num_envs))
         return episodes
 
-    def restart(self, where: Indices) -> None:
+    def restart(self, where: Integers) -> None:
         self.trials[where] = self.rounds[where] = self.best_trial[where] = 0
         self.elapsed_s[where] = 0.0
         for name in ("error", "shown_error", "violation", "values", "noise_free"):
@@ -83,7 +83,7 @@ class Episodes:
         ends_s: float | None = None,
         *,
         constrained: bool = True,
-    ) -> Indices:
+    ) -> Integers:
         """Add a trial to each episode, and return the indices of those with a new incumbent.
 
         The trial begins when the last one ended, unless `ends_s` sets the time at which it ends.
@@ -142,7 +142,7 @@ class TrialProcess:
         return EpisodeDraws(len(self.frame), len(self.setup.instances), start, noisy=noisy)
 
     def restart(
-        self, where: Indices, instances: Sequence[int] = (), keys: NDArray[np.int64] | None = None
+        self, where: Integers, instances: Sequence[int] = (), keys: NDArray[np.int64] | None = None
     ) -> None:
         """Forget all trials of some episodes and set their clocks to zero."""
         if self._draws is not None and keys is not None:
@@ -181,7 +181,7 @@ class TrialProcess:
         return {"instance": {"index": instance_index, **asdict(instance)}}
 
     def step(
-        self, actions: NDArray[np.floating], active: Mask, ends_s: float | None = None
+        self, actions: NDArray[np.floating], active: Bools, ends_s: float | None = None
     ) -> Results:
         """Evaluate one of (N, n) actions per episode, and return the (N,) results."""
         state, frame = self.episodes, self.frame

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, TrainingReport
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.envs.arguments import from_names
+from fedhpo_gym.envs.arguments import parse_arguments
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.settings import Controls
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
@@ -248,13 +248,13 @@ def test_every_argument_is_documented() -> None:
 
 def test_names_are_suggested() -> None:
     with pytest.raises(InvalidArgumentError, match=r"'rounds_per_steps'.*'rounds_per_step'"):
-        from_names(RoundArguments, {"task": "LR-CreditG", "rounds_per_steps": 2})
+        parse_arguments(RoundArguments, {"task": "LR-CreditG", "rounds_per_steps": 2})
     with pytest.raises(InvalidArgumentError, match=r"'render_mod'.*'render_mode'"):
-        from_names(RoundArguments, {"render_mod": None}, ["render_mode"])
+        parse_arguments(RoundArguments, {"render_mod": None}, ["render_mode"])
     with pytest.raises(InvalidArgumentError, match="`task` must name"):
-        from_names(RoundArguments, {})
+        parse_arguments(RoundArguments, {})
     with pytest.raises(UnknownNameError, match="CreditF"):
-        from_names(RoundArguments, {"task": "LR-CreditF"})
+        parse_arguments(RoundArguments, {"task": "LR-CreditF"})
 
 
 HETERO = get_task("Hetero-GraphDC")
