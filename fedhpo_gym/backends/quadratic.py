@@ -202,7 +202,8 @@ class QuadraticCourses(Courses):
         """Train a round; return the (N, most) clients and their (N, most, ...) feedback by name."""
         who, active, noise = self._draw(0)
         on, model = self._on[:, None], self._model[:, None]
-        rates, steps = (np.take_along_axis(one, who, axis=1) for one in (self._rates, self._steps))
+        rates = np.take_along_axis(self._rates, who, axis=1)
+        steps = np.take_along_axis(self._steps, who, axis=1)
         curvature = self._curvature[on, who]
         power, variance = local_steps(1.0 - rates * curvature, steps)
         spread = rates * self._sigma[on] * np.sqrt(variance)
