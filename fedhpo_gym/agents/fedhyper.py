@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.agents.clients import Positive
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 GLOBAL, LOCAL = "server_learning_rate", "learning_rate"
@@ -48,7 +48,7 @@ class FedHyper(Agent):
     seeded = False
     report_moves = True
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         problem: SearchProblem,

@@ -8,7 +8,8 @@ import numpy as np
 
 from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.problems import Summary
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.evaluation import stats
 from fedhpo_gym.records.incumbents import FRACTIONS, Study, ends
 
@@ -90,11 +91,11 @@ class Comparison:
     study: Study
     by_runs: bool
     order: tuple[str, ...]
-    fractions: stats.Numbers
-    ranks: Mapping[str, stats.Numbers]
+    fractions: Floats
+    ranks: Mapping[str, Floats]
     regret: Mapping[str, stats.Band]
-    finals: Mapping[str, tuple[stats.Numbers, ...]]
-    curves: Mapping[str, tuple[stats.Numbers, ...]]
+    finals: Mapping[str, tuple[Floats, ...]]
+    curves: Mapping[str, tuple[Floats, ...]]
     means: stats.CriticalDifference
     runs: stats.CriticalDifference | None
     means_at: tuple[stats.CriticalDifference, ...]
@@ -132,7 +133,7 @@ STATED = (REGRET, VOLUME)
 """What is normalised already, by the problem and not by who else was run."""
 
 
-@checked_types
+@validate_call
 def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     """Compute everything that is said of a study; `measure` says what its values are.
 
@@ -181,11 +182,11 @@ def compare(study: Study, measure: str = VALIDATION) -> Comparison:
     )
 
 
-_Curves = dict[str, tuple[stats.Numbers, ...]]
+_Curves = dict[str, tuple[Floats, ...]]
 
 
 def _normalised(
-    study: Study, of: Callable[[str, str], stats.Numbers], sides: Sequence[tuple[float, float]]
+    study: Study, of: Callable[[str, str], Floats], sides: Sequence[tuple[float, float]]
 ) -> _Curves:
     """Return normalised regret of each agent on each problem, of which `sides` are 0 and 1."""
     pairs = [*zip(study.problems, sides, strict=True)]
@@ -206,7 +207,7 @@ def _ends(study: Study, problem: str, measure: str) -> tuple[float, float]:
     return best, max(best, first)
 
 
-def alike_on(runs: Mapping[str, stats.Numbers], alpha: float = 0.05) -> dict[str, bool]:
+def alike_on(runs: Mapping[str, Floats], alpha: float = 0.05) -> dict[str, bool]:
     """Return which agents no rank-sum test (by Holm) tells from the one of lowest mean."""
     best = min(runs, key=lambda agent: float(runs[agent].mean()))
     others = [agent for agent in runs if agent != best]
@@ -217,7 +218,7 @@ def alike_on(runs: Mapping[str, stats.Numbers], alpha: float = 0.05) -> dict[str
 
 
 def _numbers(
-    study: Study, curves: _Curves, finals: _Curves, ranked: stats.Numbers, runs: stats.Numbers
+    study: Study, curves: _Curves, finals: _Curves, ranked: Floats, runs: Floats
 ) -> dict[str, AgentNumbers]:
     by_runs = stats.mean_ranks(runs).tolist() if len(runs) else [None] * len(study.agents)
     found = {}
@@ -238,12 +239,12 @@ def _numbers(
     return found
 
 
-def _several(samples: Sequence[stats.Numbers]) -> bool:
+def _several(samples: Sequence[Floats]) -> bool:
     """Return whether there is more than one run of any problem."""
     return any(len(sample) > 1 for sample in samples)
 
 
-def _iqm(samples: Sequence[stats.Numbers]) -> float:
+def _iqm(samples: Sequence[Floats]) -> float:
     return stats.interquartile_mean(np.concatenate(samples))
 
 
@@ -254,9 +255,7 @@ def _overtuning(study: Study, agent: str) -> float | None:
     return float(np.median([stats.relative_overtuning(test) for test in tests if test is not None]))
 
 
-def _pairs(
-    study: Study, order: tuple[str, ...], means: stats.Numbers, runs: stats.Numbers
-) -> tuple[Pair, ...]:
+def _pairs(study: Study, order: tuple[str, ...], means: Floats, runs: Floats) -> tuple[Pair, ...]:
     column = {agent: place for place, agent in enumerate(study.agents)}
     by_means, by_range = stats.wilcoxon_holm(means), stats.nemenyi(means)
     by_runs = stats.wilcoxon_holm(runs) if len(runs) else None
@@ -281,13 +280,13 @@ def _pairs(
     return tuple(found)
 
 
-@checked_types
+@validate_call
 def answer(found: Comparison) -> list[str]:
     """Return paragraphs, as plain text: who is best, by which test, and by how much."""
     return [verdict(found), how_much(found)]
 
 
-@checked_types
+@validate_call
 def verdict(found: Comparison) -> str:
     """Return a sentence to cite: who is best or not told apart, by which test on which blocks."""
     return f"{_decided(found)}{'' if found.has_seeds else LUCK}"
@@ -335,7 +334,7 @@ def _floor(pairs: int, blocks: int, alpha: float = 0.05) -> bool:
     return pairs * 2.0 ** (1 - blocks) >= alpha
 
 
-@checked_types
+@validate_call
 def how_much(found: Comparison) -> str:
     """Return by how much the first agent is better than the second, as a sentence or two."""
     first, second = found.order[:2]
@@ -364,7 +363,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-@checked_types
+@validate_call
 def shown_p(value: float) -> str:
     """Return a p-value in words."""
     return "p < 0.0001" if value < 0.0001 else f"p = {value:.4f}"
@@ -374,7 +373,7 @@ def _list(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-@checked_types
+@validate_call
 def comparison_tables(found: Comparison) -> tuple[Table, ...]:
     """Return final results, ranks at several budgets, and all pairs."""
     return _finals(found), _ranks(found), _pairs_table(found)

@@ -6,12 +6,12 @@ from itertools import combinations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.analysis import plot
 from fedhpo_gym.analysis.comparison import Comparison, counted, shown_p
 from fedhpo_gym.analysis.page import Table
 from fedhpo_gym.analysis.problems import Problem
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.evaluation.multi_objective import attained, non_dominated
 from fedhpo_gym.evaluation.stats import CriticalDifference, data_profile, ecdf
@@ -41,8 +41,7 @@ WORDS: Final[Mapping[str, str]] = {
 }
 """Objectives as people call them, with their units."""
 
-Numbers: TypeAlias = NDArray[np.float64]
-Curves: TypeAlias = Mapping[str, Numbers]
+Curves: TypeAlias = Mapping[str, Floats]
 File: TypeAlias = str | Callable[[], bytes]
 """What a file holds, or what makes it."""
 
@@ -78,7 +77,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tup
     regret = _band_columns(found)
 
     def lines(
-        values: Curves, at: Numbers, words: tuple[str, str], bands: bool = False
+        values: Curves, at: Floats, words: tuple[str, str], bands: bool = False
     ) -> Callable[[Any], None]:
         def fill(axes: Any) -> None:
             for place, agent in enumerate(found.order):
@@ -100,7 +99,7 @@ def comparison_figures(found: Comparison, prefix: str, looks: plot.Looks) -> tup
         return fill
 
     def figure(
-        name: str, words: tuple[str, str], fill: Callable[[Any], None], at: Numbers, values: Curves
+        name: str, words: tuple[str, str], fill: Callable[[Any], None], at: Floats, values: Curves
     ) -> Figure:
         rows = zip(at.tolist(), *(value.tolist() for value in values.values()), strict=True)
         numbers = Table.of_values(f"{prefix}-{name}", *words, ("at", *values), rows)
@@ -217,7 +216,7 @@ def regret_figure(problem: Problem, name: str, looks: plot.Looks) -> Figure:
     return Figure(plot.draw(name, fill, (plot.SIZE[0], plot.TALL)), numbers)
 
 
-def _rows(columns: Mapping[str, Sequence[Numbers]]) -> list[tuple[Any, ...]]:
+def _rows(columns: Mapping[str, Sequence[Floats]]) -> list[tuple[Any, ...]]:
     """Return the rows of each agent's columns, its name before each."""
     return [
         (agent, *row)
@@ -252,7 +251,7 @@ def attainment_figures(problem: Problem, name: str, looks: plot.Looks) -> list[F
 def _attainment(
     scored: Mapping[str, Sequence[ScoredTrials]],
     pair: tuple[int, int],
-    ends: tuple[Numbers, Numbers],
+    ends: tuple[Floats, Floats],
     name: str,
     looks: plot.Looks,
 ) -> Figure:
@@ -325,7 +324,7 @@ def schedule_figures(problem: Problem, name: str, looks: plot.Looks) -> list[Fig
 
 
 def _schedule(
-    name: str, what: str, lines: Mapping[str, tuple[Numbers, Numbers]], looks: plot.Looks
+    name: str, what: str, lines: Mapping[str, tuple[Floats, Floats]], looks: plot.Looks
 ) -> Figure:
     def fill(axes: Any) -> None:
         for agent, (rounds, values) in lines.items():
@@ -409,7 +408,7 @@ def draw_difference(axes: Any, found: CriticalDifference) -> None:
     axes.spines[["left", "right", "bottom"]].set_visible(False)
 
 
-def _band_columns(found: Comparison) -> dict[str, Numbers]:
+def _band_columns(found: Comparison) -> dict[str, Floats]:
     columns = {}
     for agent in found.order:
         band = found.regret[agent]

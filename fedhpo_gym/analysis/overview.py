@@ -10,7 +10,7 @@ from fedhpo_gym.analysis.comparison import FINAL, RETURN, Comparison, between, c
 from fedhpo_gym.analysis.page import Cell, Table, number_cell
 from fedhpo_gym.analysis.plot import Looks
 from fedhpo_gym.analysis.problems import Problem, Run
-from fedhpo_gym.evaluation.stats import Numbers
+from fedhpo_gym.core.arrays import Floats
 
 RANDOM = "random"
 WIDE, HIGH = 150, 30
@@ -273,7 +273,7 @@ def _trials(run: Run) -> int:
     return run.best.steps if run.best else 0
 
 
-def _across(values: Numbers, top: float) -> list[float]:
+def _across(values: Floats, top: float) -> list[float]:
     kept: list[float] = (1 + (WIDE - 2) * np.clip(values / top, 0.0, 1.0)).tolist()
     return kept
 

@@ -40,7 +40,7 @@ from fedhpo_gym.analysis.groups import flat
 from fedhpo_gym.analysis.overview import AgentFacts, facts, legend, overview, summary_table
 from fedhpo_gym.analysis.plot import INK, Looks, looks_of
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, Problem, Run, Summary, finals
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError, require_known
 from fedhpo_gym.records.incumbents import COLUMNS, RULE, Study, Trajectory
 
@@ -94,7 +94,7 @@ _Part: TypeAlias = tuple[str, Mapping[str, File]]
 """A section, and the files it brings."""
 
 
-@checked_types
+@validate_call
 def build_report(
     problems: Sequence[Problem],
     version: str,
@@ -149,7 +149,7 @@ def build_report(
     return Report(html, files, (*_words(compared), *notes, *_found(problems)))
 
 
-@checked_types
+@validate_call
 def sentences(problems: Sequence[Problem]) -> tuple[str, ...]:
     """Return the `words` of the report of some problems; nothing is drawn for them."""
     studies, notes = _studies(problems)

@@ -17,17 +17,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.arrow_files import require_sound
-from fedhpo_gym.core.checks import FAULTS
+from fedhpo_gym.core.checks import FOREIGN_ERRORS
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     OtherFormatError,
     TooLargeError,
-    needing,
+    require_optional,
 )
 from fedhpo_gym.core.files import load_json, new_file
-from fedhpo_gym.records.incumbents import Numbers, Trials
+from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import FORMAT as RUN_FORMAT
 from fedhpo_gym.records.record import (
     NUMBERS,
@@ -147,7 +148,7 @@ class _Read(NamedTuple):
         if _digest_of_bytes(content, place) != content[place : place + _LENGTH]:
             raise ValueError("the digest of its bytes is wrong: it was changed")
 
-    def numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
+    def numbers(self, names: Sequence[str]) -> dict[str, Floats]:
         """Return columns of numbers by name: (N,) each."""
         table = self.file.read(columns=[*dict.fromkeys(names)])
         found = {}
@@ -284,7 +285,7 @@ def _judged(path: Path, found: _Read) -> JudgedRun:
 
 
 def _check(
-    columns: Mapping[str, Numbers], needed: Sequence[str], time_s: Numbers, best: Numbers
+    columns: Mapping[str, Floats], needed: Sequence[str], time_s: Floats, best: Floats
 ) -> None:
     """Refuse columns of which `RunRecord` would refuse the steps."""
     if odd := [name for name in needed if not np.isfinite(columns[name]).all()]:
@@ -339,7 +340,7 @@ def _opened(path: Path, is_sound: bool = False) -> Iterator[_Read]:
     """
     arrow, parquet = _arrow()
     types = _types(arrow)
-    damage = (arrow.ArrowException, OSError, StopIteration, *FAULTS)
+    damage = (arrow.ArrowException, OSError, StopIteration, *FOREIGN_ERRORS)
     with ExitStack() as stack:
         try:
             if not is_sound:
@@ -399,7 +400,7 @@ def _digest_of_bytes(content: bytes, place: int) -> bytes:
 
 
 def _arrow() -> tuple[Any, Any]:
-    with needing("columnar records", "pyarrow", "columnar", "pyarrow"):
+    with require_optional("columnar records", "pyarrow", "columnar", "pyarrow"):
         import pyarrow as arrow
         from pyarrow import parquet
     return arrow, parquet

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.checks import as_number, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OtherFormatError
 
 START: Final = ""
@@ -83,7 +83,7 @@ class Header:
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data that answered.
         workers: simulated workers that ran trials side by side; a record of one does not say so.
-        platform: what decides how numbers were rounded (`core.processor.this_platform`);
+        platform: what decides how numbers were rounded (`core.processor.rounding_platform`);
             older records do not say it, and nothing that names a run or its numbers depends on it.
         shared_start: how many of its first configurations all agents of its seed were given; a
             record of none does not say so.
@@ -290,9 +290,9 @@ class RunRecord:
 def require_format(where: object, found: object, known: int, header: Mapping[str, Any]) -> None:
     """Refuse a file of another version of a format, which nobody should delete."""
     if type(found) is int and found != known:
-        version = shown(header.get("package_version", "unknown"))
+        version = short_repr(header.get("package_version", "unknown"))
         raise OtherFormatError(
-            f"{where}: `format` must be {known}, got {shown(found)}; read the file with the "
+            f"{where}: `format` must be {known}, got {short_repr(found)}; read the file with the "
             f"package version that wrote it ({version}), or move it away and run its "
             "`fedhpo-gym run` again"
         )

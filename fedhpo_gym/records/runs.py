@@ -13,9 +13,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import growing_volumes, hypervolume, non_dominated
-from fedhpo_gym.records.incumbents import Numbers, Trials
+from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import Header, RunRecord
 
 
@@ -36,11 +37,11 @@ class ScoredTrials:
         observed: (N, k) errors as the agent saw them, under noise; else None.
     """
 
-    time_s: Numbers
-    errors: Numbers
-    level: Numbers
+    time_s: Floats
+    errors: Floats
+    level: Floats
     names: tuple[str, ...]
-    observed: Numbers | None = None
+    observed: Floats | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> "ScoredTrials | None":
@@ -68,12 +69,12 @@ class ScoredTrials:
             self.time_s[kept], self.errors[kept], self.level[kept], self.names, observed
         )
 
-    def presented(self) -> Numbers:
+    def presented(self) -> Floats:
         """Return (M, k) the errors of the trials that the agent presents as its front."""
         return self.errors[non_dominated(self.errors if self.observed is None else self.observed)]
 
 
-def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
+def _true_errors(run: RunRecord, rewards: Floats) -> Floats:
     """Return (N, k) what the objectives truly are, as errors that end where scores end."""
     names = [*run.steps[0].objectives]
     observed = np.array([[step.objectives[n] for n in names] for step in run.steps])
@@ -88,7 +89,7 @@ def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
     return _cut_off(signs * truth, signs * observed, -rewards)
 
 
-def _signs(rewards: Numbers, observed: Numbers) -> Numbers:
+def _signs(rewards: Floats, observed: Floats) -> Floats:
     """Return (k,) -1 of objectives to be maximised, told by how scores rise with them, else 1."""
     slopes = ((rewards - rewards[0]) * (observed - observed[0])).sum(axis=0)
     # A score of what is to be low is its negative, and that of 0 is -0.0.
@@ -96,7 +97,7 @@ def _signs(rewards: Numbers, observed: Numbers) -> Numbers:
     return np.where(np.where(slopes == 0, still, slopes) > 0, -1.0, 1.0)
 
 
-def _cut_off(errors: Numbers, observed: Numbers, scored: Numbers) -> Numbers:
+def _cut_off(errors: Floats, observed: Floats, scored: Floats) -> Floats:
     """Return true errors, cut off where the scores of what was observed were, if they were."""
     ends = scored.min(axis=0), scored.max(axis=0)
     # Scores are float32 numbers.
@@ -156,10 +157,10 @@ class Course:
         schedule: (N,) values of each numeric hyperparameter that all clients share.
     """
 
-    time_s: Numbers
-    rounds: Numbers
-    returns: Numbers | None
-    schedule: Mapping[str, Numbers]
+    time_s: Floats
+    rounds: Floats
+    returns: Floats | None
+    schedule: Mapping[str, Floats]
 
     @classmethod
     def of(cls, run: RunRecord) -> "Course | None":
@@ -197,7 +198,7 @@ class JudgedRun:
 
     header: Header
     trials: Trials
-    accuracy: Numbers | None
+    accuracy: Floats | None
     described: Callable[[int], Described]
     scored: ScoredTrials | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
@@ -247,7 +248,7 @@ class JudgedRun:
         )
 
 
-def _tested(run: RunRecord, metric: str) -> Numbers | None:
+def _tested(run: RunRecord, metric: str) -> Floats | None:
     """Return (N,) a metric of the trials on the test split; None where it is not known."""
     if any(metric not in step.test for step in run.steps):
         return None
@@ -268,7 +269,7 @@ def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:
     return [run.where(run.level >= highest) for run in runs]
 
 
-def scaled(runs: Sequence[ScoredTrials]) -> list[Numbers]:
+def scaled(runs: Sequence[ScoredTrials]) -> list[Floats]:
     """Return (N, k) errors of each run, from 0 at the best of all runs' front to 1 at its worst.
 
     Where the front has one value of an objective only, the worst of any trial is 1.
@@ -281,7 +282,7 @@ def scaled(runs: Sequence[ScoredTrials]) -> list[Numbers]:
     return [(run.errors - best) / width for run in runs]
 
 
-def volume_regret(runs: Sequence[ScoredTrials]) -> list[Numbers]:
+def volume_regret(runs: Sequence[ScoredTrials]) -> list[Floats]:
     """Return the hypervolume regret after each trial of each run, (N,): 1 - V(so far) / V(all)."""
     errors = scaled(runs)
     corner = np.full(errors[0].shape[1], REFERENCE)

@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, check_fields, shown
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import CAP, MAX_LOSS, Objective
@@ -30,12 +31,11 @@ REWARDS: Final = ("improvement", "time", *AMOUNTS, "fairness")
 DECADES = 3.0
 """Losses are told apart within a factor of 10^3 of chance level, either way."""
 
-Numbers = NDArray[np.float64]
 Rounds: TypeAlias = Annotated[int, Range(1, MAX_ROUNDS)]
 Factor: TypeAlias = Annotated[float, Range(0, LARGEST)]
 
 
-def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
+def decades(loss: NDArray[np.floating], chance: float) -> Floats:
     """Return log10(loss / chance), clipped to +-`DECADES`."""
     ratio = np.maximum(np.asarray(loss, dtype=np.float64) / chance, 1e-300)
     return np.log10(ratio).clip(-DECADES, DECADES)
@@ -45,7 +45,7 @@ def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
 class Potential:
     """How good a state of a course is, of loss, accuracy and chance; `low` if it diverged."""
 
-    measure: Callable[[Numbers, Numbers, float], Numbers]
+    measure: Callable[[Floats, Floats, float], Floats]
     low: float
     high: float
 
@@ -89,7 +89,7 @@ class RoundSettings:
             raise InvalidArgumentError("`rewards` must hold at least one name, got none")
         if len(set(self.names)) < len(self.names):
             raise InvalidArgumentError(
-                f"`rewards` must be a list of different names, got {shown(self.names)}"
+                f"`rewards` must be a list of different names, got {short_repr(self.names)}"
             )
         if self.noise is not None and self.noise.iid and self.potential != "accuracy":
             raise InvalidArgumentError(

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedhpo_gym import objectives
 from fedhpo_gym.backends import CheckedQuery
+from fedhpo_gym.core.arrays import Indices
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import Indices
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.space import Value
 from fedhpo_gym.tasks import Task, decisive_names, work_of
