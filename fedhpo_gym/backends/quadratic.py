@@ -20,6 +20,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import SPLITS, Fidelity
+from fedhpo_gym.space.per_client import client_values
 from fedhpo_gym.tasks import Instance, Task
 from fedhpo_gym.tasks.quadratic import QuadraticTask
 
@@ -153,14 +154,15 @@ class QuadraticCourses(Courses):
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
     ) -> None:
-        self._rates = self._columns("learning_rate", configurations, np.float64)
-        self._steps = self._columns("step_size", configurations, np.int64)
+        clients = self._task.num_clients
+        self._rates, steps = (
+            client_values(
+                configurations, name, [float(one[name]) for one in configurations], clients
+            )
+            for name in ("learning_rate", "step_size")
+        )
+        self._steps = steps.astype(np.int64)
         self._count = np.array([self._cohort(rate) for rate in client_sample_rates])
-
-    def _columns(self, name: str, given: Sequence[Configuration], kind: Any) -> NDArray[Any]:
-        """Return the (N, clients) values of a hyperparameter; `name@i` is that of client i."""
-        names = [f"{name}@{client}" for client in range(self._task.num_clients)]
-        return np.array([[one.get(own, one[name]) for own in names] for one in given], kind)
 
     def _cohort(self, rate: float) -> int:
         return Fidelity(1, rate).sampled_clients(self._task.num_clients)
@@ -200,7 +202,8 @@ class QuadraticCourses(Courses):
         """Train a round; return the (N, most) clients and their (N, most, ...) feedback by name."""
         who, active, noise = self._draw(0)
         on, model = self._on[:, None], self._model[:, None]
-        rates, steps = (np.take_along_axis(one, who, axis=1) for one in (self._rates, self._steps))
+        rates = np.take_along_axis(self._rates, who, axis=1)
+        steps = np.take_along_axis(self._steps, who, axis=1)
         curvature = self._curvature[on, who]
         power, variance = local_steps(1.0 - rates * curvature, steps)
         spread = rates * self._sigma[on] * np.sqrt(variance)

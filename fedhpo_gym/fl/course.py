@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.space.per_client import split_clients
 
 FULL_BATCH = 2**31 - 1
 """Batch size of courses whose configuration names none: one step takes the whole training split."""
@@ -46,11 +47,11 @@ class Course:
     @cached_property
     def own(self) -> Mapping[str, Sequence[tuple[int, float]]]:
         """Settings for one client alone: (client, value) pairs by name, sorted."""
-        found: dict[str, list[tuple[int, float]]] = {}
-        for key in (key for key in self.configuration if "@" in key):
-            name, _, client = key.rpartition("@")
-            found.setdefault(name, []).append((int(client), self.configuration[key]))
-        return {name: sorted(pairs) for name, pairs in found.items()}
+        pairs: dict[str, list[tuple[int, float]]] = {}
+        for client, values in split_clients(self.configuration)[1].items():
+            for name, value in values.items():
+                pairs.setdefault(name, []).append((client, value))
+        return {name: sorted(values) for name, values in pairs.items()}
 
 
 class PerClient(NamedTuple):

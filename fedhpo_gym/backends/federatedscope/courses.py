@@ -40,6 +40,7 @@ from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import split_clients
 from fedhpo_gym.tasks import Instance, Task
 
 
@@ -254,7 +255,10 @@ class FederatedScopeCourses(Courses):
             start = one.state.steps[0] if one.state.steps else one.next
             request = CourseRequest(
                 task=self._task.variant(alpha=instance.alpha),
-                configuration={**self._start.configuration, **_shared(start.configuration)},
+                configuration={
+                    **self._start.configuration,
+                    **split_clients(start.configuration)[0],
+                },
                 client_sample_rate=start.client_sample_rate,
                 seed=instance.seed,
                 rounds=self._horizon,
@@ -274,16 +278,12 @@ class FederatedScopeCourses(Courses):
 
     def _changes(self, step: _Step) -> dict[str, Any]:
         """Return what to change for a step: of all clients, of single ones, of the server."""
-        values = step.configuration
-        clients: dict[str, dict[str, Value]] = {}
-        for name, value in values.items():
-            base, at, client = name.partition("@")
-            if at:
-                clients.setdefault(str(int(client) + 1), {})[base] = value
+        shared, by_client = split_clients(step.configuration)
         return {
-            "entries": self._client_entries(_shared(values)),
-            "clients": {client: self._client_entries(own) for client, own in clients.items()},
-            "server": server_values(values) if self._task.algorithm == "fedopt" else {},
+            "entries": self._client_entries(shared),
+            # FederatedScope counts clients from 1.
+            "clients": {str(c + 1): self._client_entries(v) for c, v in by_client.items()},
+            "server": server_values(step.configuration) if self._task.algorithm == "fedopt" else {},
             "sample_client_num": cohort_size(self._task, step.client_sample_rate),
         }
 
@@ -297,11 +297,6 @@ class FederatedScopeCourses(Courses):
         instance = self._instances[index]
         task = self._task.variant(alpha=instance.alpha)
         return training.task_federation(task, instance.seed).num_samples
-
-
-def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what all clients share of a configuration; `name@i` is that of client i alone."""
-    return {name: value for name, value in values.items() if "@" not in name}
 
 
 class CourseListener:
