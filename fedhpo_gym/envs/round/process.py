@@ -39,7 +39,7 @@ from fedhpo_gym.envs.round.settings import (
     measured_objectives,
 )
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
 from fedhpo_gym.objectives.base import LARGEST
@@ -182,7 +182,7 @@ class RoundProcess:
         evaluations = self._evaluations(metrics, where)
         if noise is not None:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
-            rngs += streams(STREAM, list(pairs))
+            rngs += streams(NOISE_STREAM, list(pairs))
         told, number = self.settings.told, self.settings.evaluations
         return measurement_of(noise, self.task, told, number, evaluations, rngs, self.measured)
 

@@ -19,7 +19,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Layout
-from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
+from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, NOISE_STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
 
@@ -359,7 +359,9 @@ class TrialStreams:
             numbers = [
                 self._asked[index].setdefault(query, number) for index, query, number in each
             ]
-        return list(streams(STREAM, list(zip(self._keys[where].tolist(), numbers, strict=True))))
+        return list(
+            streams(NOISE_STREAM, list(zip(self._keys[where].tolist(), numbers, strict=True)))
+        )
 
 
 def noisy_values(
@@ -381,7 +383,7 @@ def noisy_values(
     if noise.private and setup.reads_clients.any():
         told = np.flatnonzero(setup.reads_clients)
         objectives = [setup.objectives[i] for i in told]
-        number = noise.evaluations or EVALUATIONS
+        number = noise.evaluations or DEFAULT_EVALUATIONS
         noisy = noise.private_values(objectives, values[:, told], heard, number, rngs)
         # Those of courses that diverged stay the worst.
         values[:, told] = np.where(heard.has_diverged[:, None], values[:, told], noisy)

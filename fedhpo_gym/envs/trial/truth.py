@@ -18,8 +18,8 @@ from fedhpo_gym.envs.trial.ledger import spending
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.evaluation.multi_objective import (
     Constraints,
-    growing_volumes,
     hypervolume,
+    incumbent_volumes,
     non_dominated,
 )
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS, Fidelity
@@ -367,7 +367,7 @@ class Truth:
         ones = np.ones(len(width))
         whole = hypervolume(np.unique((front[:, alive] - ideal) / width, axis=0), ones)
         points = (found[:, alive] - ideal) / width
-        return 1.0 - growing_volumes(points, ones, seen[:, alive]) / whole
+        return 1.0 - incumbent_volumes(points, ones, seen[:, alive]) / whole
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]
