@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.cli.problems import WIDTH, name_of, number, percent, variant_of
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.health import (
     INERT,
     SURVIVES,
@@ -97,9 +98,7 @@ def page() -> str:
     stored = [open_card(card) for card in cards]
     for kind, title in KINDS.items():
         chosen = [s for c, s in zip(cards, stored, strict=True) if c.match(f"*.{kind}.json")]
-        rows = [f"| {' | '.join(_cells(s))} |" for s in chosen]
-        head = f"| {' | '.join(PROBLEM_HEADS)} |\n|{'---|' * len(PROBLEM_HEADS)}"
-        parts += [f"## {title}\n", "\n".join([head, *rows]), ""]
+        parts += [f"## {title}\n", markdown_table(PROBLEM_HEADS, map(_cells, chosen)), ""]
     parts += [*section(stored), "## What is degenerate\n", *_degenerate(stored)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -163,10 +162,10 @@ def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
         counted, claim = str(one.card["objectives"]["courses"]), claim_on(one.card)
         best = f"{claim.claimed:.3g}, {claim.trained:.3g}" if claim else "–"
         best += " (missed)" if claim and not claim.passed else ""
-        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–", best)
-        rows.append(f"| {' | '.join(cells)} |")
+        rejected = ", ".join(refused) or "–"
+        rows.append((one.card["name"], counted, ", ".join(offered), rejected, best))
     yield SECTION
-    yield "\n".join([f"| {' | '.join(VERDICT_HEADS)} |", f"|{'---|' * len(VERDICT_HEADS)}", *rows])
+    yield markdown_table(VERDICT_HEADS, rows)
     yield ""
 
 

@@ -21,7 +21,8 @@ from fedhpo_gym.algorithms.fedavg import FedAvg
 from fedhpo_gym.core.arrays import Integers
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Feedback, Needs
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
+from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
 from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Values
@@ -138,7 +139,11 @@ class Group:
         return 1 if self._settings.decays else max(_MAX_JOINED // max(items, 1), 1)
 
     def run(
-        self, feedback: Feedback | None, index: int, evaluated: NDArray[np.bool_], metrics: bool
+        self,
+        feedback: ClientFeedback | None,
+        index: int,
+        evaluated: NDArray[np.bool_],
+        metrics: bool,
     ) -> Sequence[NDArray[np.float32]]:
         """Take some rounds; return (courses, clients, splits, metrics) after those evaluated.
 
@@ -165,7 +170,7 @@ class Group:
             feedback.update_norm[at], feedback.alignment[at] = compared.T
         return list(found)
 
-    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+    def step(self, feedback: ClientFeedback | None, index: int, metrics: bool) -> None:
         """Run one communication round of every course."""
         trainer, algorithm, number = self._trainer, self._algorithm, len(self.positions)
         self._begin_round()
@@ -305,7 +310,7 @@ class Group:
         result: LocalResult,
         start: Values,
         mean: Values,
-        feedback: Feedback,
+        feedback: ClientFeedback,
         index: int,
         metrics: bool,
     ) -> None:

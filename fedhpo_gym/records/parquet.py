@@ -41,6 +41,7 @@ from fedhpo_gym.records.record import (
     to_dict,
 )
 from fedhpo_gym.records.runs import COSTS, Course, Described, JudgedRun
+from fedhpo_gym.space.per_client import shared_names
 
 KINDS: Final = ("bool", "int64", "double", "string", "list<double>", "json")
 """Types of entries; the first five are called as in Arrow."""
@@ -303,7 +304,7 @@ def _course(found: _Read, columns: Mapping[str, Any]) -> Course:
         for name, one in found.about["columns"].items()
         if one["kind"] in ("double", "int64")
     }
-    names = [n for n, path in paths.items() if path[0] == "configuration" and "@" not in n]
+    names = shared_names(n for n, path in paths.items() if path[0] == "configuration")
     values = found.numbers(["reward", *names])
     steps = np.ones(len(values["reward"]))
     schedule = {paths[name][-1]: values[name] for name in names}

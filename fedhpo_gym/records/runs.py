@@ -18,6 +18,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import hypervolume, incumbent_volumes, non_dominated
 from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import Header, RunRecord
+from fedhpo_gym.space.per_client import shared_names
 
 
 def level_of(fidelity: Mapping[str, Any]) -> float:
@@ -169,7 +170,7 @@ class Course:
         if "step" not in run.final.incumbent:
             return None
         is_scalar = not isinstance(steps[0].reward, Sequence)
-        named = [name for name in steps[0].configuration if "@" not in name]
+        named = shared_names(steps[0].configuration)
         configurations = [step.configuration for step in steps]
         names = [
             name

@@ -20,6 +20,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space.per_client import base_name
 from fedhpo_gym.stored import lattice, surrogate, table
 from fedhpo_gym.stored.catalogue import find, list_names
 from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData
@@ -551,7 +552,7 @@ def usual(space: SearchSpace) -> dict[str, Value]:
     for dimension in space.dimensions:
         if not dimension.is_active(chosen):
             continue
-        wanted = USUAL.get(dimension.name.partition("@")[0])
+        wanted = USUAL.get(base_name(dimension.name))
         chosen[dimension.name] = _nearest_value(dimension, wanted)
     return chosen
 

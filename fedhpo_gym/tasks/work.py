@@ -13,6 +13,7 @@ from fedhpo_gym.core.checks import validate_call, validate_failed_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import base_name, client_values
 from fedhpo_gym.systems import ClientWork, CourseHistory, JobClock, System, Work
 from fedhpo_gym.tasks.federated import Task
 
@@ -99,7 +100,7 @@ def decisive_names(task: Task) -> tuple[str, ...]:
         "steps": (EPOCHS, BATCH_SIZE),
         "samples": (EPOCHS,),
     }[task.system.compute]
-    own = [name for name in task.space.names if name.partition("@")[0] in reads]
+    own = [name for name in task.space.names if base_name(name) in reads]
     buffer = [name for name in task.space.names if name == BUFFER]
     return (*task.architecture, *own, *buffer)
 
@@ -115,14 +116,9 @@ def round_system(task: Task) -> System:
 def _of_clients(
     task: Task, configurations: Sequence[Mapping[str, Value]], name: str, default: float
 ) -> Floats:
-    """Return the (B, clients) values of a hyperparameter; `name@i` is that of client i alone."""
-    values, prefix = np.empty((len(configurations), task.num_clients)), f"{name}@"
-    values[:] = [[_shared(task, one, name, default)] for one in configurations]
-    for row, one in zip(values, configurations, strict=True):
-        for key in one:
-            if key.startswith(prefix):
-                row[int(key.removeprefix(prefix))] = one[key]
-    return values
+    """Return the (B, clients) values of a hyperparameter."""
+    defaults = [_shared(task, one, name, default) for one in configurations]
+    return client_values(configurations, name, defaults, task.num_clients)
 
 
 def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:

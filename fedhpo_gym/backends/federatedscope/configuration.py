@@ -11,6 +11,7 @@ from fedhpo_gym.core.checks import as_number, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, WorkerLostError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import base_name
 from fedhpo_gym.tasks import Task
 
 Entries = dict[str, Any]
@@ -78,7 +79,7 @@ def unsupported(task: Task) -> str:
     if task.tuned:
         return "`tune` needs settings of algorithms that the bridge does not know"
     known = {*LOCAL[CURRENT], *SERVER[CURRENT], "mu"}
-    names = {*task.all_settings, *(name.partition("@")[0] for name in task.space.names)}
+    names = {*task.all_settings, *(base_name(name) for name in task.space.names)}
     if unknown := sorted(names & {"momentum", "rate_decay", "clip_norm"} - known):
         return f"the bridge does not know the settings {', '.join(unknown)}"
     return ""

@@ -12,6 +12,7 @@ from fedhpo_gym.core.checks import coerce, coerce_reals, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.settings import DECADES
+from fedhpo_gym.space.per_client import split_key
 
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
@@ -181,9 +182,9 @@ def _split_nested(value: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """Return a copy for every client, in which `name@i` is the `name` of client i alone."""
     parts: list[dict[str, Any]] = [{} for _ in range(number)]
     for key, item in value.items():
-        name, _, client = key.partition("@")
-        if client:
-            parts[int(client)][name] = item
+        name, client = split_key(key)
+        if client is not None:
+            parts[client][name] = item
             continue
         shown = _split_nested(item, number) if isinstance(item, dict) else [item] * number
         for part, one in zip(parts, shown, strict=True):

@@ -14,6 +14,7 @@ from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import CAP, MAX_LOSS, Objective
 from fedhpo_gym.space import INACTIVE, Dimension, SearchSpace, Value
+from fedhpo_gym.space.per_client import base_name, client_key, split_key
 from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
 
@@ -203,8 +204,9 @@ class Controls:
             return self._named(coordinates)
         configuration = dict(self.default)
         for client, row in enumerate(coordinates):
-            own = self._named(row)
-            configuration.update({f"{n}@{client}": own[n] for n in self.space.names if n in own})
+            values = self._named(row)
+            names = [name for name in self.space.names if name in values]
+            configuration.update({client_key(name, client): values[name] for name in names})
         return configuration
 
     def _named(self, coordinates: Sequence[float]) -> dict[str, Value]:
@@ -223,7 +225,7 @@ class Controls:
         # once, the longer it takes until enough have reported.
         low = ("batch_size", RATE) if self._task.asynchronous else ("batch_size",)
         for d in self.space.dimensions:
-            dearest[d.name] = d.low if d.name.partition("@")[0] in low else d.high
+            dearest[d.name] = d.low if base_name(d.name) in low else d.high
         rate = float(dearest[RATE])
         return work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
 
@@ -256,7 +258,7 @@ def _rows(task: Task) -> tuple[Dimension, ...]:
     """Return the dimensions of one client: those of all clients `name@i` are one `name` here."""
     found: dict[str, Dimension] = {}
     for dimension in task.space.dimensions:
-        name, _, client = dimension.name.partition("@")
+        name, client = split_key(dimension.name)
         row = replace(dimension, name=name)
         if found.setdefault(name, row) != row:
             raise InvalidArgumentError(

@@ -1,4 +1,9 @@
-"""Logistic regression: gradients and predictions, on dense and on sparse rows."""
+"""Logistic regression: gradients and predictions, on dense and on sparse rows.
+
+`fl/models/logistic.py` builds a `Dense` or a `Sparse` for each federation, and the loops of
+`fl/compiled/training.py` call the functions here by the type of that record. All sums have a fixed
+order, so that a gradient has the same bits whatever trains beside it.
+"""
 
 from __future__ import annotations
 
