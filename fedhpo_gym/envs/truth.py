@@ -20,8 +20,8 @@ from fedhpo_gym.core.checks import as_integer, coerce, coerce_reals, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import (
     Constraints,
-    growing_volumes,
     hypervolume,
+    incumbent_volumes,
     non_dominated,
 )
 from fedhpo_gym.evaluation.records import Fidelity
@@ -343,7 +343,7 @@ class Truth(ABC):
         ones = np.ones(len(width))
         full_volume = hypervolume(np.unique((front[:, varying] - ideal) / width, axis=0), ones)
         points = (errors[:, varying] - ideal) / width
-        return 1.0 - growing_volumes(points, ones, reported_errors[:, varying]) / full_volume
+        return 1.0 - incumbent_volumes(points, ones, reported_errors[:, varying]) / full_volume
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         objective_names = [objective.name for objective in self.objectives]

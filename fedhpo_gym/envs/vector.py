@@ -22,7 +22,7 @@ from fedhpo_gym.core.checks import Range, as_integer, coerce, coerce_reals, shor
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import PlainSpec, read_options
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.space.dimension import ACTION_SLACK
 
 Observations = dict[str, NDArray[np.float32]]
@@ -356,7 +356,9 @@ class EpisodeDraws:
         drawn_instances: list[int] = []
         for row, index in enumerate(where.tolist()):
             if self._noisy:
-                rng = _stream_of(self._key_rngs, index, seeds[row], partial(named_stream, STREAM))
+                rng = _stream_of(
+                    self._key_rngs, index, seeds[row], partial(named_stream, NOISE_STREAM)
+                )
                 keys[row] = rng.integers(KEYS)
             if self._instances:
                 rng = _stream_of(self._rngs, index, seeds[row], self._start)

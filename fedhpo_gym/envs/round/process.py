@@ -48,7 +48,7 @@ from fedhpo_gym.envs.round.settings import (
 )
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
 from fedhpo_gym.objectives.base import LARGEST
@@ -197,22 +197,19 @@ class RoundProcess:
         evaluations = self._evaluations(metrics, where)
         if noise is not None:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
-            rngs += streams(STREAM, list(pairs))
+            rngs += streams(NOISE_STREAM, list(pairs))
         names, count = self.settings.reported_names, self.settings.evaluations
         return measurement_of(noise, self.task, names, count, evaluations, rngs, self.measured)
 
     def _evaluations(self, metrics: Metrics, where: Where) -> Evaluations:
-        state, metrics_of_models, default_rate = (
-            self.episodes,
-            metrics[:, None],
-            self.controls.default[RATE],
-        )
+        state, default_rate = self.episodes, self.controls.default[RATE]
+        per_seed = metrics[:, None]  # (N, 1, clients, splits, metrics)
         rates = [
             float(configuration.get(RATE, default_rate))
             for configuration in state.configuration[where]
         ]
         return Evaluations(
-            metrics_of_models,
+            per_seed,
             state.num_samples[where, None],
             state.rounds[where, None],
             state.diverged[where, None],
@@ -220,7 +217,7 @@ class RoundProcess:
                 [self.instances[configuration].seed for configuration in state.instance[where]]
             )[:, None],
             {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
-            lambda: metrics_of_models,
+            lambda: per_seed,
         )
 
     def _store(self, measurement: Measurement, where: Where) -> None:

@@ -31,7 +31,7 @@ from fedhpo_gym.envs.trial.instances import open_instances
 from fedhpo_gym.envs.trial.ledger import unmoved
 from fedhpo_gym.envs.trial.setup import DEFAULT_OBJECTIVES, LIVE_OBJECTIVES, TrialSetup
 from fedhpo_gym.envs.vector import checked_number
-from fedhpo_gym.evaluation.noise import EVALUATIONS, Noise
+from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, Noise
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.objectives.performance import COST_NAMES
 from fedhpo_gym.space import Value
@@ -235,7 +235,7 @@ class TrialArguments:
         if not noise.private or noise.evaluations is not None:
             return noise
         limits = [n for n in (self.budget_trials, self.max_trials) if n is not None]
-        return replace(noise, evaluations=min(limits, default=EVALUATIONS))
+        return replace(noise, evaluations=min(limits, default=DEFAULT_EVALUATIONS))
 
     @property
     def budgets(self) -> dict[str, float | int | None]:

@@ -23,7 +23,7 @@ from fedhpo_gym.envs.trial import observation
 from fedhpo_gym.envs.trial.ledger import Ledger, Prices, spending, times_s
 from fedhpo_gym.envs.trial.setup import Columns, TrialSetup
 from fedhpo_gym.envs.vector import Layout
-from fedhpo_gym.evaluation.noise import EVALUATIONS, STREAM
+from fedhpo_gym.evaluation.noise import DEFAULT_EVALUATIONS, NOISE_STREAM
 from fedhpo_gym.evaluation.records import Evaluations
 from fedhpo_gym.objectives import FAIRNESS_NAMES, Spent, values_of
 
@@ -424,7 +424,9 @@ class TrialStreams:
             trials = [
                 self._first_trials[index].setdefault(query, trial) for index, query, trial in each
             ]
-        return list(streams(STREAM, list(zip(self._keys[where].tolist(), trials, strict=True))))
+        return list(
+            streams(NOISE_STREAM, list(zip(self._keys[where].tolist(), trials, strict=True)))
+        )
 
 
 def noisy_values(
@@ -446,7 +448,7 @@ def noisy_values(
     if noise.private and setup.reads_clients.any():
         columns = np.flatnonzero(setup.reads_clients)
         objectives = [setup.objectives[i] for i in columns]
-        num_evaluations = noise.evaluations or EVALUATIONS
+        num_evaluations = noise.evaluations or DEFAULT_EVALUATIONS
         noisy = noise.private_values(
             objectives, values[:, columns], reported, num_evaluations, rngs
         )
