@@ -24,7 +24,7 @@ logging.getLogger("traitlets").setLevel(logging.ERROR)
 project = "fedhpo_gym"
 author = "The fedhpo_gym contributors"
 release = metadata.version("fedhpo-gym")
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design"]
 root_doc = "docs/index"
 
 # Pages link to each other as they lie in the repository, so that is where they are read.

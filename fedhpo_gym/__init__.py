@@ -16,8 +16,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.algorithms import register_algorithm
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import coerce, coerce_arguments, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.core.plugins import load_entry_points
 from fedhpo_gym.core.processor import fix_dispatch
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -33,7 +33,7 @@ GENERATED_ENTRY_POINT = "fedhpo_gym.envs:make_generated_env"
 ROUND_ENTRY_POINT = "fedhpo_gym.envs:make_round_env"
 
 
-@checked_types
+@validate_call
 def register_all(tasks: Iterable[Task] = TASKS.values()) -> None:
     """Register `FedHPO-*`, `FedHPO-DAC-*`, and their `MO-` twins with vector rewards, once.
 
@@ -68,7 +68,7 @@ def _register_twins(name: str, entry_point: str, kwargs: dict[str, Any]) -> None
             )
 
 
-@checked_types
+@validate_call
 def register_task(task: Task) -> str:
     """Add a problem of your own and return its id; all ids of the problem are registered.
 
@@ -105,7 +105,7 @@ def _add(
     return f"FedHPO-{key}"
 
 
-@checked_types
+@validate_call
 def register_function(name: str, function: Callable[..., Any], space: Any, **options: Any) -> str:
     """Make a problem of a function f(configuration, fidelity) -> metrics, and return its id.
 
@@ -132,11 +132,11 @@ def register_function(name: str, function: Callable[..., Any], space: Any, **opt
 
         space = from_configspace(space)
     named = ["name", "function", "space"]
-    known = as_arguments("register_function", FunctionTask.of, options, named)
+    known = coerce_arguments("register_function", FunctionTask.of, options, named)
     return register_task(FunctionTask.of(name, function, space, **known))
 
 
-@checked_types
+@validate_call
 def register_model(
     name: str,
     build: Callable[..., Any],
@@ -158,7 +158,7 @@ def register_model(
         UnknownNameError: there is no such task.
         MissingDependencyError: torch is not installed.
     """
-    with needing(f"model {name}", "torch", "torch", "torch"):
+    with require_optional(f"model {name}", "torch", "torch", "torch"):
         from fedhpo_gym.fl.models import REGISTERED as OWN_MODELS
         from fedhpo_gym.fl.models.module import module_model
     _require_free(name)
@@ -185,19 +185,19 @@ def _own_model_task(
     return ModelTask.like(like, name, dimensions, size)
 
 
-@checked_types
+@validate_call
 def new_task(data: Any, target: str | None = None, **options: Any) -> NewTask:
     """Make a problem of data of your own, whose ids this and every later process knows.
 
     It writes a task file, which a person can read and change, and a copy of the data. Its arguments
     are those of `fedhpo_gym.tasks.own.write_task`, and so are its errors.
     """
-    made = write_task(data, target, **as_arguments("new_task", write_task, options, ["source"]))
+    made = write_task(data, target, **coerce_arguments("new_task", write_task, options, ["source"]))
     register_task_file(made.path)
     return made
 
 
-@checked_types
+@validate_call
 def import_results(data: Any, name: str, parameters: int, **options: Any) -> tuple[str, Path]:
     """Make a problem of a table of finished courses, and return its id and the card of its numbers.
 
@@ -207,12 +207,14 @@ def import_results(data: Any, name: str, parameters: int, **options: Any) -> tup
     """
     from fedhpo_gym.building.results_frame import import_frame
 
-    others = as_arguments("import_results", import_frame, options, ["data", "name", "parameters"])
+    others = coerce_arguments(
+        "import_results", import_frame, options, ["data", "name", "parameters"]
+    )
     path, card = import_frame(data, name, parameters, **others)
     return register_task_file(path)[0], card
 
 
-@checked_types
+@validate_call
 def register_task_file(path: Path) -> tuple[str, ...]:
     """Register the ids of a task file, and return those of its trial environments.
 
@@ -237,7 +239,7 @@ def _forget(key: str) -> None:
         gym.registry.pop(f"{prefix}{key}", None)
 
 
-@checked_types
+@validate_call
 def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
     """Make a round environment whose clients are agents, as a PettingZoo parallel environment.
 
@@ -252,13 +254,13 @@ def parallel_env(env_id: str, *, reward: str = "team", **arguments: Any) -> Any:
     """
     kind = "a FedHPO-DAC-* id, whose clients can act as agents"
     why = "in a trial environment one action is for the whole federation"
-    _require_kind(as_typed("env_id", env_id, str), (ROUND_ENTRY_POINT,), kind, why)
-    with needing("making clients agents", "PettingZoo", "marl", "pettingzoo"):
+    _require_kind(coerce("env_id", env_id, str), (ROUND_ENTRY_POINT,), kind, why)
+    with require_optional("making clients agents", "PettingZoo", "marl", "pettingzoo"):
         from fedhpo_gym.envs.round.parallel import ClientsParallelEnv
     return ClientsParallelEnv(gym.make(env_id, per_client=True, **arguments), reward)
 
 
-@checked_types
+@validate_call
 def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
     """Let simulated workers run the trials of an environment side by side.
 
@@ -277,7 +279,7 @@ def parallel(env: gym.Env[Any, Any], workers: int = 8) -> Any:
     return ParallelTrials(env, workers)
 
 
-@checked_types
+@validate_call
 def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any:
     """Return all run records of a folder as a pandas DataFrame, one row a trial.
 
@@ -298,7 +300,7 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
     return load(folder, named)
 
 
-@checked_types
+@validate_call
 def truth(env_id: str, **arguments: Any) -> Any:
     """Return what can be reached in a trial environment with stored numbers.
 
@@ -316,7 +318,7 @@ def truth(env_id: str, **arguments: Any) -> Any:
     """
     why = "courses of round environments are trained: nobody knows what they can reach"
     known = ENTRY_POINT, POOL_ENTRY_POINT, GENERATED_ENTRY_POINT
-    _require_kind(as_typed("env_id", env_id, str), known, "a FedHPO-* id of trials", why)
+    _require_kind(coerce("env_id", env_id, str), known, "a FedHPO-* id of trials", why)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
     return env.unwrapped.truth  # type: ignore[attr-defined]
 

@@ -42,7 +42,7 @@ PROBES = {
     "cluster": "import distributed",
     "track": "import tensorboardX, wandb",
     "check": "from fedhpo_gym.testing import checks",
-    "docs": "import sphinx, furo, myst_nb",
+    "docs": "import sphinx, furo, myst_nb, sphinx_design",
 }
 """What shows that an extra brings what it is for; others are tried by what they install alone."""
 

@@ -230,5 +230,5 @@ def only_made_meta_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     write_made(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDHPO_GYM_TABLES", str(folder))
-        patch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", folder)
+        patch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED_FOLDER", folder)
         yield

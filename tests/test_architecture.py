@@ -269,7 +269,7 @@ def test_every_extra_that_is_named_exists() -> None:
         if isinstance(node, ast.Call)
     ]
     called = [getattr(node.func, "attr", getattr(node.func, "id", "")) for node in calls]
-    place = {"missing_dependency": 2, "needing": 2, "require": 1}  # of the extra in a call
+    place = {"missing_dependency": 2, "require_optional": 2, "require": 1}  # of the extra in a call
     arguments = [
         node.args[place[name]]
         for node, name in zip(calls, called, strict=True)

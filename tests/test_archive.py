@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents.policy import load_policy, save_policy
-from fedhpo_gym.core.archive import reading_card, write_archive
+from fedhpo_gym.core.archive import checked_card, write_archive
 from fedhpo_gym.core.errors import DamagedDataError
 from stored_files import arrays_of, numbered_policy
 
@@ -73,7 +73,7 @@ def test_a_reader_beside_writers_sees_whole_pairs_even_if_they_are_killed(
 
 def test_who_has_read_a_card_gets_its_arrays_though_the_pair_is_replaced(tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
-    with reading_card(card, "pair", 1, "repair") as (content, arrays):
+    with checked_card(card, "pair", 1, "repair") as (content, arrays):
         write_archive(tmp_path, "stem", {"format": 1}, {"x": np.ones(3)})
     assert not arrays.path.exists()
     assert arrays.read(content["sha256"], "repair")["x"].tolist() == [0.0] * 3
@@ -93,14 +93,14 @@ def test_a_neighbour_is_left_alone(tmp_path: Path) -> None:
 def test_a_card_names_arrays_beside_it_or_is_damaged(name: object, tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
     card.write_text(json.dumps({**json.loads(card.read_text()), "arrays": name}))
-    reading = reading_card(card, "pair", 1, "repair")
+    reading = checked_card(card, "pair", 1, "repair")
     with pytest.raises(DamagedDataError, match="beside the card"), reading:
         pass
 
 
 def test_arrays_of_words_are_refused(tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.array(["a"])})
-    with reading_card(card, "pair", 1, "repair") as (content, arrays):
+    with checked_card(card, "pair", 1, "repair") as (content, arrays):
         pass
     with pytest.raises(DamagedDataError, match=r"'x' must hold numbers, got <U1.*run `repair`"):
         arrays.read(content["sha256"], "repair")
@@ -111,6 +111,6 @@ def test_what_was_read_is_not_held_open(tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(3)})
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(10):
-        with reading_card(card, "pair", 1, "repair") as (content, arrays):
+        with checked_card(card, "pair", 1, "repair") as (content, arrays):
             arrays.read(content["sha256"], "repair")
         assert len(list(Path("/proc/self/fd").iterdir())) <= before

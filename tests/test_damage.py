@@ -24,13 +24,13 @@ from fake_study import fake_environments, make_record
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.building.design import read_unit, write_unit
-from fedhpo_gym.core.archive import DIGEST, UNDIGESTED
+from fedhpo_gym.core.archive import DIGEST_ENTRY, UNDIGESTED_ENTRIES
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import seal_lines
-from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR
 from fedhpo_gym.stored.curve_coder import ENTRY
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Sample, Table
@@ -77,8 +77,8 @@ def embedded(stem: str) -> Callable[[Path], Path]:
     """Return what copies an embedded pair."""
 
     def copy(folder: Path) -> Path:
-        card = Path(shutil.copy(EMBEDDED / f"{stem}.json", folder))
-        shutil.copy(arrays_of(EMBEDDED / card.name), folder)
+        card = Path(shutil.copy(EMBEDDED_FOLDER / f"{stem}.json", folder))
+        shutil.copy(arrays_of(EMBEDDED_FOLDER / card.name), folder)
         return card
 
     return copy
@@ -249,13 +249,13 @@ def test_every_entry_is_protected_or_decides_nothing(kind: Kind, tmp_path: Path)
     card = kind.write(tmp_path)
     content: dict[str, Any] = json.loads(card.read_text())
     before = kind.answers(card)
-    for name in content.keys() - UNDIGESTED:
+    for name in content.keys() - UNDIGESTED_ENTRIES:
         for value in (None, 3, [content[name]]):
             card.write_text(json.dumps({**content, name: value}))
             with pytest.raises(DamagedDataError):
                 kind.answers(card)
     # Nothing that decides answers is among what the digest leaves out.
-    told = content.keys() & UNDIGESTED - {DIGEST, "arrays"}
+    told = content.keys() & UNDIGESTED_ENTRIES - {DIGEST_ENTRY, "arrays"}
     other = {name: OF_TYPE[type(content[name])] for name in told}
     assert told
     assert all(content[name] != value for name, value in other.items())
@@ -474,8 +474,8 @@ def test_a_damage_is_refused_by_its_name(
 def of_credit(folder: Path, change: Callable[[str], str]) -> Path:
     """Copy the embedded table of CreditG with a changed card."""
     stem = "LR-CreditG-fedavg.table"
-    text = (EMBEDDED / f"{stem}.json").read_text(encoding="utf-8")
-    arrays = arrays_of(EMBEDDED / f"{stem}.json")
+    text = (EMBEDDED_FOLDER / f"{stem}.json").read_text(encoding="utf-8")
+    arrays = arrays_of(EMBEDDED_FOLDER / f"{stem}.json")
     (folder / arrays.name).symlink_to(arrays)
     assert change(text) != text
     card = folder / f"{stem}.json"
@@ -500,7 +500,7 @@ def test_the_fingerprint_covers_card_and_arrays_and_says_what_it_was(
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
     task = get_task("LR-CreditG-v0")
     found = make_backend("tabular", task)
-    arrays = arrays_of(EMBEDDED / "LR-CreditG-fedavg.table.json").read_bytes()
+    arrays = arrays_of(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json").read_bytes()
     assert f"table-sha256:{hashlib.sha256(arrays).hexdigest()}" in found.former_fingerprints
     assert found.fingerprint not in found.former_fingerprints
 

@@ -19,7 +19,7 @@ import pytest
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.cli.health import chosen
 from fedhpo_gym.core import archive
-from fedhpo_gym.core.archive import EMBEDDED, second_folder
+from fedhpo_gym.core.archive import EMBEDDED_FOLDER, second_folder
 from fedhpo_gym.core.errors import MissingDataError
 from fedhpo_gym.stored import catalogue
 from fedhpo_gym.stored.catalogue import list_samples, list_tables, open_sample, open_table
@@ -41,12 +41,12 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_core_is_light_and_every_card_is_in_it() -> None:
-    assert sum(path.stat().st_size for path in EMBEDDED.iterdir()) < CORE_BYTES
+    assert sum(path.stat().st_size for path in EMBEDDED_FOLDER.iterdir()) < CORE_BYTES
     second = second_folder()
     assert second is not None
-    cards = {*EMBEDDED.glob("*.json")} - {*EMBEDDED.glob(f"*{SUFFIX}")}
-    named = {archive.arrays_of(card, json.loads(card.read_text())) for card in cards}
-    assert named == {*EMBEDDED.glob("*.npz"), *second.glob("*.npz")}
+    cards = {*EMBEDDED_FOLDER.glob("*.json")} - {*EMBEDDED_FOLDER.glob(f"*{SUFFIX}")}
+    named = {archive.arrays_path(card, json.loads(card.read_text())) for card in cards}
+    assert named == {*EMBEDDED_FOLDER.glob("*.npz"), *second.glob("*.npz")}
 
 
 def test_one_version_stands_in_both() -> None:

@@ -44,7 +44,7 @@ def test_unknown_name_is_no_key_error() -> None:
 def test_a_missing_package_is_installed_from_a_checkout() -> None:
     with (
         pytest.raises(errors.MissingDependencyError) as caught,
-        errors.needing("a test", "the library", "raw", "no_such_module"),
+        errors.require_optional("a test", "the library", "raw", "no_such_module"),
     ):
         importlib.import_module("no_such_module.inner")
     assert str(caught.value) == str(errors.missing_dependency("a test", "the library", "raw"))
@@ -56,7 +56,7 @@ def test_a_missing_package_is_installed_from_a_checkout() -> None:
 def test_another_missing_module_is_no_missing_dependency() -> None:
     with (
         pytest.raises(ModuleNotFoundError) as caught,
-        errors.needing("a test", "the library", "raw", "another"),
+        errors.require_optional("a test", "the library", "raw", "another"),
     ):
         importlib.import_module("no_such_module")
     assert not isinstance(caught.value, errors.FedHPOError)

@@ -18,9 +18,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.archive import MODEL_GROWTH, read_npz, reading_card, write_archive
+from fedhpo_gym.core.archive import MODEL_GROWTH, checked_card, read_npz, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.core.files import DEFAULT, ENV_VAR, load_json, load_toml, max_bytes, unpacked
+from fedhpo_gym.core.files import (
+    DEFAULT_MAX_BYTES,
+    MAX_BYTES_VARIABLE,
+    load_json,
+    load_toml,
+    max_bytes,
+    read_unpacked,
+)
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.leaf import read_file
 from fedhpo_gym.data.natural import columns_of_words
@@ -31,12 +38,15 @@ from fedhpo_gym.stored.table import Table
 from stored_files import arrays_of, write_made_up_table
 
 LIMIT = 200_000
-ADVICE = rf"200,000 may be read; if it is genuine, set the environment variable `{ENV_VAR}` to \d"
+ADVICE = (
+    "200,000 may be read; if it is genuine, set the environment variable "
+    rf"`{MAX_BYTES_VARIABLE}` to \d"
+)
 
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENV_VAR, str(LIMIT))
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, str(LIMIT))
 
 
 def packed(arrays: dict[str, NDArray[Any]], method: int = zipfile.ZIP_LZMA) -> bytes:
@@ -50,9 +60,9 @@ def packed(arrays: dict[str, NDArray[Any]], method: int = zipfile.ZIP_LZMA) -> b
 
 
 def test_the_limit_is_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ENV_VAR, raising=False)
-    assert max_bytes() == DEFAULT
-    monkeypatch.setenv(ENV_VAR, " 1000 ")
+    monkeypatch.delenv(MAX_BYTES_VARIABLE, raising=False)
+    assert max_bytes() == DEFAULT_MAX_BYTES
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, " 1000 ")
     assert max_bytes() == 1000
 
 
@@ -62,9 +72,9 @@ def test_a_wrong_variable_is_no_damage(
 ) -> None:
     card = write_made_up_table(tmp_path)
     table = Table(card)
-    monkeypatch.setenv(ENV_VAR, value)
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, value)
     for read in (lambda: Table(card), lambda: table.codes("best_round")):
-        with pytest.raises(InvalidArgumentError, match=f"`{ENV_VAR}` must be") as caught:
+        with pytest.raises(InvalidArgumentError, match=f"`{MAX_BYTES_VARIABLE}` must be") as caught:
             read()
         assert not isinstance(caught.value, DamagedDataError)
 
@@ -100,7 +110,7 @@ def test_a_small_file_of_many_zeros_is_not_unpacked(method: int, tmp_path: Path)
     tracemalloc.stop()
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(500_000)})
     with (
-        reading_card(card, "pair", 1, "repair") as (said, arrays),
+        checked_card(card, "pair", 1, "repair") as (said, arrays),
         pytest.raises(TooLargeError, match=ADVICE),
     ):
         arrays.read(said["sha256"], "repair")
@@ -109,10 +119,10 @@ def test_a_small_file_of_many_zeros_is_not_unpacked(method: int, tmp_path: Path)
 @pytest.mark.usefixtures("limit")
 def test_a_model_may_take_a_sixteenth(tmp_path: Path) -> None:
     card = write_archive(tmp_path, "stem", {"format": 1}, {"x": np.zeros(5_000)})
-    with reading_card(card, "pair", 1, "repair") as (said, arrays):
+    with checked_card(card, "pair", 1, "repair") as (said, arrays):
         assert "x" in arrays.read(said["sha256"], "repair")
     with (
-        reading_card(card, "pair", 1, "repair") as (said, arrays),
+        checked_card(card, "pair", 1, "repair") as (said, arrays),
         pytest.raises(TooLargeError, match=f"642,048 bytes, and {ADVICE}"),
     ):
         arrays.read(said["sha256"], "repair", growth=MODEL_GROWTH)
@@ -243,11 +253,13 @@ def test_a_packed_file_stands_for_so_many_times_its_bytes(
     rng = np.random.default_rng(0)
     genuine, path = rng.bytes(400_000), tmp_path / f"x.csv{suffix}"
     path.write_bytes(pack(genuine))
-    assert unpacked(path) == genuine, "large, and in proportion"
+    assert read_unpacked(path) == genuine, "large, and in proportion"
     path.write_bytes(pack(b"1,2\n" * 5_000_000))
     tracemalloc.start()
-    with pytest.raises(TooLargeError, match=rf"x.csv{suffix} of .* bytes would take .*`{ENV_VAR}`"):
-        unpacked(path)
+    with pytest.raises(
+        TooLargeError, match=rf"x.csv{suffix} of .* bytes would take .*`{MAX_BYTES_VARIABLE}`"
+    ):
+        read_unpacked(path)
     assert tracemalloc.get_traced_memory()[1] < 15_000_000  # of which 8 are what xz looks back
     tracemalloc.stop()
 

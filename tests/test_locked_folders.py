@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhpo_gym.core.files import expanded, files_like, is_there
+from fedhpo_gym.core.files import expand_home, matching_files, path_exists
 
 REPOSITORY = Path(__file__).parents[1]
 VARIABLES = (
@@ -82,10 +82,10 @@ def test_a_user_without_a_home_has_no_folders(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert not is_there(expanded("~/.cache"))
-    assert files_like(expanded("~/.cache"), "*") == []
+    assert not path_exists(expand_home("~/.cache"))
+    assert matching_files(expand_home("~/.cache"), "*") == []
 
 
 def test_a_name_that_is_too_long_is_not_there(tmp_path: Path) -> None:
-    assert not is_there(tmp_path / ("a" * 300))
-    assert is_there(tmp_path)
+    assert not path_exists(tmp_path / ("a" * 300))
+    assert path_exists(tmp_path)

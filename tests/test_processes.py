@@ -157,9 +157,9 @@ def test_a_worker_that_waits_for_work_ends_with_who_started_it(tmp_path: Path) -
 
 
 LOST = """
-from fedhpo_gym.core.processes import each_on_cluster
+from fedhpo_gym.core.processes import run_on_cluster
 
-list(each_on_cluster(str, [1], "no address"))
+list(run_on_cluster(str, [1], "no address"))
 """
 
 

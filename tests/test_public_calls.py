@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 import fedhpo_gym
-from fedhpo_gym.core.checks import Range, as_typed, checked_types, explained_types
+from fedhpo_gym.core.checks import Range, coerce, validate_call, validate_failed_call
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.evaluation import stats
 from fedhpo_gym.objectives import Objective, selected_renyi, selection_epsilon
@@ -59,7 +59,7 @@ def public_functions() -> dict[str, Public]:
 
 
 def _checks_types(one: object, module: str) -> bool:
-    doors = (checked_types(len).__code__, explained_types(len).__code__)
+    doors = (validate_call(len).__code__, validate_failed_call(len).__code__)
     return inspect.isfunction(one) and one.__module__ == module and one.__code__ in doors
 
 
@@ -215,7 +215,7 @@ def fits(given: dict[str, Any], hints: dict[str, Any]) -> bool:
     """Return whether arguments have their types."""
     try:
         for name, hint in hints.items():
-            as_typed(name, given[name], hint)
+            coerce(name, given[name], hint)
     except InvalidArgumentError:
         return False
     return True
@@ -225,7 +225,7 @@ def test_what_fits_is_taken_as_it_is() -> None:
     for call in FUNCTIONS.values():
         for name, hint in get_type_hints(call, include_extras=True).items():
             if get_origin(hint) is Annotated:
-                as_typed(name, fitting(hint), hint)
+                coerce(name, fitting(hint), hint)
 
 
 def test_all_packages_were_found() -> None:
@@ -253,7 +253,7 @@ def test_a_call_that_fails_inside_is_noticed() -> None:
 )
 def test_types_are_said_in_words(hint: Any, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=f"`name` must be {words}, got 5"):
-        as_typed("name", 5, hint)
+        coerce("name", 5, hint)
 
 
 # ------------------------------------------------------------------------- no number out of NaN

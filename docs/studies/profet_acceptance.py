@@ -25,8 +25,8 @@ from profet_likeness import READERS, Likeness
 from profet_tasks import HIGHEST, forrester_parameters, forrester_values
 from scipy.stats import ks_2samp
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.profet import ProfetModel, forrester
-from fedhpo_gym.profet.model import Array
 from studies import study_parser, table
 
 GRID = np.linspace(0.0, 1.0, 401)
@@ -44,7 +44,7 @@ class Study:
     generated: int = 100
 
 
-def measured(values: Array) -> list[list[float]]:
+def measured(values: Floats) -> list[list[float]]:
     """Return spreads, optima and where they are, of (T, 401) functions."""
     where = GRID[values.argmin(axis=1)]
     return [np.ptp(values, axis=1).tolist(), values.min(axis=1).tolist(), where.tolist()]

@@ -11,17 +11,18 @@ from typing import Annotated
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Axes, Range, validate_call
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.stats import RESAMPLES, Numbers, ranks
+from fedhpo_gym.evaluation.stats import RESAMPLES, ranks
 
-Runs = Annotated[Numbers, Axes(3, 3)]
-Methods = Annotated[Numbers, Axes(4, 4)]
-Samples = Annotated[Numbers, Axes(2)]
+Runs = Annotated[Floats, Axes(3, 3)]
+Methods = Annotated[Floats, Axes(4, 4)]
+Samples = Annotated[Floats, Axes(2)]
 
 
-@checked_types
-def runtimes(values: Runs, targets: Annotated[Numbers, Axes(2, 2)]) -> Numbers:
+@validate_call
+def runtimes(values: Runs, targets: Annotated[Floats, Axes(2, 2)]) -> Floats:
     """Return (I, R, K): the first evaluation, from 1, of (I, R, N) that is at most each target.
 
     It is infinity where a run never meets one of its task's (I, K) targets.
@@ -33,10 +34,10 @@ def runtimes(values: Runs, targets: Annotated[Numbers, Axes(2, 2)]) -> Numbers:
     return np.asarray(np.where(found > values.shape[2], np.inf, found))
 
 
-@checked_types
+@validate_call
 def average_ranks(
     values: Methods, seed: int = 0, resamples: Annotated[int, Range(1)] = RESAMPLES
-) -> Numbers:
+) -> Floats:
     """Return (M, N) mean ranks of the best so far of (M, I, R, N) runs, 1 the lowest.
 
     In each task, one run of every method is drawn again and again; ties share the mean rank.
@@ -50,8 +51,8 @@ def average_ranks(
     return np.asarray(total / tasks)
 
 
-@checked_types
-def superiority(values: Samples) -> tuple[Numbers, Numbers]:
+@validate_call
+def superiority(values: Samples) -> tuple[Floats, Floats]:
     """Compare every pair of methods by (..., M, S) errors: one-sided Mann-Whitney U tests.
 
     Returns:

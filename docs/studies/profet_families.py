@@ -14,7 +14,8 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -25,7 +26,7 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import load_json, max_bytes, require_bytes
 from fedhpo_gym.profet import Family
-from fedhpo_gym.profet.model import LINE, Array, sobol_points
+from fedhpo_gym.profet.model import LINE, sobol_points
 from fedhpo_gym.space import Dimension, SearchSpace
 
 
@@ -67,7 +68,7 @@ _SCALES: Final = np.array([[6.0, 4.0], [5.0, 4.0], [11.0, 7.0]])
 """Columns times the first are log2 C and log10 gamma; plus the second, by the third, in [0, 1]."""
 
 
-@checked_types
+@validate_call
 def svm(path: Path) -> Family:
     """Return the RBF kernels of Wistuba, Schilling and Schmidt-Thieme's (2016) SVM meta-data.
 
@@ -101,7 +102,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield Path(member.name).name, limited(content, member.name)
 
 
-def _kernels(name: str, content: bytes) -> Array:
+def _kernels(name: str, content: bytes) -> Floats:
     """Return (n, 3): accuracy, C and gamma as their file scales them, of RBF kernels."""
     rows = [line.split()[:6] for line in content.decode("ascii").splitlines()]
     if any(len(row) < 6 for row in rows):
@@ -129,7 +130,7 @@ FC_TABLE: Final = SearchSpace((
 ))  # fmt: skip
 
 
-@checked_types
+@validate_call
 def fc_net(folder: Path, *, points: Annotated[int, Range(2)] = 900, seed: int = 0) -> Family:
     """Return the FCNet tables (Klein and Hutter, 2019) at the cells of a Sobol sequence.
 
@@ -163,9 +164,9 @@ def fc_net(folder: Path, *, points: Annotated[int, Range(2)] = 900, seed: int = 
     return Family("fc_net", FC_TABLE, cells / last, values, costs, FC_TASKS, FC_SITE, link="log")
 
 
-def _arrays(content: bytes) -> dict[str, Array]:
+def _arrays(content: bytes) -> dict[str, Floats]:
     """Return the float64 arrays of two names that a pickle holds; no instruction is followed."""
-    found, name = dict[str, Array](), ""
+    found, name = dict[str, Floats](), ""
     for operation, argument, _ in pickletools.genops(content):
         if operation.name == "SHORT_BINUNICODE" and argument in FC_OUTPUTS:
             name = str(argument)
@@ -198,7 +199,7 @@ XGBOOST_FIXED: Final = {
 XGBOOST_CATEGORIES: Final = {"booster": "gbtree", "num.impute.selected.cpo": "impute.mean"}
 
 
-@checked_types
+@validate_call
 def xgboost(folder: Path, *, points: Annotated[int, Range(2)] = 800, seed: int = 0) -> Family:
     """Return what YAHPO Gym's surrogate of XGBoost answers at points of a Sobol sequence.
 
@@ -279,7 +280,7 @@ _HOW: Final[Mapping[str, Mapping[str, Any]]] = {
 PROFET_SITE: Final = "its authors: profet_data.tar.gz, data/data_sobol_<name>.json"
 
 
-@checked_types
+@validate_call
 def read_profet_json(path: Path, name: str) -> Family:
     """Return a family from `data_sobol_<name>.json` of Profet's authors, or in their layout.
 

@@ -16,9 +16,10 @@ from profet_families import fc_net, svm, xgboost
 from scipy.spatial.distance import cdist
 from scipy.stats import kendalltau, ks_2samp
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.profet import Family, ProfetModel
-from fedhpo_gym.profet.model import LINKS, Array
+from fedhpo_gym.profet.model import LINKS
 from studies import table
 
 READERS: Mapping[str, Callable[[Path], Family]] = {"svm": svm, "fc_net": fc_net, "xgboost": xgboost}
@@ -43,7 +44,7 @@ class Likeness:
     widths: tuple[int, int] = (200, 200)
 
 
-def some(family: Family, chosen: Array) -> Family:
+def some(family: Family, chosen: Floats) -> Family:
     """Return a family with only some of its tasks."""
     costs = None if family.costs is None else family.costs[chosen]
     names = tuple(family.tasks[i] for i in chosen)
@@ -108,7 +109,7 @@ def pairs(real: Family, other: Family) -> dict[str, list[float]]:
     return {name: _pairs(one, len(real.tasks), name == "tau") for name, one in measures.items()}
 
 
-def _pairs(found: Array, real: int, alike: bool) -> list[float]:
+def _pairs(found: Floats, real: int, alike: bool) -> list[float]:
     within = [
         one[np.triu_indices(len(one), 1)] for one in (found[:real, :real], found[real:, real:])
     ]

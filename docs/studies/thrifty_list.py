@@ -7,9 +7,9 @@ import numpy as np
 from fedhpo_gym.agents import learned_network, learned_transformer
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.learned_network import Given
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.ensembles import ZeroShotSearch
+from fedhpo_gym.core.arrays import Floats
 
 
 class ThriftyList(ZeroShotSearch):
@@ -24,6 +24,6 @@ class ThriftyList(ZeroShotSearch):
         shapes = learned_transformer.shapes
         self._network = learned_network.network_for("learned-transformer", shapes, problem, policy)
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         gains = super().transfer(own, candidates, rng)
         return gains / self._network.price(candidates.astype(np.float32))

@@ -26,7 +26,7 @@ from fedhpo_gym.agents.clients import (
     listed_arms,
 )
 from fedhpo_gym.agents.fedex import FedEx, FedExSettings
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import SearchSpace
@@ -36,7 +36,7 @@ NOTHING_LEARNED: Final = -10.0
 """Score of a course after which no client could report a finite loss (in -nats)."""
 
 
-@checked_types
+@validate_call
 def perturbed_arms(
     centre: ArrayLike,
     number: PositiveInt,

@@ -17,7 +17,7 @@ from typing import Any, cast
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import Agent, SearchProblem, Step, read_problem, run_crew, run_episode
-from fedhpo_gym.core.checks import as_arguments, checked_types, explained_types
+from fedhpo_gym.core.checks import coerce_arguments, validate_call, validate_failed_call
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
 from fedhpo_gym.core.plugins import Registry, import_named, require_subclass
 
@@ -74,7 +74,7 @@ AGENTS: Mapping[str, str] = MappingProxyType(
 """Name of each agent -> where it is, as `module:Class`."""
 
 
-@checked_types
+@validate_call
 def agent_class(name: str) -> type[Agent]:
     """Import the class of an agent: a key of `AGENTS`, or one's own.
 
@@ -106,7 +106,7 @@ REGISTERED: Registry[type[Agent]] = Registry("agent", lambda: AGENTS)
 """Classes of agents that users have added, by name."""
 
 
-@checked_types
+@validate_call
 def register_agent(name: str, kind: type[Agent]) -> None:
     """Add a class of agents of your own by a name that commands and studies take.
 
@@ -119,7 +119,7 @@ def register_agent(name: str, kind: type[Agent]) -> None:
     REGISTERED.add(name, lambda: kind)
 
 
-@checked_types
+@validate_call
 def agent_name(agent: str | type[Agent]) -> str:
     """Return the name by which other processes find a class of agents; names stay as they are.
 
@@ -138,7 +138,7 @@ def agent_name(agent: str | type[Agent]) -> str:
     return next((name for name, known in AGENTS.items() if known == place), place)
 
 
-@explained_types
+@validate_failed_call
 def make_agent(
     name: str, env: gym.Env[Any, Any], seed: int, *, shared_start: int = 0, **options: Any
 ) -> Agent:
@@ -160,7 +160,7 @@ def make_agent(
     kind = agent_class(name)
     return kind(
         read_problem(env, seed, shared_start, transfers=kind.transfers),
-        **as_arguments(f"Agent {name!r}", kind, options, ["problem"]),
+        **coerce_arguments(f"Agent {name!r}", kind, options, ["problem"]),
     )
 
 

@@ -9,7 +9,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_integer, as_typed, checked_types, explained_types, shown
+from fedhpo_gym.core.checks import (
+    as_integer,
+    coerce,
+    short_repr,
+    validate_call,
+    validate_failed_call,
+)
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import SourceTask
@@ -61,12 +67,12 @@ class SearchProblem:
         seed = as_integer(self.seed)
         if seed is None or seed < 0:
             raise InvalidArgumentError(
-                f"`seed` must be a non-negative integer, got {shown(self.seed)}."
+                f"`seed` must be a non-negative integer, got {short_repr(self.seed)}."
             )
         object.__setattr__(self, "seed", seed)
 
 
-@explained_types
+@validate_failed_call
 def read_problem(
     env: gym.Env[Any, Any], seed: int, shared_start: int = 0, *, transfers: bool = False
 ) -> SearchProblem:
@@ -80,9 +86,9 @@ def read_problem(
     """
     if not isinstance(env, gym.Env):
         raise InvalidArgumentError(
-            f"`env` must be an environment, as `gymnasium.make` returns it, got {shown(env)}."
+            f"`env` must be an environment, as `gymnasium.make` returns it, got {short_repr(env)}."
         )
-    as_typed("transfers", transfers, bool)
+    coerce("transfers", transfers, bool)
     space = _attribute(env, "search_space", None)
     if not isinstance(space, SearchSpace):
         raise InvalidArgumentError(
@@ -246,7 +252,7 @@ class Agent(ABC):
             DamagedDataError: its entries are of another form, or contradict each other.
         """
         made = {"agent": type(self).__name__, "seed": self.seed}
-        record = as_typed("state", state, Mapping[str, Any])
+        record = coerce("state", state, Mapping[str, Any])
         header = {name: record.get(name) for name in made}
         if header != made:
             raise InvalidArgumentError(
@@ -259,7 +265,8 @@ class Agent(ABC):
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise DamagedDataError(
                 f"`state` must hold what `state_dict` of {made['agent']} returned, got "
-                f"{shown(record.get('state'))} ({type(error).__name__}: {error}); make a new agent."
+                f"{short_repr(record.get('state'))} ({type(error).__name__}: {error}); make a new "
+                "agent."
             ) from error
 
     def _state(self) -> dict[str, Any]:
@@ -336,12 +343,14 @@ def _taken(action: ArrayLike) -> NDArray[np.float32]:
     try:
         taken = np.array(action, dtype=np.float32)
     except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"`ask` must return numbers, got {shown(action)}") from error
+        raise InvalidArgumentError(
+            f"`ask` must return numbers, got {short_repr(action)}"
+        ) from error
     taken.flags.writeable = False
     return taken
 
 
-@checked_types
+@validate_call
 def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Step]:
     """Reset an environment with a seed, and yield the steps of one episode of a new agent.
 
@@ -357,7 +366,7 @@ def run_episode(env: gym.Env[Any, Any], agent: Agent, seed: int) -> Iterator[Ste
         yield step
 
 
-@checked_types
+@validate_call
 def run_crew(crew: Any, agent: Agent, seed: int) -> Iterator[Step]:
     """Run one episode with workers that `fedhpo_gym.parallel` made; yield trials as they end.
 

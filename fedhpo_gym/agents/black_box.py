@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
-from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.agents.search import Row, TrialSearch
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
@@ -62,7 +63,7 @@ class GridSearch(TrialSearch):
     rewards = "any"
     replays = False
 
-    @checked_types
+    @validate_call
     def __init__(
         self, problem: SearchProblem, *, points: Annotated[int, Range(2)] | None = None
     ) -> None:
@@ -106,8 +107,8 @@ FACTOR, CROSSOVER = 0.5, 0.5
 
 
 def offspring(
-    target: Array, pool: Array, rng: np.random.Generator, crossover: float = CROSSOVER
-) -> Array:
+    target: Floats, pool: Floats, rng: np.random.Generator, crossover: float = CROSSOVER
+) -> Floats:
     """Return (n,) rand1/bin of the (m, n) pool; what leaves the unit cube is drawn anew."""
     first, second, third = pool[rng.choice(len(pool), 3, replace=False)]
     mutant = first + FACTOR * (second - third)
@@ -131,7 +132,7 @@ class DifferentialEvolution(TrialSearch):
         members: of the population; the first trials are as many draws from the prior.
     """
 
-    @checked_types
+    @validate_call
     def __init__(
         self, problem: SearchProblem, *, members: Annotated[int, Range(4, 10_000)] = 20
     ) -> None:
@@ -139,7 +140,7 @@ class DifferentialEvolution(TrialSearch):
         self._rng = stream(self.seed, "differential_evolution")
         self.population = self._rng.random((members, self.action_space.shape[0]))
         self._fitness = np.full(members, -np.inf)
-        self._targets: dict[int, tuple[int, Array]] = {}
+        self._targets: dict[int, tuple[int, Floats]] = {}
 
     def _begin_with(self, number: int, action: Row) -> NDArray[Any]:
         member, point = number % len(self.population), self.to_unit(action)
@@ -156,7 +157,7 @@ class DifferentialEvolution(TrialSearch):
         self._targets[number] = (member, point)
         return self.from_unit(point)
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         member, point = self._targets.pop(number)
         if scores[0] >= self._fitness[member]:
             self.population[member], self._fitness[member] = point, scores[0]

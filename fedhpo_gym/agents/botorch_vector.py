@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.search import Array, TrialSearch, has_cells
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.agents.search import TrialSearch, has_cells
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 
 with (
-    needing("an agent of BoTorch", "BoTorch", "bo", "botorch", "gpytorch", "torch"),
+    require_optional("an agent of BoTorch", "BoTorch", "bo", "botorch", "gpytorch", "torch"),
     warnings.catch_warnings(),
 ):
     # A dependency of BoTorch still uses what torch calls deprecated.
@@ -81,7 +82,7 @@ class VectorModelSearch(TrialSearch):
         self._initial = 2 * self.action_space.shape[0] + 2 if initial is None else initial
         self._cells = self._all_cells()
 
-    def _all_cells(self) -> Array | None:
+    def _all_cells(self) -> Floats | None:
         """Return (cells, n) the middle of every cell; None if they are too many, or none at all."""
         dimensions = self.problem.search_space.dimensions
         if not all(map(has_cells, dimensions)):
@@ -114,7 +115,7 @@ class VectorModelSearch(TrialSearch):
             found = self._maximiser(points, scores, pending if len(pending) else None)
         return self.from_unit(self.on_grid(found)[0])
 
-    def _maximiser(self, points: Array, scores: Array, pending: Array | None) -> Array:
+    def _maximiser(self, points: Floats, scores: Floats, pending: Floats | None) -> Floats:
         x, y = torch.from_numpy(points), torch.from_numpy(scores)
         excess = self._excess()
         columns = [*y.T] if excess is None else [*y.T, torch.from_numpy(excess)]
@@ -142,7 +143,7 @@ class VectorModelSearch(TrialSearch):
             )
         return np.asarray(found.detach().numpy(), dtype=np.float64)
 
-    def _untried(self, tried: Array) -> Array | None:
+    def _untried(self, tried: Floats) -> Floats | None:
         """Return the cells of the grid that are not among (m, n) points; all if none is left."""
         if self._cells is None:
             return None
@@ -151,7 +152,7 @@ class VectorModelSearch(TrialSearch):
             is_left &= np.abs(self._cells - point).max(axis=1) > 1e-6
         return self._cells[is_left] if is_left.any() else self._cells
 
-    def _excess(self) -> Array | None:
+    def _excess(self) -> Floats | None:
         """Return (m,) violations of the told trials, below zero for none; None if all are alike."""
         if not self.violations:
             return None
@@ -201,7 +202,7 @@ def _improvement(kept: dict[str, Any]) -> Any:
     return qLogNoisyExpectedImprovement(objective=GenericMCObjective(first), **kept)
 
 
-def _fence(scores: Array) -> Array:
+def _fence(scores: Floats) -> Floats:
     """Return (k,) Tukey's lower fence of every column of (m, k) scores; none if half are equal."""
     quarter, three_quarters = np.quantile(scores, (0.25, 0.75), axis=0)
     range_ = three_quarters - quarter

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy
 from fedhpo_gym.agents.training import Progress, make_vector, play
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("cloning a policy", "scikit-learn", "agents", "sklearn"):
+with require_optional("cloning a policy", "scikit-learn", "agents", "sklearn"):
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
 

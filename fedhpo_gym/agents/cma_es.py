@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("agent 'cma-es'", "cmaes", "agents", "cmaes"):
+with require_optional("agent 'cma-es'", "cmaes", "agents", "cmaes"):
     import cmaes
 
 WIDTH = 0.25
@@ -40,11 +41,11 @@ class CMAES(TrialSearch):
         self._steps = np.array([_step(d) for d in problem.search_space.dimensions])
         self._bounds = np.stack([self._steps / 2.0, 1.0 - self._steps / 2.0], axis=1)
         self._starts = 0
-        self._sampled: dict[int, tuple[int, Array]] = {}
-        self._generation: list[tuple[Array, float]] = []
+        self._sampled: dict[int, tuple[int, Floats]] = {}
+        self._generation: list[tuple[Floats, float]] = []
         self._start(np.full(self.action_space.shape[0], 0.5))
 
-    def _start(self, mean: Array) -> None:
+    def _start(self, mean: Floats) -> None:
         rng = stream(self.seed, "cma_es", self._starts)
         self._starts += 1
         self._generation = []
@@ -73,7 +74,7 @@ class CMAES(TrialSearch):
         self._sampled[number] = (self._starts, np.asarray(kept, dtype=np.float64))
         return self.from_unit(np.asarray(shown, dtype=np.float64))
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         start, point = self._sampled.pop(number, (-1, np.empty(0)))
         if start != self._starts:
             return

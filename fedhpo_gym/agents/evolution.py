@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy, forward
 from fedhpo_gym.agents.training import Judge, Progress, Training, make_vector, play
-from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.core.checks import Range, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("evolving a policy", "cmaes", "agents", "cmaes"):
+with require_optional("evolving a policy", "cmaes", "agents", "cmaes"):
     import cmaes
 
 
-@checked_types
+@validate_call
 def evolve_policy(
     env_ids: str | Sequence[str],
     *,

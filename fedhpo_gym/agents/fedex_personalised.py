@@ -22,12 +22,12 @@ from fedhpo_gym.agents.clients import (
     Traces,
     checked_arms,
 )
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import CheckedFields, Range
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
-Array = NDArray[np.float64]
-Parameters = dict[str, Array]
+Parameters = dict[str, Floats]
 
 
 def initial_parameters(
@@ -48,12 +48,12 @@ def initial_parameters(
 class Forward:
     """What a pass through the network leaves for the way back: (clients, ...) of each layer."""
 
-    log_theta: list[Array]
-    inputs: list[Array]
-    spectra: list[tuple[float, Array, Array]]
+    log_theta: list[Floats]
+    inputs: list[Floats]
+    spectra: list[tuple[float, Floats, Floats]]
 
 
-def forward(parameters: Parameters, encodings: Array) -> Forward:
+def forward(parameters: Parameters, encodings: Floats) -> Forward:
     """Return log-probabilities of arms of clients with some (clients, width) encodings."""
     inputs, spectra = [encodings], []
     for i in range(_count(parameters, "layer")):
@@ -69,7 +69,7 @@ def forward(parameters: Parameters, encodings: Array) -> Forward:
     return Forward([_log_softmax(row) for row in logits], inputs, spectra)
 
 
-def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Array]) -> Parameters:
+def backward(parameters: Parameters, seen: Forward, slopes: Sequence[Floats]) -> Parameters:
     """Return the gradient of a loss by every parameter; `slopes` are its (clients, arms) ones."""
     gradients: Parameters = {}
     signal = np.zeros_like(seen.inputs[-1])
@@ -123,7 +123,7 @@ class Adam:
         return cls(**{**data, **moments})
 
 
-def listed(parameters: Mapping[str, Array]) -> dict[str, Any]:
+def listed(parameters: Mapping[str, Floats]) -> dict[str, Any]:
     """Return arrays as nested lists."""
     return {name: value.tolist() for name, value in parameters.items()}
 
@@ -137,7 +137,7 @@ def _count(parameters: Parameters, kind: str) -> int:
     return sum(name.startswith(kind) and name.endswith("bias") for name in parameters)
 
 
-def _log_softmax(logits: Array) -> Array:
+def _log_softmax(logits: Floats) -> Floats:
     shifted = logits - logits.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
@@ -195,7 +195,7 @@ class PersonalPolicy:
         self._parameters = initial_parameters((ENCODING, *HIDDEN), self.sizes, rng)
         self._adam = Adam(self.settings.learning_rate, self.settings.weight_decay)
 
-    def log_theta(self, clients: ArrayLike) -> list[Array]:
+    def log_theta(self, clients: ArrayLike) -> list[Floats]:
         """Return the log-probabilities of some clients' arms: (clients, arms) per factor."""
         return forward(self._parameters, self.encodings[np.asarray(clients)]).log_theta
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.agents.clients import Positive
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
+from fedhpo_gym.space.per_client import base_name
 
 GLOBAL, LOCAL = "server_learning_rate", "learning_rate"
 BOUNDS: Mapping[str, float] = {GLOBAL: 3.0, LOCAL: 10.0}
@@ -48,7 +49,7 @@ class FedHyper(Agent):
     seeded = False
     report_moves = True
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         problem: SearchProblem,
@@ -90,7 +91,7 @@ class FedHyper(Agent):
         names = self._space.names
         if dimension is not None:
             require_known("dimension", dimension, names)
-            if dimension.partition("@")[0] not in BOUNDS:
+            if base_name(dimension) not in BOUNDS:
                 raise InvalidArgumentError(
                     f"`dimension` must be a learning rate, got {dimension!r}; leave it out, and "
                     "FedHyper moves the one that actions set"

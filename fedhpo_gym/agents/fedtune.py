@@ -13,7 +13,7 @@ import numpy as np
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem, Step
 from fedhpo_gym.core.arrays import Bools, Floats, Singles
-from fedhpo_gym.core.checks import Range, as_typed, checked_types
+from fedhpo_gym.core.checks import Range, coerce, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
@@ -76,7 +76,7 @@ class FedTuneController:
     denominator is 0 keeps its value.
     """
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         preferences: Preferences,
@@ -88,8 +88,8 @@ class FedTuneController:
         penalty: Annotated[float, Range(1, math.inf, "[)")] = 10.0,
         threshold: Annotated[float, Range(0, 1, "[)")] = 0.01,
     ) -> None:
-        as_typed("participants", participants, Annotated[int, Range(*participant_limits)])
-        as_typed("passes", passes, Annotated[int, Range(*pass_limits)])
+        coerce("participants", participants, Annotated[int, Range(*participant_limits)])
+        coerce("passes", passes, Annotated[int, Range(*pass_limits)])
         self._weights = preferences.vector
         self._limits = (participant_limits, pass_limits)
         self._penalty = penalty

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, Point, PointAgent, PositiveInt
-from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import needing, require_known
+from fedhpo_gym.core.checks import validate_call
+from fedhpo_gym.core.errors import require_known, require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("agent 'flora'", "scikit-learn", "agents", "sklearn"):
+with require_optional("agent 'flora'", "scikit-learn", "agents", "sklearn"):
     from sklearn.ensemble import RandomForestRegressor
 
 SURFACES = ("sgm", "aplm", "mplm")
@@ -43,7 +43,7 @@ class FLoRA(PointAgent):
         surface: one of the above.
     """
 
-    @checked_types
+    @validate_call
     def __init__(
         self, problem: SearchProblem, *, local_steps: PositiveInt = 5, surface: str = "aplm"
     ) -> None:

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("agent 'bo-rf'", "scikit-learn", "agents", "sklearn"):
+with require_optional("agent 'bo-rf'", "scikit-learn", "agents", "sklearn"):
     from sklearn.ensemble import RandomForestRegressor
 
 CANDIDATES: Final = 500
@@ -75,7 +76,7 @@ class ForestSearch(TrialSearch):
         return self.from_unit(self.first_untried(places[np.argsort(-gain, kind="stable")]))
 
 
-def log_scaled(losses: Array) -> Array:
+def log_scaled(losses: Floats) -> Floats:
     """Return (m,) log((y - a) / (max y - a)).
 
     Here a is as far below the best as the 5 % quantile is above it. This is how SMAC's encoder
@@ -89,7 +90,7 @@ def log_scaled(losses: Array) -> Array:
     return np.asarray(np.log((losses - lowest + below) / (span + below)))
 
 
-def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
+def expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """Return E max(best - y, 0) of normal y (Jones, Schonlau and Welch, 1998); low y are better."""
     wide = np.maximum(deviation, 1e-12)
     z = (best - mean) / wide

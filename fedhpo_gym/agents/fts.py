@@ -16,11 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.clients import ArmFeedback, PointAgent, Positive, PositiveInt, shares
-from fedhpo_gym.core.checks import CheckedFields, Range, checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import CheckedFields, Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-
-Array = NDArray[np.float64]
 
 REFINEMENTS: Final = (0.1, 0.03, 0.01, 0.003)
 """Standard deviations of the random steps around the best point, one stage each."""
@@ -34,10 +33,10 @@ class FourierFeatures:
     `frequencies` (features, n) of N(0, 1 / length_scale²), `phases` (features,) of [0, 2π).
     """
 
-    frequencies: Array
-    phases: Array
+    frequencies: Floats
+    phases: Floats
 
-    def __call__(self, points: Array) -> Array:
+    def __call__(self, points: Floats) -> Floats:
         """Return the (m, features) features of (m, n) points; every row has length 1."""
         waves = np.cos(points @ self.frequencies.T + self.phases)
         return np.asarray(waves / np.linalg.norm(waves, axis=1, keepdims=True))
@@ -51,7 +50,9 @@ def draw_features(
     return FourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, number))
 
 
-def sample_weights(features: Array, values: Array, noise: float, rng: np.random.Generator) -> Array:
+def sample_weights(
+    features: Floats, values: Floats, noise: float, rng: np.random.Generator
+) -> Floats:
     """Draw (features,) weights from the posterior: a function that agrees with the observations.
 
     With Φ (m, features), y (m,), Σ = ΦᵀΦ + noise I and the prior N(0, I), the weights are
@@ -66,11 +67,11 @@ def sample_weights(features: Array, values: Array, noise: float, rng: np.random.
 
 def maximise(
     features: FourierFeatures,
-    weights: Array,
+    weights: Floats,
     candidates: int,
     rng: np.random.Generator,
-    value: Callable[[Array], Array] | None = None,
-) -> Array:
+    value: Callable[[Floats], Floats] | None = None,
+) -> Floats:
     """Return the (n,) point of the unit cube where the drawn function, or `value`, is largest.
 
     The best of `candidates` uniform points, then of a tenth as many around it per stage.
@@ -79,7 +80,7 @@ def maximise(
     points = rng.random((candidates, dimensions))
     for spread in (*REFINEMENTS, 0.0):
         values = features(points) @ weights if value is None else value(points)
-        best: Array = points[np.argmax(values)]
+        best: Floats = points[np.argmax(values)]
         steps = spread * rng.standard_normal((max(candidates // 10, 1), dimensions))
         points = np.concatenate([best[None], np.clip(best + steps, 0.0, 1.0)])
     return best
@@ -126,7 +127,7 @@ class FederatedThompson:
     search; the first trials keep away from extremes. Clients are chosen uniformly.
     """
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         clients: PositiveInt,
@@ -142,9 +143,9 @@ class FederatedThompson:
         self._values: list[list[float]] = [[] for _ in range(clients)]
         number, scale = self.settings.shared_features, self.settings.length_scale
         self._shared = draw_features(dimensions, number, scale, stream(seed, "fts_shared"))
-        self._sent: dict[int, tuple[int, Array]] = {}
+        self._sent: dict[int, tuple[int, Floats]] = {}
 
-    def suggest(self, client: int) -> Array:
+    def suggest(self, client: int) -> Floats:
         """Return the next point of a client: (n,) in [0, 1]. Asking twice gives the same point."""
         trial = self._trials(client)
         rng = stream(self._seed, "fts", client, trial)
@@ -171,7 +172,7 @@ class FederatedThompson:
         self._points[client].append(x.tolist())
         self._values[client].append(float(value))
 
-    def message(self, client: int) -> Array:
+    def message(self, client: int) -> Floats:
         """Return what a client sends: (shared_features,) weights drawn from its posterior."""
         trial = self._trials(client)
         if self._sent.get(client, (-1,))[0] != trial:
@@ -196,11 +197,11 @@ class FederatedThompson:
             raise InvalidArgumentError(f"`client` must be in [0, {self.clients}), got {client}.")
         return len(self._values[client])
 
-    def _first_point(self, client: int, rng: np.random.Generator) -> Array:
+    def _first_point(self, client: int, rng: np.random.Generator) -> Floats:
         """Return a point for a trial before there is a model; its middle half is what is tried."""
         return rng.random(self.dimensions)
 
-    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
+    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Floats | None:
         """Return the point that another client's message leads to, or None for the own model."""
         initial = self.settings.initial
         others = [c for c in range(self.clients) if c != client and self._trials(c) >= initial]
@@ -210,7 +211,7 @@ class FederatedThompson:
         message = self.message(int(mixing.choice(others)))
         return maximise(self._shared, message, self.settings.candidates, rng)
 
-    def _sample(self, client: int, features: FourierFeatures, rng: np.random.Generator) -> Array:
+    def _sample(self, client: int, features: FourierFeatures, rng: np.random.Generator) -> Floats:
         points = np.reshape(self._points[client], (-1, self.dimensions))
         values = np.array(self._values[client], dtype=np.float64) / self.settings.spread
         return sample_weights(features(points), values, self.settings.noise, rng)
@@ -231,10 +232,10 @@ class FTS(PointAgent):
         self.policy = FederatedThompson(clients, self.width, self.seed, settings)
         self._first: float | None = None  # mean loss of the models of the first step
 
-    def choose(self, clients: NDArray[np.int64]) -> Array:
+    def choose(self, clients: NDArray[np.int64]) -> Floats:
         return np.array([2.0 * self.policy.suggest(client) - 1.0 for client in clients.tolist()])
 
-    def learn(self, points: Array, feedbacks: Sequence[ArmFeedback]) -> None:
+    def learn(self, points: Floats, feedbacks: Sequence[ArmFeedback]) -> None:
         if self._first is None:
             before = shares(feedbacks) @ [one.before for one in feedbacks]
             self._first = max(float(before), sys.float_info.min)
@@ -283,7 +284,7 @@ class PrivateThompson(FederatedThompson):
     of multiplier z and rate q, whose composition any accountant knows.
     """
 
-    @checked_types
+    @validate_call
     def __init__(
         self, clients: int, dimensions: int, seed: int, settings: PrivateSettings | None = None
     ) -> None:
@@ -295,9 +296,9 @@ class PrivateThompson(FederatedThompson):
         super().__init__(clients, dimensions, seed, chosen)
         self._private = chosen
         self._parts = 2**chosen.halvings
-        self._mixtures: dict[int, Array] = {}
+        self._mixtures: dict[int, Floats] = {}
 
-    def mixture(self, trial: int) -> Array:
+    def mixture(self, trial: int) -> Floats:
         """Return (parts, features) what the server sends for trials of this number (Eq. 3).
 
         Every part is a weighted sum over the chosen clients of their clipped messages, plus normal
@@ -323,7 +324,7 @@ class PrivateThompson(FederatedThompson):
         super().restore(data)
         self._mixtures = {int(at): np.array(known) for at, known in data["mixtures"].items()}
 
-    def _mixed(self, trial: int) -> Array:
+    def _mixed(self, trial: int) -> Floats:
         chosen, rng = self._private, stream(self._seed, "private_mixture", trial)
         fresh = [c for c in range(self.clients) if self._trials(c) >= chosen.initial]
         weights = self._weights(trial)
@@ -337,31 +338,31 @@ class PrivateThompson(FederatedThompson):
         scale = chosen.noise_multiplier * chosen.clip * float(weights.max()) / chosen.share
         return total + scale * rng.standard_normal(total.shape)
 
-    def part_of(self, points: Array) -> Array:
+    def part_of(self, points: Floats) -> Floats:
         """Return the (m,) parts that (m, n) points of the unit cube lie in."""
         halves = points[:, : self._private.halvings] >= 0.5
         return np.asarray(halves @ (2 ** np.arange(self._private.halvings)))
 
-    def _weights(self, trial: int) -> Array:
+    def _weights(self, trial: int) -> Floats:
         """Return (parts, clients) shares of each client in each part; rows sum to 1."""
         own = np.arange(self.clients) % self._parts
         gain = (self._private.preference - 1.0) * np.exp(-trial / self._private.fading)
         raw = 1.0 + gain * (own == np.arange(self._parts)[:, None])
         return np.asarray(raw / raw.sum(axis=1, keepdims=True))
 
-    def _first_point(self, client: int, rng: np.random.Generator) -> Array:
+    def _first_point(self, client: int, rng: np.random.Generator) -> Floats:
         point, part = rng.random(self.dimensions), client % self._parts
         for axis in range(self._private.halvings):
             point[axis] = (point[axis] + (part >> axis & 1)) / 2.0
         return point
 
-    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Array | None:
+    def _guided(self, client: int, trial: int, rng: np.random.Generator) -> Floats | None:
         own = own_probability(trial - self._private.initial)
         if stream(self._seed, "fts_mixing", client, trial).random() < own:
             return None
         weights = self.mixture(trial)
 
-        def value(points: Array) -> Array:
+        def value(points: Floats) -> Floats:
             return np.asarray((self._shared(points) * weights[self.part_of(points)]).sum(axis=1))
 
         return maximise(self._shared, weights[0], self._private.candidates, rng, value)

@@ -5,8 +5,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents import learned_network as nets
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.learned_network import Floats, Given, Network, Shapes, Sizes
+from fedhpo_gym.agents.learned_network import Given, Network, Shapes, Sizes
 from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.arrays import Singles
 from fedhpo_gym.core.seeding import stream
 
 SEEN = 5
@@ -28,7 +29,7 @@ def shapes(sizes: Sizes) -> Shapes:
     }
 
 
-def inputs(points: Floats, scores: Floats, prices: Floats) -> Floats:
+def inputs(points: Singles, scores: Singles, prices: Singles) -> Singles:
     """Return (..., n + 1, F + `SEEN`) of (..., n, F) points, (..., n) scores and what they cost.
 
     A policy sees what was known before each trial: zeros before the first.
@@ -46,7 +47,7 @@ def inputs(points: Floats, scores: Floats, prices: Floats) -> Floats:
     return np.concatenate([last, seen], axis=-1).astype(np.float32)
 
 
-def act(network: Network, rows: Floats) -> Floats:
+def act(network: Network, rows: Singles) -> Singles:
     """Return the (..., d) mean action after (..., n, F + `SEEN`) inputs, equal in any batch."""
     state = cell = np.zeros((*rows.shape[:-2], 1, network.sizes["units"]), np.float32)
     ins, outs = (network.arrays[f"lstm.weight_{part}_l0"].T for part in ("ih", "hh"))

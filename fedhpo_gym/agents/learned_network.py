@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.core.archive import reading_card, write_archive
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.archive import checked_card, write_archive
+from fedhpo_gym.core.arrays import Singles
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.space import SearchSpace
 
@@ -26,7 +26,6 @@ PRICE_WIDTH: Final = 32
 HIGHEST: Final = 1e6
 """Largest weight."""
 
-Floats = NDArray[np.float32]
 Sizes = Mapping[str, int]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -47,21 +46,21 @@ class Network:
     agent: str
     space: SearchSpace
     sizes: Sizes
-    arrays: Mapping[str, Floats]
+    arrays: Mapping[str, Singles]
     made_by: str
     origin: Mapping[str, Any] = field(default_factory=dict)
 
-    def linear(self, name: str, rows: Floats) -> Floats:
+    def linear(self, name: str, rows: Singles) -> Singles:
         """Return a layer's (..., outputs) of (..., inputs)."""
         bias = self.arrays.get(f"{name}.bias", np.float32(0.0))
         return np.asarray(rows @ self.arrays[f"{name}.weight"].T + bias, np.float32)
 
-    def perceptron(self, name: str, rows: Floats) -> Floats:
+    def perceptron(self, name: str, rows: Singles) -> Singles:
         """Return what two layers make of (..., inputs), x / (1 + exp(-x)) between them."""
         hidden = self.linear(f"{name}.0", rows)
         return self.linear(f"{name}.2", hidden * sigmoid(hidden))
 
-    def price(self, points: Floats) -> Floats:
+    def price(self, points: Singles) -> Singles:
         """Return (...,) costs of (..., F) points, as shares of a random one's."""
         return np.asarray(np.exp(self.perceptron("price", points)[..., 0]))
 
@@ -70,7 +69,7 @@ Given: TypeAlias = Network | Path | str | None
 """What an agent takes: a network, the path of its card, or nothing where one is stored."""
 
 
-def sigmoid(values: Floats) -> Floats:
+def sigmoid(values: Singles) -> Singles:
     """Return 1 / (1 + exp(-x)) of any x."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float32)
 
@@ -96,11 +95,12 @@ def load_network(card: Path | str, agent: str, shapes: Callable[[Sizes], Shapes]
     """Read what `save_network` wrote for an agent; a missing or a damaged file is an error."""
     if not os.path.isfile(card):  # noqa: PTH113 - false for names that no file can have
         raise MissingDataError(
-            f"there is no network at {shown(str(card))}; leave `policy` out for the stored ones"
+            f"there is no network at {short_repr(str(card))}; leave `policy` out for the stored "
+            "ones"
         )
-    with reading_card(Path(card), "network", FORMAT, "train it again") as (content, stored):
+    with checked_card(Path(card), "network", FORMAT, "train it again") as (content, stored):
         if content["agent"] != agent:
-            raise ValueError(f"it is one of {shown(content['agent'])}, and not of {agent}")
+            raise ValueError(f"it is one of {short_repr(content['agent'])}, and not of {agent}")
         space, command = SearchSpace.from_dict(content["search_space"]), str(content["made_by"])
         sizes = {str(name): int(size) for name, size in content["sizes"].items()}
         if not all(1 <= size <= LARGEST for size in sizes.values()):

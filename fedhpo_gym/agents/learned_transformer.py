@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents import learned_network as nets
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.learned_network import Floats, Given, Network, Shapes, Sizes
-from fedhpo_gym.agents.search import Array
+from fedhpo_gym.agents.learned_network import Given, Network, Shapes, Sizes
 from fedhpo_gym.agents.transfer.base import Known, TransferSearch
+from fedhpo_gym.core.arrays import Floats, Singles
 
 TOLD, FACTS = 3, 6
 """What a network reads of each trial, and of all of them."""
@@ -37,7 +37,7 @@ def shapes(sizes: Sizes) -> Shapes:
     return found | {f"{name}.{one}": (width,) for name in norms for one in ("weight", "bias")}
 
 
-def told(scores: Floats) -> Floats:
+def told(scores: Singles) -> Singles:
     """Return (n, `TOLD`) of (n,) scores: themselves, as shares of the best, and ranks."""
     best = max(float(scores.max(initial=0.0)), 1e-6)
     below = (scores[None] < scores[:, None]) + 0.5 * (scores[None] == scores[:, None])
@@ -45,7 +45,7 @@ def told(scores: Floats) -> Floats:
     return np.stack([scores, scores / best, ranks], axis=1).astype(np.float32)
 
 
-def facts(scores: Floats, prices: Floats) -> Floats:
+def facts(scores: Singles, prices: Singles) -> Singles:
     """Return (`FACTS`,) of (n,) scores and what they cost: means, and shares of the budget."""
     count, best = max(len(scores), 1), max(float(scores.max(initial=0.0)), 0.0)
     sums = [scores.sum(), (scores <= 0.0).sum(), (scores / max(best, 1e-6)).sum()]
@@ -53,7 +53,7 @@ def facts(scores: Floats, prices: Floats) -> Floats:
     return np.array([best, *(float(one) / count for one in sums), *spent], np.float32)
 
 
-def logits(network: Network, points: Floats, scores: Floats, candidates: Floats) -> Floats:
+def logits(network: Network, points: Singles, scores: Singles, candidates: Singles) -> Singles:
     """Return the (c,) logits of (c, F) candidates, given (n, F) points and their (n,) scores.
 
     Where points are alone decides weights of attention: to the known ones, or to nothing.
@@ -64,7 +64,7 @@ def logits(network: Network, points: Floats, scores: Floats, candidates: Floats)
     tokens[:known] += network.linear("score", told(scores))
     embedded = _normal(network, "norm", embedded)
 
-    def apart(rows: Floats) -> Floats:
+    def apart(rows: Singles) -> Singles:
         return rows.reshape(len(rows), heads, rows.shape[1] // heads).swapaxes(0, 1)
 
     for name in (f"blocks.{i}" for i in range(network.sizes["layers"])):
@@ -84,7 +84,7 @@ def logits(network: Network, points: Floats, scores: Floats, candidates: Floats)
     return network.linear("end", _normal(network, "end_norm", tokens[known:]))[:, 0]
 
 
-def _normal(network: Network, name: str, rows: Floats) -> Floats:
+def _normal(network: Network, name: str, rows: Singles) -> Singles:
     """Return rows of mean 0 and variance 1, scaled and moved (a layer's normalisation)."""
     away = rows - rows.mean(axis=-1, keepdims=True)
     deviation = np.sqrt((away**2).mean(axis=-1, keepdims=True) + NORM_EPSILON)
@@ -107,7 +107,7 @@ class LearnedTransformer(TransferSearch):
         super().__init__(problem)
         self.network = nets.network_for("learned-transformer", shapes, problem, policy)
 
-    def _drawn(self, rng: np.random.Generator, actions: Array, scores: Array) -> NDArray[Any]:
+    def _drawn(self, rng: np.random.Generator, actions: Floats, scores: Floats) -> NDArray[Any]:
         """Return candidates: the best of each source task, where any may be tried."""
         sources = self.problem.source_tasks
         if not sources or (self.problem.candidates and self.problem.candidates() is not None):
@@ -115,6 +115,6 @@ class LearnedTransformer(TransferSearch):
         tops = [one.actions[np.argsort(-one.scores, kind="stable")[:MOST]] for one in sources]
         return np.unique(np.concatenate(tops), axis=0)
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         parts = (part.astype(np.float32) for part in (*own, candidates))
         return logits(self.network, *parts).astype(np.float64)

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.black_box import CROSSOVER, FACTOR
-from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.agents.search import Row, TrialSearch
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space.dimension import Dimension, Value
@@ -37,7 +38,7 @@ class LadderSearch(TrialSearch):
 
     fidelity = "round"
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         problem: SearchProblem,
@@ -190,7 +191,7 @@ class Hyperband(LadderSearch):
         self._jobs[number] = (bracket, bracket.rung, point)
         return self.on_rung(point, bracket.rung)
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         bracket, rung, point = self._jobs.pop(number)
         score = float(scores[0])
         bracket.report(score, point)
@@ -257,7 +258,7 @@ class ASHA(LadderSearch):
         self._jobs[number] = (rung, index)
         return self.on_rung(self._points[index], rung)
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         rung, index = self._jobs.pop(number)
         told = (-float(scores[0]), len(self.results), index)
         insort(self._seen[rung], told)
@@ -305,7 +306,7 @@ class DEHB(Hyperband):
         self._fitness = [np.full(len(members), -np.inf) for members in self.populations]
         self._turns = [0] * len(self.rungs)
         self._targets: dict[int, int] = {}
-        self._coming: list[list[Array]] = [[] for _ in self.rungs]
+        self._coming: list[list[Floats]] = [[] for _ in self.rungs]
 
     def _most(self) -> list[int]:
         """Return the largest number of configurations that a bracket has on each rung."""
@@ -334,7 +335,7 @@ class DEHB(Hyperband):
             parents = np.concatenate([parents, more])
         return rounded(2.0 * self._offspring(target, parents) - 1.0)
 
-    def _promoted(self, below: int, rung: int, size: int) -> Array:
+    def _promoted(self, below: int, rung: int, size: int) -> Floats:
         """Return the next member of the rung below that comes up to a rung."""
         order = np.argsort(-self._fitness[below], kind="stable")
         tried = self.populations[below][order[np.isfinite(self._fitness[below][order])]]
@@ -346,7 +347,7 @@ class DEHB(Hyperband):
             return self._coming[rung].pop(0)
         return np.asarray(self.populations[below][order[0]])
 
-    def _mutant(self, target: Array, pool: Array) -> Array:
+    def _mutant(self, target: Floats, pool: Floats) -> Floats:
         """Return (n,) a + F (b - c) of points of a pool without the target."""
         same = np.flatnonzero((pool == target).all(axis=1))
         if len(same) and len(pool) > 1:
@@ -356,7 +357,7 @@ class DEHB(Hyperband):
         first, second, third = pool[self._evolution_rng.choice(len(pool), PARENTS, replace=False)]
         return np.asarray(first + FACTOR * (second - third))
 
-    def _offspring(self, target: Array, parents: Array) -> Array:
+    def _offspring(self, target: Floats, parents: Floats) -> Floats:
         """Return (n,) a mutant crossed with the target; one coordinate at least is the mutant's."""
         rng, mutant = self._evolution_rng, self._mutant(target, parents)
         crossed = rng.random(len(target)) < CROSSOVER

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.multi_fidelity import LadderSearch
-from fedhpo_gym.agents.search import Array, Row, TrialSearch
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.agents.search import Row, TrialSearch
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("an agent of Optuna", "Optuna", "agents", "optuna"):
+with require_optional("an agent of Optuna", "Optuna", "agents", "optuna"):
     import optuna
 
 STUDY = "fedhpo-gym"
@@ -57,7 +58,7 @@ class OptunaSearch(TrialSearch):
             trial = self._trials[number] = self._study.ask(self._bounds)
         return np.array([trial.params[name] for name in self._bounds])
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         with quiet():
             trial = self._trials.pop(number)
             if number in self.violations:
@@ -165,7 +166,7 @@ class PrunedTPE(LadderSearch):
         trial, rung = job
         return self.on_rung(np.array([trial.params[name] for name in self._bounds]), rung)
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         trial, rung = self._jobs.pop(number)
         score = float(scores[0])
         trial.report(score, self._step(rung))

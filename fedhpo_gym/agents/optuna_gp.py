@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from fedhpo_gym.agents.base import SearchProblem
 from fedhpo_gym.agents.optuna_agents import Space, new_study, quiet
 from fedhpo_gym.agents.search import TrialSearch
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension
 
-with needing("agent 'bo-gp'", "Optuna", "agents", "optuna"):
+with require_optional("agent 'bo-gp'", "Optuna", "agents", "optuna"):
     import optuna
-with needing("agent 'bo-gp'", "PyTorch", "bo", "torch"):
+with require_optional("agent 'bo-gp'", "PyTorch", "bo", "torch"):
     import torch  # noqa: F401 - Optuna imports it late, and says less
 
 

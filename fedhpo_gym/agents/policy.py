@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, SearchProblem
-from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card, write_archive
+from fedhpo_gym.core.archive import MODEL_GROWTH, checked_card, write_archive
 from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import as_typed, shown
+from fedhpo_gym.core.checks import coerce, short_repr
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 
 FORMAT: Final = 1
@@ -157,7 +157,7 @@ def save_policy(policy: Policy, folder: Path | str) -> Path:
         raise InvalidArgumentError(
             f"`policy` must be a Policy, got a {type(policy).__name__}{advice}"
         )
-    as_typed("folder", folder, Path | str)
+    coerce("folder", folder, Path | str)
     card = {
         "format": FORMAT,
         "entries": [[name, list(shape)] for name, shape in policy.entries.items()],
@@ -186,9 +186,9 @@ def load_policy(folder: Path | str) -> Policy:
     card = Path(folder) / f"{STEM}.json"
     if not os.path.isfile(card):  # noqa: PTH113 - false for names that no file can have
         raise MissingDataError(
-            f"there is no policy in {shown(str(folder))}; save one there with `save_policy`"
+            f"there is no policy in {short_repr(str(folder))}; save one there with `save_policy`"
         )
-    with reading_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
+    with checked_card(card, "policy", FORMAT, "train the policy again") as (content, stored):
         command, sha256, layers = content["made_by"], content["sha256"], int(content["layers"])
         if not 1 <= layers <= MAX_LAYERS:
             raise ValueError(f"`layers` must be in [1, {MAX_LAYERS}], got {layers}")

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents.policy import Policy, moved
 from fedhpo_gym.agents.training import Judge, Progress, Training, Vectors, make_vector
-from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.core.checks import Range, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
+with require_optional("training a policy", "stable-baselines3", "rl", "stable_baselines3"):
     import stable_baselines3 as sb3
     import torch
     from stable_baselines3.common.callbacks import ConvertCallback, EveryNTimesteps
@@ -34,7 +34,7 @@ MOST_MOVES: Final = 64
 """Most joint moves that "DDQN" chooses among; where there were more, it moves one dimension."""
 
 
-@checked_types
+@validate_call
 def train(
     env: str | Vectors | Sequence[str | Vectors],
     algorithm: str = "PPO",

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import Agent, Observation, Process, SearchProblem, Step, score_of
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.space import Dimension
 
 Row = NDArray[np.float32]
-Array = NDArray[np.float64]
 
 
 class TrialSearch(Agent):
@@ -45,7 +45,7 @@ class TrialSearch(Agent):
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         self.actions: list[Row] = []
-        self.results: dict[int, Array] = {}
+        self.results: dict[int, Floats] = {}
         self.violations: dict[int, float] = {}
         self._open: dict[bytes, list[int]] = {}
         self._asked_by_then: list[int] = []
@@ -62,7 +62,7 @@ class TrialSearch(Agent):
         del number
         return action
 
-    def _learn(self, number: int, scores: Array) -> None:
+    def _learn(self, number: int, scores: Floats) -> None:
         """Take in the (k,) scores of a trial; by default, nothing more is made of them."""
 
     def ask(self, observation: Observation) -> Row:
@@ -110,7 +110,7 @@ class TrialSearch(Agent):
             self._places[suggested] = place = next(untried, order[0])
         return np.asarray(choices[place], dtype=np.float32)
 
-    def told(self) -> tuple[Array, Array]:
+    def told(self) -> tuple[Floats, Floats]:
         """Return (m, n) actions and (m, k) finite scores of told trials, the worst for infinite."""
         actions = self._of(list(self.results))
         scores = np.array(list(self.results.values()), dtype=np.float64)
@@ -120,12 +120,12 @@ class TrialSearch(Agent):
         worst = np.where(finite, scores, np.inf).min(axis=0)
         return actions, np.where(finite, scores, np.where(np.isfinite(worst), worst, 0.0))
 
-    def in_flight(self) -> Array:
+    def in_flight(self) -> Floats:
         """Return (m, n) the actions of trials that were asked and not told yet, oldest first."""
         numbers = sorted(number for numbers in self._open.values() for number in numbers)
         return self._of(numbers)
 
-    def _of(self, numbers: Sequence[int]) -> Array:
+    def _of(self, numbers: Sequence[int]) -> Floats:
         """Return the (m, n) actions of some trials; those that mean the same are the same."""
         width = self.action_space.shape[0]
         given = np.array([self.actions[i] for i in numbers], dtype=np.float64).reshape(-1, width)
@@ -136,13 +136,13 @@ class TrialSearch(Agent):
         box = self.action_space
         return np.asarray(box.low + points * (box.high - box.low), dtype=np.float32)
 
-    def to_unit(self, actions: NDArray[Any]) -> Array:
+    def to_unit(self, actions: NDArray[Any]) -> Floats:
         """Return the points of the unit cube of (..., n) actions."""
         box = self.action_space
         low, width = box.low.astype(np.float64), (box.high - box.low).astype(np.float64)
         return np.asarray((actions - low) / width)
 
-    def on_grid(self, points: Array) -> Array:
+    def on_grid(self, points: Floats) -> Floats:
         """Return (m, n) points of the unit cube, moved to the middle of their cells."""
         moved = points.copy()
         for i, dimension in enumerate(self.problem.search_space.dimensions):
@@ -151,7 +151,7 @@ class TrialSearch(Agent):
                 moved[:, i] = (dimension.encode_many(values) + 1.0) / 2.0
         return moved
 
-    def first_untried(self, points: Array) -> Array:
+    def first_untried(self, points: Floats) -> Floats:
         """Return the first of (m, n) points whose cell was not asked yet, or the first."""
         asked = self.on_grid(self.to_unit(self._of(range(len(self.actions)))))
         known = {cell.tobytes() for cell in asked.astype(np.float32)}
@@ -201,7 +201,7 @@ class TrialSearch(Agent):
         self._asked.add(action.tobytes())
         self.actions.append(action)
 
-    def _take_in(self, number: int, scores: Array) -> None:
+    def _take_in(self, number: int, scores: Floats) -> None:
         numbers = self._open.get(self.actions[number].tobytes(), [])
         if number not in numbers:
             raise DamagedDataError(f"`state` tells trial {number} twice, or before it was asked.")

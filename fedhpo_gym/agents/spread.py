@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.search import Array, TrialSearch
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("an agent of SciPy", "SciPy", "agents", "scipy"):
+with require_optional("an agent of SciPy", "SciPy", "agents", "scipy"):
     from scipy.stats import qmc
 
 
@@ -25,7 +26,7 @@ class _Spread(TrialSearch):
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
         self._block = -1
-        self._points: Array = np.empty((0, self.action_space.shape[0]))
+        self._points: Floats = np.empty((0, self.action_space.shape[0]))
 
     def _suggest(self, number: int) -> NDArray[Any]:
         block, turn = divmod(number, self.size)
@@ -34,7 +35,7 @@ class _Spread(TrialSearch):
         return self.from_unit(self._points[turn])
 
     @abstractmethod
-    def _drawn(self, block: int) -> Array:
+    def _drawn(self, block: int) -> Floats:
         """Return (size, n) points of the unit cube."""
 
 
@@ -46,7 +47,7 @@ class SobolSearch(_Spread):
 
     size = 1024
 
-    def _drawn(self, block: int) -> Array:
+    def _drawn(self, block: int) -> Floats:
         rng = stream(self.seed, "sobol", block)
         return np.asarray(qmc.Sobol(self.action_space.shape[0], rng=rng).random(self.size))
 
@@ -59,6 +60,6 @@ class LatinHypercube(_Spread):
 
     size = 32
 
-    def _drawn(self, block: int) -> Array:
+    def _drawn(self, block: int) -> Floats:
         rng = stream(self.seed, "latin_hypercube", block)
         return np.asarray(qmc.LatinHypercube(self.action_space.shape[0], rng=rng).random(self.size))

@@ -17,7 +17,7 @@ from fedhpo_gym.algorithms.nbafl import NbAFL
 from fedhpo_gym.algorithms.scaffold import Scaffold
 from fedhpo_gym.algorithms.serveropt import FedAdam, FedYogi, ServerOpt
 from fedhpo_gym.algorithms.settings import TRAINING
-from fedhpo_gym.core.checks import checked_types, shown
+from fedhpo_gym.core.checks import short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError, unknown_name
 from fedhpo_gym.core.plugins import Registry, import_named, note_plugin, require_subclass
 from fedhpo_gym.evaluation.records import Fidelity
@@ -49,7 +49,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(ChainMap(REGISTERED, _BUI
 """Every algorithm by name, those of users last."""
 
 
-@checked_types
+@validate_call
 def register_algorithm(kind: type[Algorithm]) -> None:
     """Add an algorithm of your own, which environments then take by its `name`.
 
@@ -64,31 +64,31 @@ def register_algorithm(kind: type[Algorithm]) -> None:
             dimension of the server has one of local training, or it is asynchronous and asks for
             what needs rounds.
     """
-    require_subclass("algorithm", shown(kind), kind, Algorithm, "server_update")
+    require_subclass("algorithm", short_repr(kind), kind, Algorithm, "server_update")
     if taken := {d.name for d in kind.dimensions} & {one.name for one in fields(Fidelity)}:
         raise InvalidArgumentError(
-            f"`dimensions` of {shown(kind)} must have other names than fidelities, got "
+            f"`dimensions` of {short_repr(kind)} must have other names than fidelities, got "
             f"{sorted(taken)}"
         )
     try:
         algorithm = kind()
     except (Exception, SystemExit) as error:
         raise InvalidArgumentError(
-            f"`algorithm` must be a class that is made without arguments, got {shown(kind)}, which "
-            f"raised {type(error).__name__}: {error}"
+            f"`algorithm` must be a class that is made without arguments, got {short_repr(kind)}, "
+            f"which raised {type(error).__name__}: {error}"
         ) from error
     if clashes := algorithm.server_names & TRAINING.keys():
         raise InvalidArgumentError(
-            f"settings and dimensions of the server of {shown(kind)} must have other names than "
-            f"those of local training, which would read them too, got {sorted(clashes)}; rename "
-            f"them, as in 'server_{min(clashes)}'"
+            f"settings and dimensions of the server of {short_repr(kind)} must have other names "
+            f"than those of local training, which would read them too, got {sorted(clashes)}; "
+            f"rename them, as in 'server_{min(clashes)}'"
         )
     _check_asynchronous(kind, algorithm)
     other = type(REGISTERED[algorithm.name]) if algorithm.name in REGISTERED else kind
     if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
         raise InvalidArgumentError(
-            f"`name` of {shown(kind)} must be that of no other class, got {algorithm.name!r}, "
-            f"which is {shown(other)}'s; give it another name"
+            f"`name` of {short_repr(kind)} must be that of no other class, got {algorithm.name!r}, "
+            f"which is {short_repr(other)}'s; give it another name"
         )
     REGISTERED.add(algorithm.name, lambda: algorithm)
 
@@ -98,12 +98,12 @@ def _check_asynchronous(kind: type[Algorithm], algorithm: Algorithm) -> None:
     if algorithm.asynchronous != isinstance(algorithm, Asynchronous):
         raise InvalidArgumentError(
             f"`asynchronous` must be true of subclasses of `Asynchronous` and of no others, got "
-            f"{shown(kind)}; `fedhpo_gym.algorithms.asynchronous` says what such a one defines"
+            f"{short_repr(kind)}; `fedhpo_gym.algorithms.asynchronous` says what such a one defines"
         )
     if not isinstance(algorithm, Asynchronous):
         return
     if not isinstance(getattr(algorithm, "from_current", None), bool):
-        raise InvalidArgumentError(f"`from_current` of {shown(kind)} must be True or False")
+        raise InvalidArgumentError(f"`from_current` of {short_repr(kind)} must be True or False")
     of_rounds = ("keeps_copy", "keeps_variates", "poisson", "private")
     clashes = [repr(name) for name in of_rounds if getattr(algorithm, name)]
     clashes += ["'reports'"] if kind.reports is not Algorithm.reports else []
@@ -113,11 +113,11 @@ def _check_asynchronous(kind: type[Algorithm], algorithm: Algorithm) -> None:
     if clashes:
         raise InvalidArgumentError(
             f"an asynchronous algorithm must not have {', '.join(clashes)}, got "
-            f"{shown(kind)}; leave it out, or derive it from a synchronous one"
+            f"{short_repr(kind)}; leave it out, or derive it from a synchronous one"
         )
 
 
-@checked_types
+@validate_call
 def get_algorithm(name: str) -> Algorithm:
     """Return an algorithm by name, or the one that `module:Class` names, which is then registered.
 
@@ -128,7 +128,7 @@ def get_algorithm(name: str) -> Algorithm:
     return ALGORITHMS[algorithm_name(name)]
 
 
-@checked_types
+@validate_call
 def algorithm_name(name: str) -> str:
     """Return the name of an algorithm that a caller, but no file and no record, names."""
     if ":" in name:

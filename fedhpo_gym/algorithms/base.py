@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from fedhpo_gym.algorithms.settings import Setting
-from fedhpo_gym.core.checks import Range, shown
+from fedhpo_gym.core.checks import Range, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import Dimension, Value
 
@@ -214,7 +214,7 @@ def checked_update(
     if not is_pair or not all(isinstance(part, Mapping) for part in result):
         raise InvalidArgumentError(
             f"`server_update` of {name!r} must return parameters and state, two mappings, got "
-            f"{shown(result)}"
+            f"{short_repr(result)}"
         )
     updated, server = result
     hook = f"`server_update` of {name!r}"
@@ -254,7 +254,7 @@ def with_shapes(hook: str, returned: Any, shapes: Shapes, what: str = "parameter
         if shape is None or tuple(shape) != expected:
             raise InvalidArgumentError(
                 f"{hook} must return {what} with {key!r} of shape {expected}, got "
-                f"{shown(arrays.get(key)) if shape is None else tuple(shape)}"
+                f"{short_repr(arrays.get(key)) if shape is None else tuple(shape)}"
             )
     same: Parameters = returned
     return same

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedhpo_gym.core.checks import Range, as_typed
+from fedhpo_gym.core.checks import Range, coerce
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 
@@ -21,7 +21,7 @@ class Setting:
     def validate(self, name: str, value: object) -> float:
         """Return a value, checked."""
         rule = Annotated[float, Range(self.low, self.high)]
-        return float(as_typed(f"setting {name!r}", value, rule))
+        return float(coerce(f"setting {name!r}", value, rule))
 
 
 TRAINING: Mapping[str, Setting] = {

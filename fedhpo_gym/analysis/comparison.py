@@ -14,7 +14,8 @@ import numpy as np
 
 from fedhpo_gym.analysis.page import Cell, ReportTable, number_cell
 from fedhpo_gym.analysis.problems import Summary
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.evaluation import stats
 from fedhpo_gym.records.incumbents import FRACTIONS, Study, final_range
 
@@ -96,11 +97,11 @@ class Comparison:
     study: Study
     by_runs: bool
     order: tuple[str, ...]
-    fractions: stats.Numbers
-    ranks: Mapping[str, stats.Numbers]
+    fractions: Floats
+    ranks: Mapping[str, Floats]
     regret: Mapping[str, stats.Band]
-    finals: Mapping[str, tuple[stats.Numbers, ...]]
-    curves: Mapping[str, tuple[stats.Numbers, ...]]
+    finals: Mapping[str, tuple[Floats, ...]]
+    curves: Mapping[str, tuple[Floats, ...]]
     means: stats.CriticalDifference
     runs: stats.CriticalDifference | None
     means_at: tuple[stats.CriticalDifference, ...]
@@ -138,7 +139,7 @@ STATED = (REGRET, VOLUME)
 """Measures that are normalised by the problem, whichever agents were run."""
 
 
-@checked_types
+@validate_call
 def compare_agents(study: Study, measure: str = VALIDATION) -> Comparison:
     """Compute the comparison of a study; `measure` names its values.
 
@@ -194,13 +195,11 @@ def compare_agents(study: Study, measure: str = VALIDATION) -> Comparison:
     )
 
 
-_PerAgent = dict[str, tuple[stats.Numbers, ...]]
+_PerAgent = dict[str, tuple[Floats, ...]]
 
 
 def _normalise(
-    study: Study,
-    values_of: Callable[[str, str], stats.Numbers],
-    limits: Sequence[tuple[float, float]],
+    study: Study, values_of: Callable[[str, str], Floats], limits: Sequence[tuple[float, float]]
 ) -> _PerAgent:
     """Return normalised regret of each agent on each problem, of which `sides` are 0 and 1."""
     pairs = [*zip(study.problems, limits, strict=True)]
@@ -222,7 +221,7 @@ def _regret_limits(study: Study, problem: str, measure: str) -> tuple[float, flo
     return best, max(best, first)
 
 
-def tied_with_best(runs: Mapping[str, stats.Numbers], alpha: float = 0.05) -> dict[str, bool]:
+def tied_with_best(runs: Mapping[str, Floats], alpha: float = 0.05) -> dict[str, bool]:
     """Return which agents no rank-sum test (with Holm) separates from the one of lowest mean."""
     best = min(runs, key=lambda agent: float(runs[agent].mean()))
     others = [agent for agent in runs if agent != best]
@@ -233,11 +232,7 @@ def tied_with_best(runs: Mapping[str, stats.Numbers], alpha: float = 0.05) -> di
 
 
 def _summarise_agents(
-    study: Study,
-    curves: _PerAgent,
-    finals: _PerAgent,
-    mean_ranks: stats.Numbers,
-    runs: stats.Numbers,
+    study: Study, curves: _PerAgent, finals: _PerAgent, mean_ranks: Floats, runs: Floats
 ) -> dict[str, AgentSummary]:
     by_runs = stats.mean_ranks(runs).tolist() if len(runs) else [None] * len(study.agents)
     summaries = {}
@@ -258,12 +253,12 @@ def _summarise_agents(
     return summaries
 
 
-def _has_repeats(samples: Sequence[stats.Numbers]) -> bool:
+def _has_repeats(samples: Sequence[Floats]) -> bool:
     """Return whether there is more than one run of any problem."""
     return any(len(sample) > 1 for sample in samples)
 
 
-def _iqm(samples: Sequence[stats.Numbers]) -> float:
+def _iqm(samples: Sequence[Floats]) -> float:
     return stats.interquartile_mean(np.concatenate(samples))
 
 
@@ -275,7 +270,7 @@ def _median_overtuning(study: Study, agent: str) -> float | None:
 
 
 def _compare_pairs(
-    study: Study, order: tuple[str, ...], means: stats.Numbers, runs: stats.Numbers
+    study: Study, order: tuple[str, ...], means: Floats, runs: Floats
 ) -> tuple[Pair, ...]:
     column = {agent: index for index, agent in enumerate(study.agents)}
     by_means, by_range = stats.wilcoxon_holm(means), stats.nemenyi(means)
@@ -301,13 +296,13 @@ def _compare_pairs(
     return tuple(compared)
 
 
-@checked_types
+@validate_call
 def answer(comparison: Comparison) -> list[str]:
     """Return paragraphs, as plain text: who is best, by which test, and by how much."""
     return [state_verdict(comparison), state_margin(comparison)]
 
 
-@checked_types
+@validate_call
 def state_verdict(comparison: Comparison) -> str:
     """Return a sentence to cite: who is best or not told apart, by which test on which blocks."""
     return f"{_decide(comparison)}{'' if comparison.has_seeds else LUCK}"
@@ -361,7 +356,7 @@ def _lacks_power(pairs: int, blocks: int, alpha: float = 0.05) -> bool:
     return pairs * 2.0 ** (1 - blocks) >= alpha
 
 
-@checked_types
+@validate_call
 def state_margin(comparison: Comparison) -> str:
     """Return by how much the first agent is better than the second, as a sentence or two."""
     first, second = comparison.order[:2]
@@ -391,7 +386,7 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-@checked_types
+@validate_call
 def format_p(value: float) -> str:
     """Return a p-value in words."""
     return "p < 0.0001" if value < 0.0001 else f"p = {value:.4f}"
@@ -401,7 +396,7 @@ def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-@checked_types
+@validate_call
 def comparison_tables(comparison: Comparison) -> tuple[ReportTable, ...]:
     """Return final results, ranks at several budgets, and all pairs."""
     return _finals_table(comparison), _ranks_table(comparison), _pairs_table(comparison)

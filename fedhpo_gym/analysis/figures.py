@@ -11,12 +11,12 @@ from itertools import combinations
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.analysis import plot
 from fedhpo_gym.analysis.comparison import Comparison, count_noun, format_p
 from fedhpo_gym.analysis.page import ReportTable
 from fedhpo_gym.analysis.problems import ProblemRuns
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import MissingDependencyError
 from fedhpo_gym.evaluation.multi_objective import attained, non_dominated
 from fedhpo_gym.evaluation.stats import CriticalDifference, data_profile, ecdf
@@ -46,8 +46,7 @@ OBJECTIVE_LABELS: Final[Mapping[str, str]] = {
 }
 """Names and units of objectives on axes."""
 
-Numbers: TypeAlias = NDArray[np.float64]
-Curves: TypeAlias = Mapping[str, Numbers]
+Curves: TypeAlias = Mapping[str, Floats]
 File: TypeAlias = str | Callable[[], bytes]
 """The text of a file, or a function that returns its bytes."""
 
@@ -86,7 +85,7 @@ def comparison_figures(
     regret = _band_columns(comparison)
 
     def lines(
-        values: Curves, x: Numbers, labels: tuple[str, str], bands: bool = False
+        values: Curves, x: Floats, labels: tuple[str, str], bands: bool = False
     ) -> Callable[[Any], None]:
         def fill(axes: Any) -> None:
             for position, agent in enumerate(comparison.order):
@@ -110,7 +109,7 @@ def comparison_figures(
         return fill
 
     def figure(
-        name: str, labels: tuple[str, str], fill: Callable[[Any], None], x: Numbers, values: Curves
+        name: str, labels: tuple[str, str], fill: Callable[[Any], None], x: Floats, values: Curves
     ) -> Figure:
         rows = zip(x.tolist(), *(value.tolist() for value in values.values()), strict=True)
         numbers = ReportTable.of_values(f"{prefix}-{name}", *labels, ("at", *values), rows)
@@ -227,7 +226,7 @@ def regret_figure(problem: ProblemRuns, name: str, styles: plot.LineStyles) -> F
     return Figure(plot.draw(name, fill, (plot.SIZE[0], plot.TALL)), numbers)
 
 
-def _flatten_columns(columns: Mapping[str, Sequence[Numbers]]) -> list[tuple[Any, ...]]:
+def _flatten_columns(columns: Mapping[str, Sequence[Floats]]) -> list[tuple[Any, ...]]:
     """Return the rows of each agent's columns, its name before each."""
     return [
         (agent, *row)
@@ -264,7 +263,7 @@ def attainment_figures(problem: ProblemRuns, name: str, styles: plot.LineStyles)
 def _attainment_figure(
     scored: Mapping[str, Sequence[ScoredTrials]],
     pair: tuple[int, int],
-    limits: tuple[Numbers, Numbers],
+    limits: tuple[Floats, Floats],
     name: str,
     styles: plot.LineStyles,
 ) -> Figure:
@@ -339,7 +338,7 @@ def schedule_figures(problem: ProblemRuns, name: str, styles: plot.LineStyles) -
 
 
 def _schedule_figure(
-    name: str, quantity: str, lines: Mapping[str, tuple[Numbers, Numbers]], styles: plot.LineStyles
+    name: str, quantity: str, lines: Mapping[str, tuple[Floats, Floats]], styles: plot.LineStyles
 ) -> Figure:
     def fill(axes: Any) -> None:
         for agent, (rounds, values) in lines.items():
@@ -434,7 +433,7 @@ def draw_difference(axes: Any, difference: CriticalDifference) -> None:
     axes.spines[["left", "right", "bottom"]].set_visible(False)
 
 
-def _band_columns(comparison: Comparison) -> dict[str, Numbers]:
+def _band_columns(comparison: Comparison) -> dict[str, Floats]:
     columns = {}
     for agent in comparison.order:
         band = comparison.regret[agent]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.analysis.problems import LARGEST, FinalIncumbent, ProblemRuns, ReferenceValues, Run
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.records.incumbents import RULE, Trajectory, incumbents
 from fedhpo_gym.records.parquet import leaves
@@ -23,7 +23,7 @@ from fedhpo_gym.records.runs import JudgedRun, agent_arguments, problem_of
 FULL = "full_fidelity"
 
 
-@checked_types
+@validate_call
 def group(
     records: Iterable[tuple[Path, RunRecord | JudgedRun]],
     tables: Iterable[tuple[Path, Trajectory]] = (),

@@ -22,7 +22,7 @@ from fedhpo_gym.analysis.comparison import (
 from fedhpo_gym.analysis.page import Cell, ReportTable, number_cell
 from fedhpo_gym.analysis.plot import LineStyles
 from fedhpo_gym.analysis.problems import ProblemRuns, Run
-from fedhpo_gym.evaluation.stats import Numbers
+from fedhpo_gym.core.arrays import Floats
 
 RANDOM = "random"
 WIDE, HIGH = 150, 30
@@ -303,7 +303,7 @@ def _num_trials(run: Run) -> int:
     return run.best.steps if run.best else 0
 
 
-def _scale_to_width(values: Numbers, top: float) -> list[float]:
+def _scale_to_width(values: Floats, top: float) -> list[float]:
     x: list[float] = (1 + (WIDE - 2) * np.clip(values / top, 0.0, 1.0)).tolist()
     return x
 

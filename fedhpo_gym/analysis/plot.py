@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.analysis.problems import QuartileCurve
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 
 # Okabe and Ito (2008): distinct under every common colour blindness; the pale ones are left out.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000")
@@ -35,7 +35,6 @@ ORDER = (
 """Agents by their place among colours, then line styles."""
 SIZE, TALL = (4.9, 3.5), 4.6
 """Inches of a figure, and the height of one with its legend below."""
-Numbers: TypeAlias = NDArray[np.float64]
 LineStyles: TypeAlias = Mapping[str, tuple[str, Any]]
 CROWD = 4
 """Most agents whose legend fits inside the axes."""
@@ -88,7 +87,7 @@ def draw_curves(
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Picture:
     """Return the picture that a function draws into axes."""
-    with needing("drawing a report", "matplotlib", "plot", "matplotlib"):
+    with require_optional("drawing a report", "matplotlib", "plot", "matplotlib"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
@@ -109,7 +108,7 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
     return Picture(_extract_svg(buffer.getvalue(), name), pdf)
 
 
-def step_corners(times: Numbers, *values: Numbers) -> list[Numbers]:
+def step_corners(times: Floats, *values: Floats) -> list[Floats]:
     """Return points of step functions where one of them changes, and the first and last."""
     changes = np.any([np.diff(value, prepend=np.nan) != 0 for value in values], axis=0)
     changes[-1:] = True
@@ -200,7 +199,7 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return ("minutes", 60.0) if longest_s >= 120 else ("seconds", 1.0)
 
 
-def show_window(axes: Any, values: Numbers) -> None:
+def show_window(axes: Any, values: Floats) -> None:
     """End an axis where most values end, and mark at its rim that there are others beyond."""
     typical = values[values < 100 * max(float(np.median(values)), 1e-12)]
     if len(typical) and len(typical) < len(values):

@@ -46,7 +46,7 @@ from fedhpo_gym.analysis.groups import flatten_arguments
 from fedhpo_gym.analysis.overview import AgentFacts, collect_facts, legend, overview, summary_table
 from fedhpo_gym.analysis.plot import INK, LineStyles, line_styles
 from fedhpo_gym.analysis.problems import NO_GUARANTEE, ProblemRuns, Run, Summary, finals
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import MissingDataError, MissingDependencyError, require_known
 from fedhpo_gym.records.incumbents import COLUMNS, RULE, Study, Trajectory
 
@@ -101,7 +101,7 @@ _Section: TypeAlias = tuple[str, Mapping[str, File]]
 """The HTML of a section, and the contents of its files by name."""
 
 
-@checked_types
+@validate_call
 def build_report(
     problems: Sequence[ProblemRuns],
     version: str,
@@ -166,7 +166,7 @@ def build_report(
     )
 
 
-@checked_types
+@validate_call
 def sentences(problems: Sequence[ProblemRuns]) -> tuple[str, ...]:
     """Return the `words` of the report of some problems, without drawing anything."""
     studies, notes = _collect_studies(problems)

@@ -13,9 +13,10 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Axes, Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.stats import CriticalDifference, Numbers, critical_difference, ranks
+from fedhpo_gym.evaluation.stats import CriticalDifference, critical_difference, ranks
 
 Result = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
 Run = tuple[str, str, str]
@@ -37,16 +38,16 @@ class MethodRuns:
 
     methods: tuple[str, ...]
     runs: tuple[Run, ...]
-    regret: Numbers
+    regret: Floats
 
     @cached_property
-    def ranks(self) -> Numbers:
+    def ranks(self) -> Floats:
         """(R, M, T) ranks within each run and trial, 1 the lowest regret; ties share the mean."""
-        by_method: Numbers = ranks(np.round(self.regret, DECIMALS).transpose(0, 2, 1))
+        by_method: Floats = ranks(np.round(self.regret, DECIMALS).transpose(0, 2, 1))
         return by_method.transpose(0, 2, 1)
 
-    @checked_types
-    def mean(self, values: Annotated[Numbers, Axes(1)], over: Over = "runs") -> Numbers:
+    @validate_call
+    def mean(self, values: Annotated[Floats, Axes(1)], over: Over = "runs") -> Floats:
         """Return the mean of (R, ...) values, such as `regret` or `ranks`: (...).
 
         HPO-B's code takes the mean over all runs; its text first means over the runs of each
@@ -62,8 +63,8 @@ class MethodRuns:
         means = [values[spaces == name].mean(axis=0) for name in dict.fromkeys(spaces.tolist())]
         return np.asarray(np.mean(means, axis=0), np.float64)
 
-    @checked_types
-    def band(self, values: Annotated[Numbers, Axes(1)]) -> Numbers:
+    @validate_call
+    def band(self, values: Annotated[Floats, Axes(1)]) -> Floats:
         """Return how far HPO-B's shades reach from the mean over all runs of (R, ...) values.
 
         It is half of 1.96 standard errors: 0.5 * 1.96 * s / sqrt(R), s over all R and not R - 1.
@@ -71,7 +72,7 @@ class MethodRuns:
         self._check(values)
         return np.asarray(0.5 * 1.96 * values.std(axis=0) / np.sqrt(len(values)), np.float64)
 
-    @checked_types
+    @validate_call
     def critical_difference(
         self, trial: Annotated[int, Range(0)], alpha: Annotated[float, Range(0, 1)] = 0.05
     ) -> CriticalDifference:
@@ -90,14 +91,14 @@ class MethodRuns:
             )
         return critical_difference(self.ranks[:, :, trial], self.methods, alpha)
 
-    def _check(self, values: Numbers) -> None:
+    def _check(self, values: Floats) -> None:
         if len(values) != len(self.runs):
             raise InvalidArgumentError(
                 f"`values` must have a row for each of {len(self.runs)} runs, got {len(values)}"
             )
 
 
-@checked_types
+@validate_call
 def align_runs(results: Mapping[str, Result], n_trials: Annotated[int, Range(1)]) -> MethodRuns:
     """Return results, by method, up to a trial; each must have all runs of the first.
 

@@ -14,11 +14,12 @@ from typing import Annotated, Final, Literal
 
 import numpy as np
 
-from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Axes, Range, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import first_lowest
-from fedhpo_gym.evaluation.stats import Numbers, Rows, Vector
+from fedhpo_gym.evaluation.stats import Rows, Vector
 from fedhpo_gym.records.incumbents import finite_number, read_lines
 
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
@@ -36,9 +37,9 @@ class Runs:
         cost: cost of each run, in any unit.
     """
 
-    validation: Numbers
-    test: Numbers
-    cost: Numbers
+    validation: Floats
+    test: Floats
+    cost: Floats
 
     def __post_init__(self) -> None:
         for name in ("validation", "test", "cost"):
@@ -53,7 +54,7 @@ class Runs:
             raise InvalidArgumentError("`cost` must be positive for every run")
 
     @classmethod
-    def of(cls, validation: Numbers, test: Numbers | None = None) -> "Runs":
+    def of(cls, validation: Floats, test: Floats | None = None) -> "Runs":
         """Make runs of equal cost, reported by their validation values unless told otherwise."""
         return cls(validation, validation if test is None else test, np.ones(len(validation)))
 
@@ -94,7 +95,7 @@ class RunLibrary:
         return self.runs[algorithm, problem]
 
 
-@checked_types
+@validate_call
 def read_library(path: Path) -> RunLibrary:
     """Read a CSV file with a header line and a line per finished run.
 
@@ -114,8 +115,8 @@ def _parse_line(line: Mapping[str, str | None]) -> tuple[str, str, float, float,
     return str(line["algorithm"]), str(line["problem"]), validation, test, cost
 
 
-@checked_types
-def selection(validation: Vector, budget: Count) -> Numbers:
+@validate_call
+def selection(validation: Vector, budget: Count) -> Floats:
     """Return how likely each of (N,) runs is the one that a search of k trials selects: (N,).
 
     With values in rising order, that is the i-th of n with probability ((n - i + 1) / n)^k -
@@ -128,7 +129,7 @@ def selection(validation: Vector, budget: Count) -> Numbers:
     return np.asarray(shares[group])
 
 
-@checked_types
+@validate_call
 def expected_best(runs: Runs, budget: Count) -> tuple[float, float]:
     """Return mean and variance of what is reported after k trials: equations 2 and 3.
 
@@ -142,22 +143,22 @@ def expected_best(runs: Runs, budget: Count) -> tuple[float, float]:
     return mean, float(chances[is_selected] @ (runs.test[is_selected] - mean) ** 2)
 
 
-@checked_types
-def expected_curve(runs: Runs, budgets: Sequence[int]) -> Numbers:
+@validate_call
+def expected_curve(runs: Runs, budgets: Sequence[int]) -> Floats:
     """Return the means of `expected_best` for several budgets: (K,)."""
     return np.array([expected_best(runs, budget)[0] for budget in budgets])
 
 
-@checked_types
-def simulate(runs: Runs, budget: Count, repetitions: Count = 1000, seed: int = 0) -> Numbers:
+@validate_call
+def simulate(runs: Runs, budget: Count, repetitions: Count = 1000, seed: int = 0) -> Floats:
     """Return what searches of k trials report: procedure 1 itself, (repetitions,)."""
     draws = stream(seed, "procedure_1").integers(len(runs), size=(repetitions, budget))
     best = np.argmin(runs.validation[draws], axis=1)
     return np.asarray(runs.test[draws[np.arange(repetitions), best]])
 
 
-@checked_types
-def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> Numbers:
+@validate_call
+def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> Floats:
     """Return the mean of what searches report within (K,) budgets of cost: (K,), appendix F.
 
     A run that does not end within a budget does not count for it; before the first ends there is
@@ -178,7 +179,7 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> 
     return np.array(means)
 
 
-@checked_types
+@validate_call
 def probability_of_best(libraries: Mapping[str, Runs], budget: Count) -> dict[str, float]:
     """Return how likely each algorithm reports the lowest value after k trials: figures 1 and 10.
 
@@ -229,7 +230,7 @@ class Prior:
             )
 
     @classmethod
-    def fit(cls, values: Numbers, family: Family, transform: Transform = "none") -> "Prior":
+    def fit(cls, values: Floats, family: Family, transform: Transform = "none") -> "Prior":
         """Fit a distribution by maximum likelihood."""
         z = np.asarray(values, dtype=np.float64)
         if transform != "none":
@@ -243,17 +244,17 @@ class Prior:
             return cls(family, float(z.min()), float(z.max()), transform)
         return cls(family, float(z.mean()), float(z.std()), transform)
 
-    def sample(self, rng: np.random.Generator, size: int) -> Numbers:
+    def sample(self, rng: np.random.Generator, size: int) -> Floats:
         """Draw values: (size,)."""
         draw = rng.uniform if self.family == "uniform" else rng.normal
-        z: Numbers = np.asarray(draw(self.a, self.b, size))
+        z: Floats = np.asarray(draw(self.a, self.b, size))
         if self.transform == "none":
             return z
         return 10.0**z if self.transform == "log10" else 1.0 - 10.0**z
 
 
-@checked_types
-def near_best(losses: Numbers) -> np.ndarray:
+@validate_call
+def near_best(losses: Floats) -> np.ndarray:
     """Return which runs come near the best: loss <= (1 + `MARGIN`) best; (N,) of bool."""
     best = float(np.min(losses, initial=np.inf))
     if not 0 <= best < np.inf:
@@ -261,7 +262,7 @@ def near_best(losses: Numbers) -> np.ndarray:
     return np.asarray(losses) <= (1 + MARGIN) * best
 
 
-@checked_types
+@validate_call
 def calibrate(
     searches: Sequence[tuple[Vector, Mapping[str, Vector]]],
     families: Mapping[str, tuple[Family, Transform]],
@@ -283,10 +284,10 @@ def calibrate(
 
 
 PATIENCE = 2
-Losses = Annotated[Numbers, Axes(1, 1, nan=True)]
+Losses = Annotated[Floats, Axes(1, 1, nan=True)]
 
 
-@checked_types
+@validate_call
 def epochs_run(losses: Losses, patience: Count = PATIENCE, min_delta: float = 0.0) -> int:
     """Return how many of (E,) evaluations a run makes before it is stopped.
 
@@ -303,8 +304,8 @@ def epochs_run(losses: Losses, patience: Count = PATIENCE, min_delta: float = 0.
     return len(losses)
 
 
-@checked_types
-def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
+@validate_call
+def relative_performance(expected: Annotated[Floats, Axes(3, 3)]) -> Floats:
     """Return S(o, k): mean over problems of the best over an algorithm's own, at equal budget.
 
     The paper's equation (section 5.2) turned for losses: 1 for an algorithm that is nowhere beaten
@@ -315,7 +316,7 @@ def relative_performance(expected: Annotated[Numbers, Axes(3, 3)]) -> Numbers:
     return np.asarray((expected.min(axis=0) / expected).mean(axis=1))
 
 
-WEIGHTS: Final[Mapping[str, Callable[[int], Numbers]]] = {
+WEIGHTS: Final[Mapping[str, Callable[[int], Floats]]] = {
     "cpe": lambda budget: _normalise(np.arange(budget, 0, -1.0)),
     "cpl": lambda budget: _normalise(np.arange(1.0, budget + 1)),
     "cpu": lambda budget: _normalise(np.ones(budget)),
@@ -325,8 +326,8 @@ WEIGHTS: Final[Mapping[str, Callable[[int], Numbers]]] = {
 """Weights by name: cumulative performance, early, late and uniform, and of one or all trials."""
 
 
-@checked_types
-def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
+@validate_call
+def omega_tunability(expected: Rows, weights: Vector) -> Floats:
     """Return sum_t omega_t L_t of (..., T) expected losses (appendix E); lower is better."""
     if weights.shape != expected.shape[-1:] or np.any(weights < 0) or abs(weights.sum() - 1) > 1e-9:
         raise InvalidArgumentError(
@@ -336,7 +337,7 @@ def omega_tunability(expected: Rows, weights: Vector) -> Numbers:
     return np.asarray(expected[..., has_weight] @ weights[has_weight])
 
 
-def _normalise(weights: Numbers) -> Numbers:
+def _normalise(weights: Floats) -> Floats:
     if not len(weights):
         raise InvalidArgumentError("`budget` must be at least one trial")
     return np.asarray(weights / weights.sum())

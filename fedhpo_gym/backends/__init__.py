@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend, CheckedQuery, Courses, StoredBackend
-from fedhpo_gym.core.checks import as_arguments, as_typed, checked_types
+from fedhpo_gym.core.checks import coerce, coerce_arguments, validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     MissingDataError,
-    needing,
     require_known,
+    require_optional,
     suggest,
 )
 from fedhpo_gym.core.files import read_json
-from fedhpo_gym.core.identity import OWN_TABLE, Identity
+from fedhpo_gym.core.identity import BUILT_TABLE, Identity
 from fedhpo_gym.data.catalogue import REGISTERED, load_dataset
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
@@ -84,7 +84,7 @@ STORED: Mapping[str, Callable[[Task], bool]] = {"tabular": _has_exact, "surrogat
 """Backends that answer from stored numbers -> whether they have those of a task."""
 
 
-@checked_types
+@validate_call
 def default_backend(task: Task) -> str:
     """Return who answers a task when none is named: table, surrogate, pool, else `unstored`."""
     if _has_table(task):
@@ -100,7 +100,7 @@ def _is_poor(task: Task) -> bool:
     return trains and bool(make_backend("surrogate", task).why_refused("val_loss"))
 
 
-@checked_types
+@validate_call
 def make_backend(name: str, task: Task, **options: Any) -> Backend:
     """Open a backend, "tabular", "surrogate", "raw" or "federatedscope", for a task.
 
@@ -110,16 +110,16 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         MissingDependencyError: it trains, and torch is not installed.
         InvalidArgumentError: it cannot answer this task, or takes no such option or value.
     """
-    require_known("backend", as_typed("backend", name, str), BACKENDS)
+    require_known("backend", coerce("backend", name, str), BACKENDS)
     if task.asynchronous and name in STORED:
         raise InvalidArgumentError(
             f"`backend` must be 'raw' for {task.algorithm!r}: the clock decides what asynchronous "
             f"courses train on, and stored numbers know no clock; got {name!r}"
         )
-    if task.table != OWN_TABLE and name not in STORED:
+    if task.table != BUILT_TABLE and name not in STORED:
         raise InvalidArgumentError(
             f"`backend` must be one of {sorted(STORED)} with table={task.table!r}, whose numbers "
-            f"are stored, got {name!r}; only {OWN_TABLE!r} trains"
+            f"are stored, got {name!r}; only {BUILT_TABLE!r} trains"
         )
     require_import(task)
     own = name == "tabular" and has_sample(task.table_name)
@@ -127,9 +127,9 @@ def make_backend(name: str, task: Task, **options: Any) -> Backend:
         known = _has_table if name == "tabular" else STORED[name]
         return open_tuned(name, task, lambda one: make_backend(name, one, **options), known)
     module, _, attribute = BACKENDS[name].partition(":")
-    with needing(f'backend="{name}"', "torch", "raw", "torch"):
+    with require_optional(f'backend="{name}"', "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)
-    taken = as_arguments(f'backend="{name}"', kind, options, ["task"])
+    taken = coerce_arguments(f'backend="{name}"', kind, options, ["task"])
     try:
         backend: Backend = kind(task, **taken)
     except MissingDataError as error:
@@ -156,7 +156,7 @@ def _require_data(backend: Backend) -> None:
         )
 
 
-@checked_types
+@validate_call
 def elsewhere(task: Task) -> list[str]:
     """Return other versions whose same variant has stored numbers, and the backends of these."""
     own = ("preprocessing", "precision")  # each version says what they are by default
@@ -171,18 +171,18 @@ def elsewhere(task: Task) -> list[str]:
     ]
 
 
-@checked_types
+@validate_call
 def open_courses(name: str, *given: Any, **options: Any) -> Courses:
     """Put courses of a backend of `COURSES` at round 0, to be trained in steps."""
-    require_known("backend of courses", as_typed("backend", name, str), COURSES)
+    require_known("backend of courses", coerce("backend", name, str), COURSES)
     module, _, attribute = COURSES[name].partition(":")
-    with needing("really training, as round environments do,", "torch", "raw", "torch"):
+    with require_optional("really training, as round environments do,", "torch", "raw", "torch"):
         kind = getattr(importlib.import_module(module), attribute)
     courses: Courses = kind(*given, **options)
     return courses
 
 
-@checked_types
+@validate_call
 def check_options(backend: str, options: Mapping[str, Any]) -> None:
     """Refuse options that a backend does not take, and say who takes them."""
     for name in options:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.checks import as_integer
 from fedhpo_gym.core.errors import InvalidArgumentError
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     FIDELITIES,
@@ -204,19 +205,13 @@ Metrics = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
-    """What some rounds of N courses brought; entries of clients that did not train are 0."""
+class TrainingReport:
+    """What some rounds of N courses brought."""
 
     metrics: Metrics  # (N, clients, splits, metrics) after the last round, of the last finite model
     diverged: NDArray[np.bool_]  # (N,) whether a course has left the finite numbers, now or before
-    sampled: NDArray[np.bool_]  # (N, rounds, clients) who trained
-    update_norm: NDArray[np.float32]  # (N, rounds, clients) Euclidean norm of a client's update
-    alignment: NDArray[np.float32]  # (N, rounds, clients) cosine of an update and the round's mean
-    before: Metrics  # (N, rounds, clients, splits, metrics) of the model a client received
-    after: Metrics  # likewise, of the model it made of it; both are zeros unless asked for
-    # (N, rounds) of asynchronous aggregations; None where the clock decides.
-    seconds: NDArray[np.float64] | None = None
-    # (N,) with the moves before; None unless asked for.
+    feedback: ClientFeedback  # of these rounds
+    # (N,) inner products of this move of the global model and the one before; None unless needed.
     move_product: NDArray[np.float64] | None = None
 
 
@@ -268,7 +263,7 @@ class Courses(Protocol):
     def sampled(self, rounds: int) -> NDArray[np.bool_]:
         """Return (N, clients): who will train in at least one of the next rounds."""
 
-    def advance(self, rounds: int) -> Report:
+    def advance(self, rounds: int) -> TrainingReport:
         """Train all courses for some rounds and evaluate them after the last."""
 
     def snapshot(self, position: int) -> CourseSnapshot:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.backends import training
-from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, TrainingReport
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.course import Course, CourseState
@@ -121,20 +121,15 @@ class RunningCourses(Courses):
     def sampled(self, rounds: int) -> NDArray[np.bool_]:
         return self._batch.sampled(rounds)
 
-    def advance(self, rounds: int) -> Report:
+    def advance(self, rounds: int) -> TrainingReport:
         before = self._models() if self._report_moves else None
         curves = self._batch.advance(rounds, evaluated=[rounds])
         feedback = curves.feedback
         assert feedback is not None  # noqa: S101 - our own batches observe
-        return Report(
+        return TrainingReport(
             metrics=curves.metrics[:, -1],
             diverged=curves.diverged_at > 0,
-            sampled=feedback.sampled,
-            update_norm=feedback.update_norm,
-            alignment=feedback.alignment,
-            before=feedback.before,
-            after=feedback.after,
-            seconds=feedback.seconds if self._task.asynchronous else None,
+            feedback=feedback,
             move_product=None if before is None else self._move_products(before),
         )
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import Range, as_reals, shown
+from fedhpo_gym.core.checks import Range, coerce_reals, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.plugins import source_of
+from fedhpo_gym.core.plugins import qualified_source
 from fedhpo_gym.evaluation.records import (
     ENTRIES,
     METRICS,
@@ -71,13 +71,14 @@ class FunctionTask(Task):
         """Return the task of a function; `name` is `<Method>-<Problem>`."""
         if not len({*seeds}) == len(seeds) > 0:
             raise InvalidArgumentError(
-                f"`seeds` must be different numbers, at least one, got {shown(seeds)}"
+                f"`seeds` must be different numbers, at least one, got {short_repr(seeds)}"
             )
         if not len(space):
             raise InvalidArgumentError("`space` must have a dimension, got none")
         if not hasattr(function, "__qualname__"):
             raise InvalidArgumentError(
-                f"`function` must be a function with a name, got {shown(function)}; write a `def`"
+                f"`function` must be a function with a name, got {short_repr(function)}; write a "
+                "`def`"
             )
         model, dash, problem = name.partition("-")
         if not (dash and model.isalnum() and problem.replace("-", "").isalnum()):
@@ -88,7 +89,7 @@ class FunctionTask(Task):
             require_known("metric", key, KEYS)
         if "val_loss" not in told:
             raise InvalidArgumentError(
-                f"`told` must hold 'val_loss', by which trials are ranked, got {shown(told)}"
+                f"`told` must hold 'val_loss', by which trials are ranked, got {short_repr(told)}"
             )
         return cls(
             model=model,
@@ -138,7 +139,7 @@ class FunctionBackend(Backend):
         """
         own = self._own
         asked = own.space.to_dict(), own.fidelity_space.to_dict()
-        words = repr((own.id, source_of(own.function), *asked))
+        words = repr((own.id, qualified_source(own.function), *asked))
         return f"function-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
     @cached_property
@@ -189,7 +190,7 @@ class FunctionBackend(Backend):
             )
         metrics = np.full((own.num_clients, len(SPLITS), len(METRICS)), np.nan)
         for name, value in found.items():
-            values = as_reals(name, value)
+            values = coerce_reals(name, value)
             if values.shape not in ((), (own.num_clients,)):
                 raise InvalidArgumentError(
                     f"the {own.citation} must return one {name!r}, or one of each of "
@@ -199,7 +200,8 @@ class FunctionBackend(Backend):
             known, most = values[np.isfinite(values)], math.inf if metric == "loss" else 1.0
             if known.size and not (known.min() >= 0 and known.max() <= most):
                 raise InvalidArgumentError(
-                    f"the {own.citation} must return {name!r} in [0, {most}], got {shown(values)}"
+                    f"the {own.citation} must return {name!r} in [0, {most}], got "
+                    f"{short_repr(values)}"
                 )
             metrics[:, SPLITS.index(split), METRICS.index(metric)] = values
         return metrics

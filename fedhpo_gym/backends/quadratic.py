@@ -14,11 +14,13 @@ from typing import Any, ClassVar, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, TrainingReport
 from fedhpo_gym.core.arrays import Bools, Floats, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream, streams
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
+from fedhpo_gym.evaluation.records import SPLITS, Fidelity
+from fedhpo_gym.space.per_client import client_values
 from fedhpo_gym.tasks import Instance, Task
 from fedhpo_gym.tasks.quadratic import QuadraticTask
 
@@ -152,14 +154,15 @@ class QuadraticCourses(Courses):
     def configure(
         self, configurations: Sequence[Configuration], client_sample_rates: Sequence[float]
     ) -> None:
-        self._rates = self._columns("learning_rate", configurations, np.float64)
-        self._steps = self._columns("step_size", configurations, np.int64)
+        clients = self._task.num_clients
+        self._rates, steps = (
+            client_values(
+                configurations, name, [float(one[name]) for one in configurations], clients
+            )
+            for name in ("learning_rate", "step_size")
+        )
+        self._steps = steps.astype(np.int64)
         self._count = np.array([self._cohort(rate) for rate in client_sample_rates])
-
-    def _columns(self, name: str, given: Sequence[Configuration], kind: Any) -> NDArray[Any]:
-        """Return the (N, clients) values of a hyperparameter; `name@i` is that of client i."""
-        names = [f"{name}@{client}" for client in range(self._task.num_clients)]
-        return np.array([[one.get(own, one[name]) for own in names] for one in given], kind)
 
     def _cohort(self, rate: float) -> int:
         return Fidelity(1, rate).sampled_clients(self._task.num_clients)
@@ -182,29 +185,25 @@ class QuadraticCourses(Courses):
             noise[row] = rng.standard_normal(noise.shape[1:])
         return who, np.arange(self._most) < self._count[:, None], noise
 
-    def advance(self, rounds: int) -> Report:
-        shape = (len(self._on), rounds, self._task.num_clients)
-        entries = (*shape, len(SPLITS), len(METRICS))
-        sampled = np.zeros(shape, np.bool_)
-        norms, cosines = np.zeros((2, *shape), np.float32)
-        before, after = np.zeros((2, *entries), np.float32)
+    def advance(self, rounds: int) -> TrainingReport:
+        feedback = ClientFeedback.empty(len(self._on), rounds, self._task.num_clients)
         begin, courses = self._model, np.arange(len(self._on))[:, None]
         for index in range(rounds):
-            who, told = self._round()
-            for column, values in zip((sampled, norms, cosines, before, after), told, strict=False):
-                column[courses, index, who] = values
+            clients, reports = self._round()
+            for name, values in reports.items():
+                getattr(feedback, name)[courses, index, clients] = values
         move = self._model - begin
         product = (move * self._move).sum(axis=1) if self._moves else None
         self._move = move
         metrics = _metrics(self._curvature[self._on], self._model[:, None])
-        told_of = (metrics, self._diverged.copy(), sampled, norms, cosines, before, after)
-        return Report(*told_of, move_product=product)
+        return TrainingReport(metrics, self._diverged.copy(), feedback, product)
 
-    def _round(self) -> tuple[Integers, list[NDArray[Any]]]:
-        """Take a round; return (N, most) clients and, of each, the entries of a report in order."""
+    def _round(self) -> tuple[Integers, dict[str, NDArray[Any]]]:
+        """Train a round; return the (N, most) clients and their (N, most, ...) feedback by name."""
         who, active, noise = self._draw(0)
         on, model = self._on[:, None], self._model[:, None]
-        rates, steps = (np.take_along_axis(one, who, axis=1) for one in (self._rates, self._steps))
+        rates = np.take_along_axis(self._rates, who, axis=1)
+        steps = np.take_along_axis(self._steps, who, axis=1)
         curvature = self._curvature[on, who]
         power, variance = local_steps(1.0 - rates * curvature, steps)
         spread = rates * self._sigma[on] * np.sqrt(variance)
@@ -214,16 +213,18 @@ class QuadraticCourses(Courses):
         norm = np.sqrt((update * update).sum(axis=2))
         both = norm * np.sqrt((mean * mean).sum(axis=1))[:, None]
         product = (update * mean[:, None]).sum(axis=2)
-        told: list[NDArray[Any]] = [active, norm, product / np.where(both > 0.0, both, 1.0)]
+        alignment = product / np.where(both > 0.0, both, 1.0)
+        reports = {"sampled": active, "update_norm": norm, "alignment": alignment}
         if self._local:
-            ends = (_metrics(curvature, one) for one in (model, model + update))
-            told += [np.where(active[..., None, None], one, 0.0) for one in ends]
+            for name, trained in (("before", model), ("after", model + update)):
+                metrics = _metrics(curvature, trained)
+                reports[name] = np.where(active[..., None, None], metrics, 0.0)
         after = self._model + mean
         losses = self._scale[self._on] * (after * after).sum(axis=1)
         self._diverged = self._diverged | (losses > LARGEST)
         self._model = np.where(self._diverged[:, None], self._model, after)
         self._rounds += 1
-        return who, told
+        return who, reports
 
     def snapshot(self, position: int) -> CourseSnapshot:
         rounds, diverged = int(self._rounds[position]), bool(self._diverged[position])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends.base import Backend
-from fedhpo_gym.core.identity import OWN_TABLE
+from fedhpo_gym.core.identity import BUILT_TABLE
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluations
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.surrogate import open_preferred, why_refused
@@ -23,7 +23,7 @@ class SurrogateModel(Backend):
 
     def __init__(self, task: Task, seed: int | None = None) -> None:
         surrogate = open_preferred(task.surrogate_identities)
-        space = task.space if task.table == OWN_TABLE else surrogate.space
+        space = task.space if task.table == BUILT_TABLE else surrogate.space
         super().__init__(task, seed, space, _known(task, surrogate.fidelity_space))
         self._rows = seed_rows(self.seeds, surrogate.seeds, f"surrogate {surrogate.name}")
         self._surrogate = surrogate

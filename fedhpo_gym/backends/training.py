@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.algorithms import REGISTERED as OWN_ALGORITHMS
 from fedhpo_gym.algorithms import get_algorithm
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.core.plugins import source_of
+from fedhpo_gym.core.plugins import qualified_source
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.catalogue import REGISTERED
 from fedhpo_gym.data.federation import Federation
@@ -86,12 +86,12 @@ def fingerprint(task: Task, version: int | None = None) -> str:
         words += f" {spaces!r} {task.partition} {task.num_clients}"
         words += " ".join(_source(get_model(one)) for one in task.models)
     if task.algorithm in OWN_ALGORITHMS:
-        words += f" {source_of(type(OWN_ALGORITHMS[task.algorithm]))}"
+        words += f" {qualified_source(type(OWN_ALGORITHMS[task.algorithm]))}"
     return f"raw-sha256:{hashlib.sha256(words.encode()).hexdigest()}"
 
 
 def _source(model: type[Model]) -> str:
-    return source_of(getattr(model, "build", model))
+    return qualified_source(getattr(model, "build", model))
 
 
 def former_engines(task: Task) -> dict[str, tuple[int, int]]:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from fedhpo_gym.backends.training import make_batch
 from fedhpo_gym.building.design import UNIT_NUMBERS, Design, GridDesign, U, this_machine, write_unit
 from fedhpo_gym.building.sample import SampleDesign
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -28,7 +28,7 @@ from fedhpo_gym.core.errors import (
     TooLargeError,
 )
 from fedhpo_gym.core.files import new_file, read_json
-from fedhpo_gym.core.processes import WorkerPool, each_on_cluster, require_scheduler
+from fedhpo_gym.core.processes import WorkerPool, require_scheduler, run_on_cluster
 from fedhpo_gym.fl.course import Course
 from fedhpo_gym.fl.models import get_model
 from fedhpo_gym.fl.self_check import require_equal_bits
@@ -36,13 +36,13 @@ from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.tasks import Task
 
 
-@checked_types
+@validate_call
 def tell(found: "Estimate") -> None:
     """Write what a build will cost, one line, above its progress bar."""
     tqdm.write(str(found), file=sys.stderr)
 
 
-@checked_types
+@validate_call
 def build_table(
     task: Task,
     folder: Path | None = None,
@@ -68,7 +68,7 @@ def build_table(
     return _build(GridDesign(task), folder, workers, merge, (device, address), announce)
 
 
-@checked_types
+@validate_call
 def build_sample(
     task: Task,
     size: int,
@@ -292,7 +292,7 @@ def _on_cluster(
     while units:
         with tqdm(total=len(units), unit="unit", desc=design.task.table_name) as bar:
             done = []
-            for one in each_on_cluster(work, units, address):
+            for one in run_on_cluster(work, units, address):
                 if one.error is not None:
                     raise one.error
                 done.append(one.result)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.building.surrogate_data import PreparedRows
 from fedhpo_gym.core.arrays import Bools, Floats, Singles
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.surrogate_curves import CurveModel, CurveRegressor
 from fedhpo_gym.stored.surrogate_models import (
@@ -370,6 +370,6 @@ def _nodes(tree: Any, depth: int | None) -> dict[str, NDArray[Any]]:
 
 
 def _random_forest(**settings: int) -> Any:
-    with needing("fitting a surrogate", "scikit-learn", "surrogate", "sklearn"):
+    with require_optional("fitting a surrogate", "scikit-learn", "surrogate", "sklearn"):
         from sklearn.ensemble import RandomForestRegressor
     return RandomForestRegressor(random_state=0, **settings)

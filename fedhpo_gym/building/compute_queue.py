@@ -20,8 +20,8 @@ from typing import Annotated
 
 from fedhpo_gym.building.build import UnitWork, claim, compute_units, set_damaged_aside
 from fedhpo_gym.building.sample import SampleDesign, SampleUnit
-from fedhpo_gym.core.archive import EMBEDDED, require_writable, second_folder
-from fedhpo_gym.core.checks import CheckedFields, Range, as_record, checked_types, shown
+from fedhpo_gym.core.archive import EMBEDDED_FOLDER, require_writable, second_folder
+from fedhpo_gym.core.checks import CheckedFields, Range, coerce_record, short_repr, validate_call
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import new_file, read_json, read_toml
 from fedhpo_gym.stored.catalogue import find
@@ -84,7 +84,7 @@ class QueuedSample(CheckedFields):
         return task.variant(**chosen).fix(self.settings).tune(self.tune)
 
 
-@checked_types
+@validate_call
 def read_queue(path: Path) -> list[SampleDesign]:
     """Return the designs of a list (TOML, tables `[[sample]]`), the most wanted first.
 
@@ -100,12 +100,12 @@ def read_queue(path: Path) -> list[SampleDesign]:
     if content or not isinstance(entries, list) or not entries:
         raise InvalidArgumentError(
             f"{path} must contain tables `[[sample]]`, in double brackets, and nothing else, got "
-            f"{[*content] or shown(entries)}"
+            f"{[*content] or short_repr(entries)}"
         )
     designs: list[SampleDesign] = []
     for position, entry in enumerate(entries, 1):
         try:
-            designs += as_record("`[[sample]]`", QueuedSample, entry).designs()
+            designs += coerce_record("`[[sample]]`", QueuedSample, entry).designs()
         except FedHPOError as error:
             raise InvalidArgumentError(f"{path}, entry {position}: {error}") from error
     return designs
@@ -281,7 +281,7 @@ def _move_arrays(card: Path, arrays: Path) -> None:
     made = read_json(card)["arrays"]
     if arrays != card.parent:
         shutil.move(card.parent / made, arrays / made)
-    second = second_folder() if card.parent.resolve() == EMBEDDED else None
+    second = second_folder() if card.parent.resolve() == EMBEDDED_FOLDER else None
     for place in filter(None, (arrays, card.parent, second)):
         for former in place.glob(f"{card.stem}.*.npz"):
             if former.resolve() != (arrays / made).resolve():

@@ -22,8 +22,8 @@ from fedhpo_gym.core import archive
 from fedhpo_gym.core.archive import read_npz
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import max_bytes, new_file, read_json
-from fedhpo_gym.core.identity import OWN_TABLE
-from fedhpo_gym.core.processor import this_platform, version_of
+from fedhpo_gym.core.identity import BUILT_TABLE
+from fedhpo_gym.core.processor import rounding_platform, version_of
 from fedhpo_gym.data import get_source, load_dataset
 from fedhpo_gym.evaluation.records import best_rounds
 from fedhpo_gym.fl.course import Course
@@ -106,9 +106,9 @@ class Design(ABC, Generic[U]):
     def plan(self) -> dict[str, Any]:
         """Return everything that decides a course's numbers; a resumed build must have the same."""
         task = self.task
-        if task.table != OWN_TABLE:
+        if task.table != BUILT_TABLE:
             raise InvalidArgumentError(
-                f"`table` must be {OWN_TABLE!r} where results are computed, got {task.table!r}: "
+                f"`table` must be {BUILT_TABLE!r} where results are computed, got {task.table!r}: "
                 f"run `{task.identity.command}`"
             )
         if task.asynchronous:
@@ -282,7 +282,7 @@ def versions(*names: str) -> dict[str, str]:
 
 def this_machine(device: str, verdict: str = "") -> str:
     """Return in words what computes here, and what was found when its laws were tried."""
-    here = this_platform()
+    here = rounding_platform()
     parts = (here.get(name) for name in ("machine", "processor", "vectors", "settings"))
     words = ", ".join(filter(None, (*parts, verdict)))
     if device == "cpu":
@@ -456,5 +456,5 @@ def write_with_health(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part:
         card = write_health(write(Path(part)))
-        with beside(read_json(card)[archive.DIGEST]):
+        with beside(read_json(card)[archive.DIGEST_ENTRY]):
             return archive.move_archive(card, folder)

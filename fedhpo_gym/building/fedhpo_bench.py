@@ -19,7 +19,7 @@ import numpy as np
 
 from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -91,7 +91,7 @@ class Archive:
         return f"{self.path}:{self.member}" if self.member else str(self.path)
 
 
-@checked_types
+@validate_call
 def find_archives(path: Path) -> list[Archive]:
     """Return the tables in a zip file, below a folder, or in one file.
 
@@ -125,7 +125,7 @@ def find_archives(path: Path) -> list[Archive]:
     return tables
 
 
-@checked_types
+@validate_call
 def import_archive(archive: Archive, folder: Path | None = None) -> Path:
     """Write our table of one of theirs, or a sample if courses are missing; return its card.
 

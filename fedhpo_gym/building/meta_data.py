@@ -21,9 +21,9 @@ from fedhpo_gym.building.design import shared_axes, this_machine, versions
 from fedhpo_gym.building.meta_surrogate import fit
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import read_npz, write_archive
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import MissingDataError, require_known
-from fedhpo_gym.core.files import left_over, new_file, sole_writer
+from fedhpo_gym.core.files import leftover_files, new_file, sole_writer
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.catalogue import get_source
@@ -95,7 +95,7 @@ def children(
     return found
 
 
-@checked_types
+@validate_call
 def compute_task(meta: MetaTask) -> dict[str, NDArray[Any]]:
     """Return what is stored of one task.
 
@@ -186,7 +186,7 @@ def _entropy(shares: NDArray[np.float64]) -> float:
     return float(-(some * np.log(some)).sum() / np.log(max(len(shares), 2)))
 
 
-@checked_types
+@validate_call
 def compute_parts(folder: Path, spaces: Sequence[str]) -> Mapping[str, list[Path]]:
     """Compute what is not in a folder yet, a file per task; return all files by space, in order."""
     for space in spaces:
@@ -204,13 +204,13 @@ def compute_parts(folder: Path, spaces: Sequence[str]) -> Mapping[str, list[Path
                 with sole_writer(folder) as is_alone:
                     with new_file(path) as file:
                         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-                    for part in left_over(folder, path.name) if is_alone else ():
+                    for part in leftover_files(folder, path.name) if is_alone else ():
                         part.unlink(missing_ok=True)
             bar.update()
     return {s: [paths[s, m.name] for m in meta_tasks(s)] for s in spaces}
 
 
-@checked_types
+@validate_call
 def write_meta_data(
     space: str, parts: Sequence[Path], folder: Path, *, surrogate: bool = True
 ) -> Path:

@@ -15,17 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("fitting a meta-model", "gpytorch", "bo", "torch", "gpytorch", "linear_operator"):
+with require_optional(
+    "fitting a meta-model", "gpytorch", "bo", "torch", "gpytorch", "linear_operator"
+):
     import gpytorch
     import torch
     from gpytorch.models.gplvm import BayesianGPLVM, VariationalLatentVariable
     from torch import Tensor
 
-Array = NDArray[np.float64]
 Count = Annotated[int, Range(1)]
 
 INDUCING: Final = 50
@@ -46,8 +48,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "ga
 class TaskFeatures:
     """Where T tasks are in a latent space of Q dimensions, in units of its lengthscales."""
 
-    mean: Array  # (T, Q)
-    deviation: Array  # (T, Q)
+    mean: Floats  # (T, Q)
+    deviation: Floats  # (T, Q)
 
 
 @contextmanager
@@ -63,7 +65,7 @@ def _seeded(seed: int, name: str) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-@checked_types
+@validate_call
 def task_features(
     values: NDArray[np.floating], dimensions: int, *, steps: int = 2000, seed: int = 0
 ) -> TaskFeatures:
@@ -134,7 +136,7 @@ def _latent(rows: Tensor, dimensions: int, steps: int) -> TaskFeatures:
     return TaskFeatures(mean, deviation)
 
 
-@checked_types
+@validate_call
 def sampled_networks(
     rows: NDArray[np.floating],
     targets: NDArray[np.floating],

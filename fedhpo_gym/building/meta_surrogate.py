@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import kendall
@@ -35,7 +35,7 @@ class FittedSurrogate:
     tau: list[float]  # by task, Kendall's tau of the validation loss; 0 where there is no order
 
 
-@checked_types
+@validate_call
 def fit(
     features: NDArray[np.floating], values: NDArray[np.floating], shared: int, seed: int = 0
 ) -> FittedSurrogate:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.building.results import PSEUDO, UNMEASURED, Course, Results, write_results
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.checks import Range, as_record, checked_types, shown
+from fedhpo_gym.core.checks import Range, coerce_record, short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import load_toml, new_text
 from fedhpo_gym.core.identity import IMPORTED
@@ -37,7 +37,7 @@ WIDE: Final = 100.0
 """Positive values are on a logarithmic scale if the highest is as many times the lowest."""
 
 
-@checked_types
+@validate_call
 def import_frame(
     data: Any,
     name: str,
@@ -375,6 +375,6 @@ def _text(found: ResultsFile) -> str:
     except ValueError as error:  # a lone surrogate, or thousands of values
         raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
     del content["kind"]
-    if as_record("a task file", ResultsFile, content) != found:
-        raise InvalidArgumentError(f"`data` must fit into a task file, got {shown(found)}")
+    if coerce_record("a task file", ResultsFile, content) != found:
+        raise InvalidArgumentError(f"`data` must fit into a task file, got {short_repr(found)}")
     return text

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.backends.training import make_course
 from fedhpo_gym.building import design
 from fedhpo_gym.core.arrays import Floats, Integers
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.fl.course import Course
@@ -67,7 +67,7 @@ class SampleDesign(design.Design[SampleUnit]):
 
     kind = "sample"
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         task: Task,

@@ -21,6 +21,7 @@ from fedhpo_gym.building.surrogate_data import (
     prepare,
 )
 from fedhpo_gym.core.archive import add_to_card
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.identity import IMPORTED, Identity
 from fedhpo_gym.core.seeding import stream
@@ -44,7 +45,6 @@ from fedhpo_gym.stored.surrogate import (
 from fedhpo_gym.stored.surrogate_curves import DIVERGED, CurveModel, running_best
 from fedhpo_gym.stored.table import ENDS, LACKS, Table
 
-Floats = NDArray[np.float64]
 FOLDS = 10
 LARGEST_SHARE, LOWEST_TAU = 0.5, 0.6
 """Of the yardstick's error of the loss, and of Kendall's tau: what a surrogate is accepted with."""

@@ -16,7 +16,7 @@ from fedhpo_gym.building.meta_surrogate import IMPORTANCE, scores_of
 from fedhpo_gym.building.sample import halton
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.meta_data import COSTS, MetaData, gate, open_meta_data
@@ -51,7 +51,7 @@ ELITES, LEARNED_ON, DRAWN, GENERATIONS = 64, 400, 2000, 60
 """Where optima are searched, of each network; tasks that say where; what is tried in these."""
 
 
-@checked_types
+@validate_call
 def write_generator(space: str, folder: Path, *, seed: int = 0) -> Path:
     """Fit the generator of a search space, and write its card and arrays; return the card.
 

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from fedhpo_gym.cli.console import complain, take_arguments
+from fedhpo_gym.cli.console import echo_error, take_arguments
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.errors import FedHPOError, unknown_name
 from fedhpo_gym.core.processes import terminated_as_interrupted
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except (FedHPOError, OSError) as error:
-        complain(named, error)
+        echo_error(named, error)
         return ERROR
     except KeyboardInterrupt:
         again = "goes on after what is done" if named in KEEPING else "starts over"

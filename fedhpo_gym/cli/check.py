@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from fnmatch import filter as matching
 from typing import Annotated
 
-from fedhpo_gym.cli.console import Arg, say, say_table
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
-from fedhpo_gym.core.processor import this_platform, version_of
+from fedhpo_gym.cli.console import Arg, echo, say_table
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
+from fedhpo_gym.core.processor import rounding_platform, version_of
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import TASKS
 from fedhpo_gym.tasks.meta import MANY_TASKS
@@ -20,7 +20,7 @@ def main(
 ) -> int:
     """Check ids, the engine, or both; 1 where something was refused or does not hold."""
     if laws:
-        with needing("the kit of checks", "pytest", "check", "pytest"):
+        with require_optional("the kit of checks", "pytest", "check", "pytest"):
             from fedhpo_gym.testing import check_plugin
         kept = [check_plugin(name) for name in ids]
         return 0 if all(kept) else 1
@@ -32,54 +32,54 @@ def main(
 
 def _engine_holds() -> bool:
     """Print which laws of the engine hold on this processor, a line per family of models."""
-    with needing("training", "torch", "torch", "torch"):
+    with require_optional("training", "torch", "torch", "torch"):
         from fedhpo_gym.fl import self_check
-    for name, value in this_platform().items():
-        say(f"{name + ':':<11}{value}")
+    for name, value in rounding_platform().items():
+        echo(f"{name + ':':<11}{value}")
     verdicts = self_check.check_engine()
     words = {True: "yes", False: "NO", None: "not tried"}
     rows = []
     for family in dict.fromkeys(one.family for one in verdicts):
         found = {one.law: words[one.holds] for one in verdicts if one.family == family}
         rows.append([family, *(found.get(law, "–") for law in self_check.LAWS)])
-    say("")
+    echo("")
     say_table(["family", *self_check.LAWS], rows)
-    say("")
+    echo("")
     for law, meaning in self_check.LAWS.items():
-        say(f"{law}: {meaning}")
+        echo(f"{law}: {meaning}")
     for one in verdicts:
         if not one.holds:
-            say(f"\n{one.family}, {one.law}: {one.words}")
+            echo(f"\n{one.family}, {one.law}: {one.words}")
     broken = [one for one in verdicts if one.holds is False]
     if any(one.law != self_check.GRADIENT for one in broken):
-        say(f"\n{self_check.advice()}")
+        echo(f"\n{self_check.advice()}")
     return not broken
 
 
 def _ids_pass(ids: Sequence[str]) -> bool:
     """Print a Markdown table, a line per id as it is checked; return whether no id was refused."""
-    with needing("the kit of checks", "pytest", "check", "pytest"):
+    with require_optional("the kit of checks", "pytest", "check", "pytest"):
         from fedhpo_gym.testing import checks
     everything = [name for task in TASKS.values() for name in checks.ids(task)]
     everything += [f"{mo}{name}" for name in MANY_TASKS for mo in ("", "MO-")]
     heads = [f"{name} {version_of(name) or '(missing)'}" for name in checks.CHECKS]
-    say(f"| id | {' | '.join(heads)} | CPU s |")
-    say(f"|---{'|---' * len(checks.CHECKS)}|---|")
+    echo(f"| id | {' | '.join(heads)} | CPU s |")
+    echo(f"|---{'|---' * len(checks.CHECKS)}|---|")
     found: list[checks.Verdict] = []
     for env_id in chosen(ids, everything):
         verdicts = {verdict.check: verdict for verdict in checks.check_id(env_id)}
         cells = [verdicts[name].outcome if name in verdicts else "–" for name in checks.CHECKS]
         seconds = sum(verdict.cpu_s for verdict in verdicts.values())
-        say(f"| {env_id} | {' | '.join(cells)} | {seconds:.1f} |")
+        echo(f"| {env_id} | {' | '.join(cells)} | {seconds:.1f} |")
         found += verdicts.values()
     for verdict in found:
         if verdict.words:
-            say(f"\n{verdict.env_id}, {verdict.check}: {verdict.outcome}: {verdict.words}")
+            echo(f"\n{verdict.env_id}, {verdict.check}: {verdict.outcome}: {verdict.words}")
     outcomes = [verdict.outcome for verdict in found]
     counts = ", ".join(
         f"{outcomes.count(name)} {name}" for name in (checks.PASSED, checks.FAILED, checks.SKIPPED)
     )
-    say(f"\n{len({verdict.env_id for verdict in found})} ids: {counts}")
+    echo(f"\n{len({verdict.env_id for verdict in found})} ids: {counts}")
     return checks.FAILED not in outcomes
 
 

@@ -125,7 +125,7 @@ NARROWEST, FEWEST = 40, 12
 """Columns that a terminal has at least, and that the last column of a table keeps."""
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Write one line of output; what the terminal cannot show, or would obey, is escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     line = f"{_printable(text)}\n"
@@ -138,7 +138,7 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else "".join(one_by_one)
 
 
-def complain(command: str, error: Exception | str) -> None:
+def echo_error(command: str, error: Exception | str) -> None:
     """Write one line about what went wrong."""
     words = str(error)
     if isinstance(error, OSError) and not isinstance(error, FedHPOError) and error.strerror:
@@ -153,7 +153,7 @@ def width_of_terminal() -> int:
 
 def say_prose(text: str) -> None:
     """Write a paragraph, broken into lines where the terminal ends."""
-    say(fill(text, min(width_of_terminal(), len(text) + 1), break_on_hyphens=False))
+    echo(fill(text, min(width_of_terminal(), len(text) + 1), break_on_hyphens=False))
 
 
 def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -165,9 +165,9 @@ def say_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for *first, end in lines:
         cells = [cell.ljust(width) for cell, width in zip(first, widths, strict=True)]
         parts = wrap(end, room, break_on_hyphens=False) if len(end) > room else [end]
-        say("  ".join([*cells, parts[0]]).rstrip())
+        echo("  ".join([*cells, parts[0]]).rstrip())
         for part in parts[1:]:
-            say(" " * before + part)
+            echo(" " * before + part)
 
 
 def parse_pairs(option: str, words: Sequence[str]) -> list[tuple[str, Any]]:

@@ -14,12 +14,17 @@ from fedhpo_gym.cli.console import (
     OwnTables,
     Variant,
     asked_task,
-    complain,
-    say,
+    echo,
+    echo_error,
     say_table,
 )
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    require_optional,
+)
 from fedhpo_gym.core.files import new_folder
 from fedhpo_gym.core.processes import check_executor
 
@@ -84,7 +89,7 @@ def build(
         of_samples["rounds"] = _numbers("rounds", rounds, int)
         of_samples["rates"] = _numbers("rates", rates, float)
         card = build_sample(task, sample, **of_samples, **where)
-    say(str(card))
+    echo(str(card))
     return 0
 
 
@@ -133,11 +138,11 @@ def queue(
         say_progress([progress_of(design, folder) for design in designs])
         return 0
     if store is not None:
-        warn = partial(complain, "queue")
+        warn = partial(echo_error, "queue")
         for card in store_queue(designs, folder, store, arrays or store, fewest, warn):
-            say(str(card))
+            echo(str(card))
         return 0
-    return 1 if train_queue(designs, folder, workers, device, partial(complain, "queue")) else 0
+    return 1 if train_queue(designs, folder, workers, device, partial(echo_error, "queue")) else 0
 
 
 def say_progress(rows: "Sequence[Progress]") -> None:
@@ -159,7 +164,7 @@ def say_progress(rows: "Sequence[Progress]") -> None:
     done = sum(one.state == "done" for one in rows)
     unknown = sum(one.left_s is None and one.state != "done" for one in rows)
     spent, left = (sum(pair[column] for pair in hours) for column in (0, 1))
-    say(
+    echo(
         f"{done} of {len(rows)} samples done, {spent:.1f} core-hours spent here, {left:.1f} left, "
         f"and {unknown} samples whose cost is not known yet."
     )
@@ -186,17 +191,17 @@ def download(
     for name in SOURCES if "all" in names else names:
         try:
             if name == WEIGHTS:
-                say(f"{name}: {fetch_weights()}")
+                echo(f"{name}: {fetch_weights()}")
                 continue
             dataset = load_dataset(name)
         except FedHPOError as error:
-            complain("download", error)
+            echo_error("download", error)
             failed += 1
             continue
         rows, *shape = dataset.features.shape
         columns, source = "x".join(map(str, shape)), get_source(name)
         closed = "" if source.open_licence else f"; no open licence ({source.licence})"
-        say(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes{closed}")
+        echo(f"{name}: {rows} rows, {columns} features, {dataset.num_classes} classes{closed}")
     return 1 if failed else 0
 
 
@@ -241,7 +246,7 @@ def leaf(
     with new_folder(out) as made:
         for name, data in preprocess(leaf.read_files(files), wanted).items():
             paths += leaf.write_files(made / name, "all_data", data, marks=marks)
-            say(f"{name}: {len(data.users)} users, {data.num_samples} samples")
+            echo(f"{name}: {len(data.users)} users, {data.num_samples} samples")
         leaf.write_manifest(made, asdict(wanted), paths)
     return 0
 
@@ -253,11 +258,11 @@ def make(
     dry_run: Annotated[bool, Arg("only say what it needs")] = False,
 ) -> int:
     """Make an interpreter that can run FederatedScope."""
-    say(needs(folder, source))
+    echo(needs(folder, source))
     if not dry_run:
-        made = install(folder, source, say)
-        say(f"Done: {made.interpreter}\nNow `export {VARIABLE}={folder.absolute()}`,")
-        say("and `fedhpo-gym federatedscope doctor` tries it.")
+        made = install(folder, source, echo)
+        echo(f"Done: {made.interpreter}\nNow `export {VARIABLE}={folder.absolute()}`,")
+        echo("and `fedhpo-gym federatedscope doctor` tries it.")
     return 0
 
 
@@ -268,11 +273,11 @@ def doctor(
 ) -> int:
     """Say what works; 1 where there is a fault."""
     well = True
-    with needing("the doctor's course", "torch", "raw", "torch"):
+    with require_optional("the doctor's course", "torch", "raw", "torch"):
         for what, fine, words in examine(source, interpreter):
-            say(f"{'ok   ' if fine else 'FAULT'}  {what}: {words}")
+            echo(f"{'ok   ' if fine else 'FAULT'}  {what}: {words}")
             well = well and fine
-    say("FederatedScope can be used." if well else "FederatedScope cannot be used yet.")
+    echo("FederatedScope can be used." if well else "FederatedScope cannot be used yet.")
     return 0 if well else 1
 
 

@@ -14,7 +14,16 @@ import numpy as np
 
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.training import CourseState, make_batch, make_course, task_federation
-from fedhpo_gym.cli.console import Algorithm, Arg, Ids, Settings, Variant, asked_task, complain, say
+from fedhpo_gym.cli.console import (
+    Algorithm,
+    Arg,
+    Ids,
+    Settings,
+    Variant,
+    asked_task,
+    echo,
+    echo_error,
+)
 from fedhpo_gym.cli.listing import answering
 from fedhpo_gym.cli.problems import (
     limits_request,
@@ -26,7 +35,7 @@ from fedhpo_gym.cli.problems import (
 )
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, require_optional
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import searched_together
@@ -67,19 +76,19 @@ def health(
             if write:
                 write_results(path, results)
             equal = read_results(path) == results
-            say(f"{path.name}: {len(results)} results {'as' if equal else 'not as'} stored")
+            echo(f"{path.name}: {len(results)} results {'as' if equal else 'not as'} stored")
             differing += not equal
         return 1 if differing else 0
     for card in cards:
         stored = figures.open_card(card)
         if write:
             figures.write_health(card, _labels(stored))
-            say(f"{card.name}: written")
+            echo(f"{card.name}: written")
             continue
         equal = figures.agree(figures.health_of(stored), stored.card.get(figures.HEALTH))
-        say(f"{card.name}: {'as on the card' if equal else 'not as on the card'}")
+        echo(f"{card.name}: {'as on the card' if equal else 'not as on the card'}")
         differing += not equal
-    say(f"{len(cards)} cards{'' if write else f', {differing} differ'}")
+    echo(f"{len(cards)} cards{'' if write else f', {differing} differ'}")
     return 1 if differing else 0
 
 
@@ -123,7 +132,7 @@ def _survival(cards: Sequence[Path], ids: Sequence[str], *, write: bool) -> int:
         found = survival_of(Table(card))
         if write:
             add_to_card(card, FORMAT, {figures.SURVIVAL: found})
-        say(f"{card.name}: {survival_words(found)}")
+        echo(f"{card.name}: {survival_words(found)}")
     return 0
 
 
@@ -133,7 +142,7 @@ def chosen(ids: Sequence[str]) -> list[Path]:
         cards = figures.health_cards()
         here = [card for card in cards if is_installed(card)]
         if len(here) < len(cards):
-            complain(
+            echo_error(
                 "health",
                 f"{len(cards) - len(here)} tables and pools are left out: fedhpo-gym-data, which "
                 "is on no index, is not installed; run `pip install ./data` in a checkout",
@@ -171,12 +180,12 @@ def _labels(stored: StoredNumbers) -> dict[str, Any]:
     if needed in stored.card:
         return {}
     try:
-        with needing("reading training data", "torch", "raw", "torch"):
+        with require_optional("reading training data", "torch", "raw", "torch"):
             from fedhpo_gym.backends.training import task_label_frequencies
         found = task_label_frequencies(task_of(stored.identity))
         return dict(zip((figures.LABELS, figures.SEED_LABELS), found, strict=True))
     except FedHPOError as error:
-        complain("health", error)
+        echo_error("health", error)
         return {}
 
 
@@ -244,15 +253,15 @@ def difficulty(
         cards = chosen(others) if others or not ids else []
         rows = [list(_cells(figures.open_card(card))) for card in cards]
         rows += [list(cells) for word, space in pools.items() for cells in _of_pools(word, space)]
-    say(TERMS if ids else TITLE)
+    echo(TERMS if ids else TITLE)
     for name, meaning in COLUMNS.items():
         words = f"{name}: {meaning}." if ids else f"- **{name}**: {meaning}."
-        say(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
+        echo(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
     if not ids:
-        say(AFTER)
-    say(f"| {' | '.join(DIFFICULTY_HEADS)} |\n|{'---|' * len(DIFFICULTY_HEADS)}")
+        echo(AFTER)
+    echo(f"| {' | '.join(DIFFICULTY_HEADS)} |\n|{'---|' * len(DIFFICULTY_HEADS)}")
     for row in rows:
-        say(f"| {' | '.join(row)} |")
+        echo(f"| {' | '.join(row)} |")
     return 0
 
 

@@ -11,14 +11,14 @@ from fedhpo_gym.agents.multi_fidelity import LadderSearch
 from fedhpo_gym.agents.search import TrialSearch
 from fedhpo_gym.backends import BACKENDS, COURSES, STORED
 from fedhpo_gym.backends.federatedscope.installation import why_not
-from fedhpo_gym.cli.console import Word, say, say_prose, say_table
+from fedhpo_gym.cli.console import Word, echo, say_prose, say_table
 from fedhpo_gym.core.errors import (
     FedHPOError,
     MissingDataError,
     MissingDependencyError,
     unknown_name,
 )
-from fedhpo_gym.core.identity import OWN_TABLE, UNSAID, Identity
+from fedhpo_gym.core.identity import BUILT_TABLE, OMITTED_VALUES, Identity
 from fedhpo_gym.data import get_source
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.fl.models import COMPILED
@@ -104,14 +104,14 @@ def list_ids(word: Word = None) -> int:
     say_table(HEADS, rows)
     _say_variants(variants)
     for note in [f"Not listed: {fault}." for fault in faults] + [*_notes()]:
-        say("")
+        echo("")
         say_prose(note)
     return 0
 
 
 def _say_variants(rows: Sequence[tuple[str, str, str]]) -> None:
     if rows:
-        say("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
+        echo("\nVariants with stored numbers, by the arguments of gymnasium.make:\n")
         say_table(VARIANT_HEADS, rows)
 
 
@@ -218,7 +218,7 @@ def backends(task: Task, names: StoredNames) -> list[str]:
         found.append("tabular")
     if not task.has_data:
         return [*found, *{task.unstored} - {*STORED}]
-    if task.table == OWN_TABLE and not lacking(task):
+    if task.table == BUILT_TABLE and not lacking(task):
         found.append("raw")
         if not why_not(task):
             found.append("federatedscope")
@@ -226,7 +226,7 @@ def backends(task: Task, names: StoredNames) -> list[str]:
 
 
 def _what_helps(task: Task, taken: Container[str]) -> str:
-    if task.table != OWN_TABLE:
+    if task.table != BUILT_TABLE:
         return task.identity.command
     missing = lacking(task) if task.has_data else None
     stored = has_table(task.table_name) or has_sample(task.table_name)
@@ -288,7 +288,10 @@ def answering(stored: StoredNumbers) -> list[Task]:
     A version that shares numbers does not answer from the surrogate of another if it has its own.
     """
     identity = stored.identity
-    changes, tuned = {**UNSAID, **dict(identity.options)}, {n: x for n, *x in identity.tuned}
+    changes, tuned = (
+        {**OMITTED_VALUES, **dict(identity.options)},
+        {n: x for n, *x in identity.tuned},
+    )
     versions = (
         task.variant(**changes).fix(dict(identity.settings)).tune(tuned)
         for task in versions_of(identity.task)
@@ -337,7 +340,7 @@ def list_agents(word: Word = None) -> int:
         raise unknown_name("agent", word, known)
     say_table(AGENT_HEADS, rows)
     for words, names in missing.items():
-        say(f"\nNot listed: {', '.join(names)}: {words}")
+        echo(f"\nNot listed: {', '.join(names)}: {words}")
     return 0
 
 

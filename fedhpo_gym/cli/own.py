@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import fedhpo_gym
-from fedhpo_gym.cli.console import Arg, OwnTables, complain, say, say_prose
+from fedhpo_gym.cli.console import Arg, OwnTables, echo, echo_error, say_prose
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import read_toml
 from fedhpo_gym.data.frames import stem_of
@@ -54,12 +54,12 @@ def new(
     )
     if out is not None and out.resolve() != own_folder().resolve():
         say_prose(f"Commands find it where FEDHPO_GYM_TASKS={out.resolve()} is set.")
-    say("\nIds, each also as MO-...:")
+    echo("\nIds, each also as MO-...:")
     for env_id in made.ids:
         rounds = env_id.removeprefix("FedHPO-").startswith(TRIALS_ONLY)
-        say(f"  {env_id}" + ("" if rounds else f"  {env_id.replace('FedHPO-', 'FedHPO-DAC-')}"))
+        echo(f"  {env_id}" + ("" if rounds else f"  {env_id.replace('FedHPO-', 'FedHPO-DAC-')}"))
     first = made.ids[0].rpartition("-v")[0]
-    say("\nWhat to run next:")
+    echo("\nWhat to run next:")
     for line, words in (
         (f"compare {first} --agents random,de --seeds 3", "train trials, and compare agents"),
         (f"transfer {first}", "tune it with what other federations taught"),
@@ -67,7 +67,7 @@ def new(
         (f"build {first} --sample 2000", "train a sample; it says first what it costs"),
         (f"surrogate {first}", "fit a surrogate to it, and hear how far off it is"),
     ):
-        say(f"  fedhpo-gym {line}\n      {words}")
+        echo(f"  fedhpo-gym {line}\n      {words}")
     return 0
 
 
@@ -93,8 +93,8 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
             env_id, card = fedhpo_gym.import_results(path, **told, folder=out)
         for note in notes:
             say_prose(str(note.message))
-        say(str(card))
-        say(f"fedhpo-gym surrogate {env_id}" if card.name.endswith(".sample.json") else env_id)
+        echo(str(card))
+        echo(f"fedhpo-gym surrogate {env_id}" if card.name.endswith(".sample.json") else env_id)
         return 0
     if description is not None:
         raise InvalidArgumentError(
@@ -103,9 +103,9 @@ def import_results(path: Source, *, description: Description = None, out: OwnTab
     failed = 0
     for archive in find_archives(path):
         try:
-            say(str(import_archive(archive, out)))
+            echo(str(import_archive(archive, out)))
         except FedHPOError as error:
-            complain("import", error)
+            echo_error("import", error)
             failed += 1
     return 1 if failed else 0
 

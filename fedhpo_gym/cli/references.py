@@ -8,9 +8,9 @@ from typing import Annotated
 import numpy as np
 from tqdm import tqdm
 
-from fedhpo_gym.cli.console import Arg, complain, say_table
+from fedhpo_gym.cli.console import Arg, echo_error, say_table
 from fedhpo_gym.core.archive import require_writable_file
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -64,7 +64,7 @@ def main(
                 found = find_references(env_id, chosen, progress=bar.update)
         except FedHPOError as error:
             failed += not isinstance(error, MissingDataError)
-            complain("references", error)
+            echo_error("references", error)
             continue
         read.cache_clear()  # others may have written meanwhile
         known = {**read(out), env_id: found}
@@ -81,7 +81,7 @@ def _effort(entry: References, out: Path) -> SearchBudget:
     except TypeError as error:
         raise DamagedDataError(
             f"{out} must hold references whose `effort` is that of this version, got "
-            f"{shown(dict(entry.effort))} of {entry.id} ({error}). Name another `--out`."
+            f"{short_repr(dict(entry.effort))} of {entry.id} ({error}). Name another `--out`."
         ) from error
 
 

@@ -28,7 +28,16 @@ from fedhpo_gym.analysis.tuning_cost import (
     read_library,
     relative_performance,
 )
-from fedhpo_gym.cli.console import Arg, Named, Records, Rule, complain, parse_pairs, say, say_table
+from fedhpo_gym.cli.console import (
+    Arg,
+    Named,
+    Records,
+    Rule,
+    echo,
+    echo_error,
+    parse_pairs,
+    say_table,
+)
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable_file
 from fedhpo_gym.core.errors import (
@@ -98,7 +107,7 @@ def report(
             bar.set_postfix_str(
                 header.id
             )  # under unusual arguments it is searched, for a minute or so
-            values = known_of(header, named, partial(complain, "report"))
+            values = known_of(header, named, partial(echo_error, "report"))
             bar.update()
             return values
 
@@ -108,9 +117,9 @@ def report(
     target = _figure_file(figure, out) if figure else out or beside / "report.html"
     require_writable_file(target, "`--out`")
     if tell and not find_spec("matplotlib"):  # who wins needs nothing that draws
-        say("\n".join(sentences(problems)))
+        echo("\n".join(sentences(problems)))
         again = f"fedhpo-gym report {sources[0]}{f' --rule {rule}' if rule != RULE else ''}"
-        say(f"For the page: `pip install '.[plot]'`, then `{again}`")
+        echo(f"For the page: `pip install '.[plot]'`, then `{again}`")
         return 1 if damaged else 0
     report = build_report(problems, __version__, unfinished=_unfinished(paths), rule=rule)
     if figure is None:
@@ -118,8 +127,8 @@ def report(
     else:
         _write_figure(report, figure, target)
     if tell:
-        say("\n".join(report.words))
-    say(str(target))
+        echo("\n".join(report.words))
+    echo(str(target))
     return 1 if damaged else 0
 
 
@@ -136,7 +145,7 @@ def _landscape(names: str, paths: Sequence[Path], out: Path | None) -> int:
     found = landscape_of([record for _, record in records], (first, second))
     drawn = landscape_figure(found, f"Validation loss over {first} and {second}")
     _write_file(target, drawn.files()[f"landscape{target.suffix}"])
-    say(str(target))
+    echo(str(target))
     return 1 if damaged else 0
 
 
@@ -197,7 +206,7 @@ def whole_records(
 
 def _teller(command: str, damaged: list[Path]) -> Callable[[Path, DamagedDataError], None]:
     def tell(path: Path, error: DamagedDataError) -> None:
-        complain(command, set_aside(path, error))
+        echo_error(command, set_aside(path, error))
         damaged.append(path)
 
     return tell
@@ -212,8 +221,8 @@ def export(
     for path, record in records:
         check_values(path, record)
     for name in to_optuna([record for _, record in records], optuna):
-        say(name)
-    say(f"{optuna}: open it with `optuna-dashboard sqlite:///{optuna}`")
+        echo(name)
+    echo(f"{optuna}: open it with `optuna-dashboard sqlite:///{optuna}`")
     return 1 if damaged else 0
 
 
@@ -247,7 +256,7 @@ def regret(
         try:
             lines = list(_lines(record, named))
         except FedHPOError as error:
-            complain("regret", f"{path}: {error}")
+            echo_error("regret", f"{path}: {error}")
             failed += 1
             continue
         table += lines
@@ -261,15 +270,15 @@ def regret(
         heads = (*REGRET_HEADS, "arguments") if several else REGRET_HEADS
         say_table(heads, [row[: len(heads)] for row in rows])
     if not volumes_known() and any(isinstance(r.final.reward, list | tuple) for _, r in records):
-        say("the last column needs moocore: install the extra `fronts`")
+        echo("the last column needs moocore: install the extra `fronts`")
     if trained:
-        say(
+        echo(
             f"left out: {count_noun(trained, 'run')} of courses that were trained; what those can "
             "reach, nobody knows"
         )
     if out is not None:
         write_text(out, csv_text(table))
-        say(str(out))
+        echo(str(out))
     return 1 if damaged or failed else 0
 
 
@@ -303,12 +312,12 @@ def tuning_cost(
     for problem in library.problems:
         one = {name: library.of(name, problem) for name in library.algorithms}
         curves = {name: expected_curve(found, range(1, trials + 1)) for name, found in one.items()}
-        say(f"{problem}: expected test loss after k trials, chosen by validation")
+        echo(f"{problem}: expected test loss after k trials, chosen by validation")
         say_table(heads, _rows(one, curves, shown))
         expected.append([curve[[k - 1 for k in shown]] for curve in curves.values()])
     found = np.array(expected).swapaxes(0, 1)
     if np.all(found > 0):
-        say("S(o, k): the best expected loss over that of the algorithm, mean over problems")
+        echo("S(o, k): the best expected loss over that of the algorithm, mean over problems")
         shares = relative_performance(found)
         rows = [
             (name, *(f"{share:.3f}" for share in row))

@@ -20,9 +20,9 @@ from fedhpo_gym.cli.console import (
     Rule,
     RunOptions,
     Runs,
-    complain,
+    echo,
+    echo_error,
     parse_pairs,
-    say,
 )
 from fedhpo_gym.cli.problems import useless_limits
 from fedhpo_gym.cli.report import whole_records
@@ -66,16 +66,18 @@ def run(
         with tqdm(total=len(plans), unit="run", disable=None) as bar:
             for plan in plans:
                 bar.set_postfix_str(str(plan))
-                warn = partial(complain, "run")
+                warn = partial(echo_error, "run")
                 done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
                 bar.update()
-    say(f"{count_noun(done, 'run')} done, {len(plans) - done} already there, records in {out}")
+    echo(f"{count_noun(done, 'run')} done, {len(plans) - done} already there, records in {out}")
     # Nobody knows the regret of a course of rounds.
     has_regret = not all("DAC-" in name for name in ids)
     table = f", `fedhpo-gym regret {out}` for a table" if has_regret else ""
-    say(f"Next: `fedhpo-gym report {out}` for a page{table}.")
+    echo(f"Next: `fedhpo-gym report {out}` for a page{table}.")
     if done < len(plans) and any(":" in name for name in agents):
-        say("Records know an agent by its name alone: another version needs another --out or name.")
+        echo(
+            "Records know an agent by its name alone: another version needs another --out or name."
+        )
     return 0
 
 
@@ -110,9 +112,9 @@ def compare(
     arguments = dict(parse_pairs("--set", asked.settings))
     chosen = {} if asked.backend is None else {"backend": asked.backend}
     for words in useless_limits(problems, {**arguments, **chosen}):
-        complain("compare", words)
+        echo_error("compare", words)
     if report and not find_spec("matplotlib"):
-        complain("compare", "the page at the end will have to wait for the extra `plot`")
+        echo_error("compare", "the page at the end will have to wait for the extra `plot`")
     compared = studies.compare(
         problems[0] if len(problems) == 1 else problems,
         [name for name in agents.split(",") if name],
@@ -133,11 +135,11 @@ def compare(
             columnar=None if records is None else records == "parquet",
             track=asked.track,
         ),
-        warn=partial(complain, "compare"),
-        tell=say,
+        warn=partial(echo_error, "compare"),
+        tell=echo,
     )
     count = {s: sum(o.status == s for o in compared.outcomes) for s in ("done", "there")}
-    say(
+    echo(
         f"{count_noun(count['done'], 'run')} done, {count['there']} already there, "
         f"{len(compared.faults)} failed, records in {out}"
     )
@@ -171,18 +173,18 @@ def replay(
         try:
             difference = replay_record(record, named=named)
         except FedHPOError as error:
-            complain("replay", f"{path}: {error}")
+            echo_error("replay", f"{path}: {error}")
             refused = True
             continue
         if difference is None:
-            say(f"equal      {path} ({len(record.steps)} steps)")
+            echo(f"equal      {path} ({len(record.steps)} steps)")
         elif difference.rounding:
             different += exact
             where = where_computed(record.header)
-            say(f"equal up to rounding  {path} ({len(record.steps)} steps; {where}; {difference})")
+            echo(f"equal up to rounding  {path} ({len(record.steps)} steps; {where}; {difference})")
         else:
             different += 1
-            say(f"DIFFERENT  {path}: {difference}")
+            echo(f"DIFFERENT  {path}: {difference}")
     if refused:
         return 2
     return 1 if different or damaged else 0

@@ -11,7 +11,7 @@ import numpy as np
 from fedhpo_gym.backends import BACKENDS, default_backend, elsewhere
 from fedhpo_gym.backends.federatedscope.installation import why_not
 from fedhpo_gym.cli import problems
-from fedhpo_gym.cli.console import Arg, Variant, asked_task, say, say_prose, say_table
+from fedhpo_gym.cli.console import Arg, Variant, asked_task, echo, say_prose, say_table
 from fedhpo_gym.cli.listing import (
     WITHOUT_DATA,
     concerned,
@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     missing_dependency,
     unknown_name,
 )
-from fedhpo_gym.core.identity import IMPORTED, OWN_TABLE
+from fedhpo_gym.core.identity import BUILT_TABLE, IMPORTED
 from fedhpo_gym.data.catalogue import download_command
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.health import LABELS, SURVIVAL, health_on, labels_on, survival_on
@@ -70,7 +70,7 @@ def main(
         raise unknown_name("backend", backend, BACKENDS)
     found = description(task, backend or default_backend(task), variant.id)
     if as_json:
-        say(json.dumps(found, indent=1))
+        echo(json.dumps(found, indent=1))
     else:
         _print(found)
     return 0
@@ -199,7 +199,7 @@ def _about(task: Task) -> str:
 
 def _answers(name: str, task: Task) -> dict[str, Any]:
     """Return whether a backend can answer here, and how or why not."""
-    if name not in problems.OPENERS and task.table != OWN_TABLE:
+    if name not in problems.OPENERS and task.table != BUILT_TABLE:
         return {"answers": False, "words": "results are all there is of it: nothing trains it"}
     if name in WITHOUT_DATA:
         return {"answers": True, "words": f"asks the {task.citation}"}
@@ -280,22 +280,22 @@ def _values(space: SearchSpace, name: str) -> list[Value]:
 
 def _print(found: Mapping[str, Any]) -> None:
     settings = [f"{name}={problems.number(value)}" for name, value in found["settings"].items()]
-    say(f"{found['id']}\n\n{textwrap.fill(found['about'], problems.WIDTH)}")
-    say(textwrap.fill(found["process"], problems.WIDTH))
+    echo(f"{found['id']}\n\n{textwrap.fill(found['about'], problems.WIDTH)}")
+    echo(textwrap.fill(found["process"], problems.WIDTH))
     if brought := {k: v for k, v in found["arguments"].items() if k not in ("task", "backend")}:
         words = f"Its id brings: {', '.join(f'{name}={value}' for name, value in brought.items())}."
-        say(textwrap.fill(words, problems.WIDTH))
+        echo(textwrap.fill(words, problems.WIDTH))
     if settings:
-        say(f"Fixed by `settings`: {', '.join(settings)}.")
-    say("\nHyperparameters and fidelities:\n")
+        echo(f"Fixed by `settings`: {', '.join(settings)}.")
+    echo("\nHyperparameters and fidelities:\n")
     rows = [*_tree(found["space"]), *map(_row, found["fidelity_space"])]
     say_table(DIMENSION_HEADS, rows)
     for dimension in found["space"]:
         if "active" in dimension:
             name, values = dimension["active"]
             words = " or ".join(map(problems.number, values))
-            say(f"{dimension['name']} is active where {name} is {words}.")
-    say("\nWhat can answer here:\n")
+            echo(f"{dimension['name']} is active where {name} is {words}.")
+    echo("\nWhat can answer here:\n")
     for name, answer in found["backends"].items():
         words = f"{name}: {'' if answer['answers'] else 'no; '}{answer['words']}"
         whole = re.sub("`[^`]*`", lambda command: command[0].replace(" ", "\xa0"), words)
@@ -306,14 +306,14 @@ def _print(found: Mapping[str, Any]) -> None:
             break_on_hyphens=False,
             break_long_words=False,  # commands are to be copied
         )
-        say(lines.replace("\xa0", " "))
+        echo(lines.replace("\xa0", " "))
     if found["references"]:
         words = (
             "What is reached on test instances: actions at random, the default, the best static "
             "action and stated schedules, searched on train instances, and sequences found with "
             "hindsight. A score is 0 for the default and 1 for the best static action."
         )
-        say(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
+        echo(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
         rows = [
             (name, f"{one['return']:.3f}", "{:.2f}".format(one["score"][0]),
              "{:.2f} to {:.2f}".format(*one["score"][1:]))
@@ -321,40 +321,40 @@ def _print(found: Mapping[str, Any]) -> None:
         ]  # fmt: skip
         say_table(("reference", "mean return", "score", "95 %"), rows)
     if found["variants"]:
-        say("\nOther variants with stored numbers, by the arguments of gymnasium.make:\n")
-        say("\n".join(f"- {line}" for line in found["variants"]))
+        echo("\nOther variants with stored numbers, by the arguments of gymnasium.make:\n")
+        echo("\n".join(f"- {line}" for line in found["variants"]))
     stored = found["stored"]
     if stored is None:
-        say(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")
+        echo(f"\nThe backend {found['backend']!r} has no stored numbers here, and no health.")
         for line in found["elsewhere"]:
-            say(f"The same variant has stored numbers in another version: {line}.")
+            echo(f"The same variant has stored numbers in another version: {line}.")
         return
-    say(f"\nThe numbers of the backend {found['backend']!r}:\n")
+    echo(f"\nThe numbers of the backend {found['backend']!r}:\n")
     _print_stored(stored)
 
 
 def _print_stored(stored: Mapping[str, Any]) -> None:
     for name, value in stored.items():
         if name not in PRINTED_APART and value is not None:
-            say(f"{name.replace('_', ' ')}: {_listed(value)}")
-    say("\nTheir health:\n")
+            echo(f"{name.replace('_', ' ')}: {_listed(value)}")
+    echo("\nTheir health:\n")
     lines = [*problems.health_words(stored["health"], stored[LABELS])]
     if stored[SURVIVAL] is not None:
         lines.append(problems.survival_words(stored[SURVIVAL]))
     for line in lines:
-        say(textwrap.fill(f"- {line}", problems.WIDTH, subsequent_indent="  "))
+        echo(textwrap.fill(f"- {line}", problems.WIDTH, subsequent_indent="  "))
     if stored[OBJECTIVES] is not None:
         words = f"Objectives that it answers: those with {RULE}. Held out:"
-        say(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
+        echo(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
         for name, one in stored[OBJECTIVES].items():
             line = f"- {name}: {one['verdict']} ({one['figures']})"
-            say(textwrap.fill(line, problems.WIDTH, subsequent_indent="  "))
-        say(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', problems.WIDTH)}")
+            echo(textwrap.fill(line, problems.WIDTH, subsequent_indent="  "))
+        echo(f"\n{textwrap.fill(f'Its claimed best: {stored[CLAIMED]}.', problems.WIDTH)}")
     words = (
         "Limits that some of its configurations keep at full fidelity, and the lowest validation "
         "loss among those; * is no better than predicting the label frequencies:"
     )
-    say(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
+    echo(f"\n{textwrap.fill(words, problems.WIDTH)}\n")
     say_table(problems.LIMIT_HEADS, problems.rows_of(stored[LIMITS]))
 
 

@@ -6,10 +6,15 @@ from typing import Annotated
 
 import numpy as np
 
-from fedhpo_gym.cli.console import Arg, OwnTables, Variant, asked_task, complain, say
+from fedhpo_gym.cli.console import Arg, OwnTables, Variant, asked_task, echo, echo_error
 from fedhpo_gym.cli.listing import lacking, newest_id
-from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, MissingDataError, needing
-from fedhpo_gym.core.identity import OWN_TABLE
+from fedhpo_gym.core.errors import (
+    FedHPOError,
+    InvalidArgumentError,
+    MissingDataError,
+    require_optional,
+)
+from fedhpo_gym.core.identity import BUILT_TABLE
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.fl.models import COMPILED
@@ -58,7 +63,7 @@ def main(
         identity=task.surrogate_identities[0],
         train=None if keep or not can_train(task) else train_claimed,
     )
-    say(str(card))
+    echo(str(card))
     return 0
 
 
@@ -81,28 +86,28 @@ def fit_all(folder: Path, *, keep: bool) -> int:
             if not _is_fitted(card, source):
                 train = None if keep or not can_train(task_of(identity)) else train_claimed
                 fit_surrogate(source.name, folder, keep=keep, identity=identity, train=train)
-            say(str(card))
+            echo(str(card))
         except FedHPOError as error:
-            complain("surrogate", error)
+            echo_error("surrogate", error)
             failed += 1
     return 1 if failed else 0
 
 
 def can_train(task: Task) -> bool:
     """Return whether the best that a surrogate claims can be trained, in minutes."""
-    if task.table != OWN_TABLE or task.model not in COMPILED or lacking(task):
+    if task.table != BUILT_TABLE or task.model not in COMPILED or lacking(task):
         return False
     try:
         load_dataset(task.dataset)
     except FedHPOError as error:
-        complain("surrogate", f"the claimed best is not trained: {error}")
+        echo_error("surrogate", f"the claimed best is not trained: {error}")
         return False
     return True
 
 
 def train_claimed(surrogate: Surrogate) -> float:
     """Return the validation loss, of the mean over seeds, that training its optimum reaches."""
-    with needing("training a claimed best", "numba", "compiled", "numba"):
+    with require_optional("training a claimed best", "numba", "compiled", "numba"):
         from fedhpo_gym.backends.raw import Raw
     best = surrogate.card["health"]["optimum"]
     fidelity = Fidelity(int(best["round"]), float(best["client_sample_rate"]))
@@ -123,13 +128,13 @@ def measure_stored(variant: Variant) -> int:
 
     if variant.id != ALL:
         name = open_preferred(asked_task(variant).surrogate_identities).name
-        say(str(write_verdicts(_card(name))))
+        echo(str(write_verdicts(_card(name))))
         return 0
     for name in list_surrogates():
         try:
-            say(str(write_verdicts(_card(name))))
+            echo(str(write_verdicts(_card(name))))
         except (MissingDataError, InvalidArgumentError) as error:
-            complain("surrogate", error)
+            echo_error("surrogate", error)
     return 0
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from tqdm import tqdm
 
 from fedhpo_gym.agents import AGENTS, agent_class, make_agent, run_episode
-from fedhpo_gym.cli.console import Arg, OwnTables, say, say_table
-from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.cli.console import Arg, OwnTables, echo, say_table
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
 from fedhpo_gym.stored.catalogue import writable_table_folder
 from fedhpo_gym.studies.environments import resolve_id
 from fedhpo_gym.tasks import get_task
@@ -27,13 +27,13 @@ def meta_data(
     out: OwnTables = None,
 ) -> int:
     """Compute all tasks of search spaces, each once, and write a card and arrays per space."""
-    with needing("computing tasks", "torch", "torch", "torch"):
+    with require_optional("computing tasks", "torch", "torch", "torch"):
         from fedhpo_gym.building.meta_data import compute_parts, write_meta_data
 
     chosen = META_SPACES if "all" in spaces else tuple(dict.fromkeys(spaces))
     folder = writable_table_folder(out)
     for space, files in compute_parts(parts or folder / "meta-data", chosen).items():
-        say(str(write_meta_data(space, files, folder)))
+        echo(str(write_meta_data(space, files, folder)))
     return 0
 
 
@@ -51,9 +51,9 @@ def generator(
     for space in chosen:
         require_known("search space", space, GENERATED_SPACES)
     for space in chosen:
-        say(str(write_generator(space, folder, seed=seed)))
+        echo(str(write_generator(space, folder, seed=seed)))
     if out is None:
-        say(f"From now on, ids of generated tasks answer from {folder}; delete it to go back.")
+        echo(f"From now on, ids of generated tasks answer from {folder}; delete it to go back.")
     return 0
 
 
@@ -75,7 +75,7 @@ def transfer(
         )
     env = transfer_env(get_task(resolve_id(problem)), space, trials, seed)
     setup = env.get_wrapper_attr("setup")
-    say(
+    echo(
         f"{len(env.source_tasks)} other federations teach {agent} how to tune {problem}: "
         f"{setup.task.num_clients} clients, {setup.fixed['round']} rounds a trial. They tune "
         f"the space {space}, not that of the id: {', '.join(setup.search_space.names)}."
@@ -94,12 +94,12 @@ def transfer(
             bar.update()
     env.close()
     if not rows:
-        say("All trials diverged: lower the learning rates of the space, or ask for more trials.")
+        echo("All trials diverged: lower the learning rates of the space, or ask for more trials.")
         return 0
-    say(f"{trials} trials; those that were better than all before:")
+    echo(f"{trials} trials; those that were better than all before:")
     heads = ("trial", "simulated s", "validation loss", "accuracy")
     say_table((*heads, "entropy explained", "test accuracy"), rows)
-    say("The best configuration:")
+    echo("The best configuration:")
     for name, value in known_best.items():
-        say(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
+        echo(f"  {name}: {value:.4g}" if isinstance(value, float) else f"  {name}: {value}")
     return 0

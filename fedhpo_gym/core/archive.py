@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core import files
-from fedhpo_gym.core.checks import FAULTS, as_typed
+from fedhpo_gym.core.checks import FOREIGN_ERRORS, coerce
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -40,9 +40,9 @@ from fedhpo_gym.core.errors import (
     TooLargeError,
 )
 
-DIGEST = "card_sha256"
+DIGEST_ENTRY = "card_sha256"
 """Entry of a card: `card_digest` of all others."""
-DESCRIBING: Mapping[str, Any] = {
+DESCRIPTIVE_ENTRIES: Mapping[str, Any] = {
     **dict.fromkeys(
         (
             *("created", "hardware", "missing"),
@@ -61,11 +61,11 @@ DESCRIBING: Mapping[str, Any] = {
 }
 """Entries of cards that decide no answer, with their types: dates, machines, prose, commands in
 messages, and figures that are computed of the answers."""
-UNDIGESTED = frozenset({DIGEST, "arrays", *DESCRIBING})
+UNDIGESTED_ENTRIES = frozenset({DIGEST_ENTRY, "arrays", *DESCRIPTIVE_ENTRIES})
 
-EMBEDDED = Path(__file__).parents[1] / "stored" / "data"
+EMBEDDED_FOLDER = Path(__file__).parents[1] / "stored" / "data"
 """Cards that travel with the package."""
-SECOND = "fedhpo_gym_data"
+SECOND_PACKAGE = "fedhpo_gym_data"
 """Package of the second distribution, which holds arrays only."""
 
 _LOOKS = 20
@@ -88,8 +88,8 @@ class StoredArrays:
         """Check that a card of the package has its arrays on this machine."""
         if (
             self._descriptor is None
-            and self.path.parent == EMBEDDED
-            and not files.is_there(self.path)
+            and self.path.parent == EMBEDDED_FOLDER
+            and not files.path_exists(self.path)
         ):
             raise MissingDataError(
                 f"the numbers of {self.path.name.partition('.')[0]} are in fedhpo-gym-data, which "
@@ -161,7 +161,7 @@ def _check_sum(content: bytes, sha256: str) -> None:
 
 def card_digest(content: Mapping[str, Any]) -> str:
     """Return the sha256 of what a card says, but for the entries that decide no answer."""
-    counted = {name: value for name, value in content.items() if name not in UNDIGESTED}
+    counted = {name: value for name, value in content.items() if name not in UNDIGESTED_ENTRIES}
     text = json.dumps(counted, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -203,7 +203,7 @@ def write_archive(
     digest = hashlib.sha256(content).hexdigest()
     name = f"{stem}.{digest[:16]}.npz"
     said = _as_read({**card, "arrays": name, "sha256": digest, "bytes": len(content)})
-    said[DIGEST] = card_digest(said)
+    said[DIGEST_ENTRY] = card_digest(said)
     path = folder / f"{stem}.json"
     folder.mkdir(parents=True, exist_ok=True)
     with files.sole_writer(folder) as alone:
@@ -231,12 +231,12 @@ def move_archive(card: Path, folder: Path) -> Path:
 
 def add_to_card(card: Path, number: int, entries: Mapping[str, Any]) -> None:
     """Write entries that decide no answer onto a card; its digest and its arrays stay."""
-    if refused := sorted(entries.keys() - (UNDIGESTED - {DIGEST, "arrays"})):
+    if refused := sorted(entries.keys() - (UNDIGESTED_ENTRIES - {DIGEST_ENTRY, "arrays"})):
         raise InvalidArgumentError(
             f"`entries` must decide no answer, got {refused}; write the card and its arrays anew"
         )
     with files.sole_writer(card.parent):
-        with reading_card(card, "stored", number, "make it again") as (content, _):
+        with checked_card(card, "stored", number, "make it again") as (content, _):
             said = {**content, **_as_read(entries)}
         files.write_text(card, json.dumps(said, indent=1) + "\n")
 
@@ -263,13 +263,13 @@ def _remove_unnamed(folder: Path, stem: str, name: str) -> None:
     """Remove other arrays of a card, and what killed writers left."""
     arrays = re.compile(re.escape(stem) + r"\.[0-9a-f]{16}\.npz")
     old = (path for path in folder.iterdir() if arrays.fullmatch(path.name) and path.name != name)
-    for path in [*old, *files.left_over(folder, f"{stem}.")]:
+    for path in [*old, *files.leftover_files(folder, f"{stem}.")]:
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
 
 @contextmanager
-def reading_card(
+def checked_card(
     card: Path, kind: str, number: int, repair: str
 ) -> Iterator[tuple[dict[str, Any], StoredArrays]]:
     """Give what a card says, and its arrays; what goes wrong in the body is damage of the card."""
@@ -278,7 +278,7 @@ def reading_card(
         yield _read_pair(card, number)
     except TooLargeError:
         raise
-    except FAULTS as error:
+    except FOREIGN_ERRORS as error:
         raise DamagedDataError(
             f"{card} is not a {kind} card of format {number} ({error}); delete it and {repair}"
         ) from error
@@ -287,7 +287,7 @@ def reading_card(
 def _read_pair(card: Path, number: int) -> tuple[dict[str, Any], StoredArrays]:
     for _ in range(_LOOKS):
         content = _read_card(card, number)
-        path, size = arrays_of(card, content), content["bytes"]
+        path, size = arrays_path(card, content), content["bytes"]
         with suppress(OSError):
             return content, StoredArrays(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), size)
     return content, StoredArrays(path, None, size)  # reading them says what is wrong
@@ -298,24 +298,26 @@ def _read_card(card: Path, number: int) -> dict[str, Any]:
     content: dict[str, Any] = files.load_json(_up_to(card, files.max_bytes()), card)
     if type(content["format"]) is not int or content["format"] != number:
         raise ValueError(f"format {content['format']!r}")
-    if DIGEST not in content:
-        raise ValueError(f"it lacks {DIGEST!r}: nothing vouches for what it says")
-    if content[DIGEST] != (found := card_digest(content)):
-        raise ValueError(f"its content has digest {found}, {DIGEST!r} is {content[DIGEST]!r:.80}")
+    if DIGEST_ENTRY not in content:
+        raise ValueError(f"it lacks {DIGEST_ENTRY!r}: nothing vouches for what it says")
+    if content[DIGEST_ENTRY] != (found := card_digest(content)):
+        raise ValueError(
+            f"its content has digest {found}, {DIGEST_ENTRY!r} is {content[DIGEST_ENTRY]!r:.80}"
+        )
     if type(content["bytes"]) is not int or content["bytes"] < 0:
         raise ValueError(f"`bytes` must be the size of the arrays, got {content['bytes']!r}")
-    for name in DESCRIBING.keys() & content.keys():
-        as_typed(name, content[name], DESCRIBING[name])
+    for name in DESCRIPTIVE_ENTRIES.keys() & content.keys():
+        coerce(name, content[name], DESCRIPTIVE_ENTRIES[name])
     return content
 
 
-def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
+def arrays_path(card: Path, content: Mapping[str, Any]) -> Path:
     """Return the path of the arrays that a card describes."""
     name = content["arrays"]
     if not isinstance(name, str) or name != Path(name).name or not name.endswith(".npz"):
         raise ValueError(f"`arrays` must be the name of an npz file beside the card, got {name!r}")
     beside, second = card.with_name(name), second_folder()
-    if card.parent == EMBEDDED and second is not None and not files.is_there(beside):
+    if card.parent == EMBEDDED_FOLDER and second is not None and not files.path_exists(beside):
         return second / name
     return beside
 
@@ -323,10 +325,10 @@ def arrays_of(card: Path, content: Mapping[str, Any]) -> Path:
 @lru_cache(maxsize=1)
 def second_folder() -> Path | None:
     """Return where the second distribution is: in this checkout, or installed; None for nowhere."""
-    beside = Path(__file__).parents[2] / "data" / SECOND
+    beside = Path(__file__).parents[2] / "data" / SECOND_PACKAGE
     if beside.is_dir():
         return beside
-    found = find_spec(SECOND)
+    found = find_spec(SECOND_PACKAGE)
     return None if found is None or found.origin is None else Path(found.origin).parent
 
 

@@ -20,7 +20,7 @@ _ROOM = 1 << 29
 """Bytes that decoding may take besides: pages, dictionaries and their copies."""
 
 
-def batches(path: Path) -> Iterator[Any]:
+def read_batches(path: Path) -> Iterator[Any]:
     """Yield the schema of a file, then its record batches."""
     from pyarrow import ipc, parquet
 
@@ -34,7 +34,7 @@ def batches(path: Path) -> Iterator[Any]:
         yield from reader
 
 
-def size_of(batch: Any) -> int:
+def batch_bytes(batch: Any) -> int:
     """Return the bytes of a batch where no stored value stands for several rows."""
     import pyarrow as arrow
 
@@ -68,14 +68,14 @@ def check(limit: int, files: list[str], folder: str | None) -> None:
 
     limit_memory(_ROOM + 2 * limit)
     for number, name in enumerate(files):
-        found = batches(Path(name))
+        found = read_batches(Path(name))
         schema = next(found)
         with ExitStack() as stack:
             path = Path(folder) / str(number) if folder else None
             copy = stack.enter_context(ipc.new_stream(str(path), schema)) if path else None
             for batch in found:
                 batch.validate(full=True)
-                limit -= size_of(batch)
+                limit -= batch_bytes(batch)
                 if limit < 0:
                     raise MemoryError
                 if copy is not None:

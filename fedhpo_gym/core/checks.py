@@ -64,12 +64,12 @@ def as_integer(value: object) -> int | None:
         return None
 
 
-def as_plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return nested arguments as JSON takes them: numpy's numbers and arrays, enums by value."""
     if isinstance(value, Mapping):
-        return {key: as_plain(one) for key, one in value.items()}
+        return {key: to_plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(one) for one in value]
+        return [to_plain(one) for one in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.bool_) or (isinstance(value, np.ndarray) and value.ndim):
@@ -78,7 +78,14 @@ def as_plain(value: Any) -> Any:
     return value if number is None else number
 
 
-FAULTS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+FOREIGN_ERRORS: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """What foreign objects may raise when they are read; too deep nesting is a RuntimeError."""
 INT_END: Final = 2**63
 """Integers of this size and beyond fit into no int64."""
@@ -155,28 +162,28 @@ class Range:
         return f"in {self.ends[0]}{low}, {high}{self.ends[1]}"
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value as an error message shows it: never long, and never an error itself."""
     try:
         return _repr.repr(value)
-    except FAULTS:  # such as an integer of more digits than Python writes
+    except FOREIGN_ERRORS:  # such as an integer of more digits than Python writes
         return f"something of type {type(value).__name__}, too large to show"
 
 
-def as_typed(name: str, value: object, hint: Any) -> Any:
+def coerce(name: str, value: object, hint: Any) -> Any:
     """Return a value as the type that an annotation names; numbers become built-in ones."""
     try:
         return _typed(value, hint)
     except _WrongTypeError as error:
         words = str(error) or _words(hint)
-        raise InvalidArgumentError(f"`{name}` must be {words}, got {shown(value)}") from None
+        raise InvalidArgumentError(f"`{name}` must be {words}, got {short_repr(value)}") from None
 
 
 def check_fields(record: Any, form: str = "{}") -> None:
     """Give every field of a frozen dataclass the type of its annotation, or name it in a form."""
     hints = _hints(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     for field in fields(record):
-        value = as_typed(form.format(field.name), getattr(record, field.name), hints[field.name])
+        value = coerce(form.format(field.name), getattr(record, field.name), hints[field.name])
         object.__setattr__(record, field.name, value)
 
 
@@ -187,7 +194,7 @@ class CheckedFields:
         check_fields(self)
 
 
-def as_reals(name: str, value: object) -> NDArray[np.floating]:
+def coerce_reals(name: str, value: object) -> NDArray[np.floating]:
     """Return an array of real numbers, row by row; float32 stays, all else becomes float64."""
     if type(value) is np.ndarray and value.dtype in _FLOATS:
         return np.asarray(value, order="C")
@@ -195,11 +202,11 @@ def as_reals(name: str, value: object) -> NDArray[np.floating]:
         return np.asarray(_as_array(value, np.floating), order="C")
     except _WrongTypeError:
         raise InvalidArgumentError(
-            f"`{name}` must be an array of real numbers, got {shown(value)}"
+            f"`{name}` must be an array of real numbers, got {short_repr(value)}"
         ) from None
 
 
-def checked_types(call: C) -> C:
+def validate_call(call: C) -> C:
     """Make a public function read its arguments as the types that its annotations name.
 
     What does not fit is refused with the name of the parameter, before the function begins.
@@ -216,8 +223,8 @@ def checked_types(call: C) -> C:
     return cast("C", reading)
 
 
-def explained_types(call: C) -> C:
-    """Make a public function read its arguments as `checked_types` does, once it has failed.
+def validate_failed_call(call: C) -> C:
+    """Make a public function read its arguments as `validate_call` does, once it has failed.
 
     For pure functions that environments call in every step, with arguments that fit.
     """
@@ -228,7 +235,7 @@ def explained_types(call: C) -> C:
             return call(*given, **by_name)
         except FedHPOError:
             raise
-        except FAULTS:
+        except FOREIGN_ERRORS:
             first, rest = _read(call, given, by_name)
             return call(*first, **rest)
 
@@ -240,12 +247,12 @@ def _read(
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments of a call as their types, by position and by name."""
     hints, places = _parameters(call)
-    first = [as_typed(name, value, hints[name]) for name, value in zip(places, given, strict=False)]
-    rest = {name: as_typed(name, value, hints.get(name, Any)) for name, value in by_name.items()}
+    first = [coerce(name, value, hints[name]) for name, value in zip(places, given, strict=False)]
+    rest = {name: coerce(name, value, hints.get(name, Any)) for name, value in by_name.items()}
     return [*first, *given[len(first) :]], rest
 
 
-def as_arguments(
+def coerce_arguments(
     what: str, call: Callable[..., Any], given: Mapping[str, Any], others: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return keyword arguments as the types that a signature names; others come besides."""
@@ -258,12 +265,12 @@ def as_arguments(
     for name in hints:
         if parameters[name].default is inspect.Parameter.empty and name not in given:
             raise InvalidArgumentError(f"{what} must be given {name!r}, got nothing of that name")
-    return {name: as_typed(name, value, hints[name]) for name, value in given.items()}
+    return {name: coerce(name, value, hints[name]) for name, value in given.items()}
 
 
-def as_record(what: str, kind: type[R], given: Mapping[str, Any]) -> R:
+def coerce_record(what: str, kind: type[R], given: Mapping[str, Any]) -> R:
     """Return a dataclass of entries by name; one that is missing or unknown is refused by name."""
-    return kind(**as_arguments(what, kind, given))
+    return kind(**coerce_arguments(what, kind, given))
 
 
 @lru_cache(maxsize=512)
@@ -355,7 +362,7 @@ def _filled(value: Any, origin: Any, inner: tuple[Any, ...]) -> Any:
     if isinstance(value, str | bytes):
         raise _WrongTypeError
     if isinstance(value, Iterator):
-        return (as_typed("item", one, inner[0]) for one in value)
+        return (coerce("item", one, inner[0]) for one in value)
     if origin is tuple and inner[-1] is not ...:
         if len(value) != len(inner):
             raise _WrongTypeError
@@ -370,7 +377,7 @@ def _as_array(value: Any, kind: Any) -> NDArray[Any]:
     """Return an array of numbers of a kind, such as `np.floating`; whole numbers are real ones."""
     try:
         array = np.asarray(value)
-    except FAULTS:
+    except FOREIGN_ERRORS:
         raise _WrongTypeError from None
     own = kind if isinstance(kind, type) else object
     kinds = next((found for one, found in _KINDS.items() if issubclass(own, one)), "biuf")

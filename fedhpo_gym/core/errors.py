@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 """Characters of an unknown name that a message shows."""
-MOST_NAMES = 60
+MAX_NAMES = 60
 """Known names that a message lists where none is close to what was asked for."""
 
 
@@ -70,7 +70,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     close = close or [one for one in by_lower if _initials(one) == str(name).lower()]
     if close:
         return f" Did you mean {' or '.join(repr(by_lower[match]) for match in close)}?"
-    if len(names) > MOST_NAMES:
+    if len(names) > MAX_NAMES:
         close = difflib.get_close_matches(str(name).lower(), by_lower, n=5, cutoff=0.0)
         return f" Of {len(names)}, the nearest: {', '.join(by_lower[match] for match in close)}."
     return f" Known: {', '.join(names) or 'none'}."
@@ -85,8 +85,8 @@ def _initials(name: str) -> str:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """Build (not raise) the error for a name that no catalogue holds."""
     words = repr(name)
-    if len(words) > LONGEST_NAME:
-        words = f"{words[:LONGEST_NAME]}..."
+    if len(words) > MAX_NAME_LENGTH:
+        words = f"{words[:MAX_NAME_LENGTH]}..."
     return UnknownNameError(f"Unknown {kind} {words}.{suggest(name, known)}")
 
 
@@ -105,7 +105,7 @@ def missing_dependency(what: str, package: str, extra: str) -> MissingDependency
 
 
 @contextmanager
-def needing(what: str, package: str, extra: str, *modules: str) -> Iterator[None]:
+def require_optional(what: str, package: str, extra: str, *modules: str) -> Iterator[None]:
     """Say what to install when one of some modules is missing inside the `with` statement."""
     try:
         yield

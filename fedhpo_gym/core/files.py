@@ -41,7 +41,7 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
     try:
         with _said_of(path):
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with naming(path), os.fdopen(descriptor, "w+b") as handle:
+        with naming_file(path), os.fdopen(descriptor, "w+b") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -55,7 +55,7 @@ def new_file(path: Path) -> Iterator[BufferedRandom]:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Name the file in errors of writing it: that of a full disk does not."""
     try:
         yield
@@ -121,7 +121,7 @@ def sole_writer(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def left_over(folder: Path, beginning: str) -> list[Path]:
+def leftover_files(folder: Path, beginning: str) -> list[Path]:
     """Return the temporary files for names that begin so; the sole writer of a folder may ask."""
     return list(folder.glob(f".{glob.escape(beginning[:_KEPT])}*{SUFFIX}"))
 
@@ -149,8 +149,8 @@ def _sync(folder: Path) -> None:
             os.close(descriptor)
 
 
-ENV_VAR = "FEDHPO_GYM_MAX_BYTES"
-DEFAULT = 1 << 29
+MAX_BYTES_VARIABLE = "FEDHPO_GYM_MAX_BYTES"
+DEFAULT_MAX_BYTES = 1 << 29
 """512 MiB: all arrays of a file, uncompressed, or the text of a json file."""
 
 _VALUE, _CONTAINER = 64, 256
@@ -160,10 +160,10 @@ _MOST_DIGITS = 18
 
 def cache_folder(name: str) -> Path:
     """Return a folder of the user's cache: below `XDG_CACHE_HOME`, else below ~/.cache."""
-    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedhpo_gym" / name
+    return expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedhpo_gym" / name
 
 
-def expanded(folder: str) -> Path:
+def expand_home(folder: str) -> Path:
     """Return a folder whose name may begin with ~; one that cannot be where nobody has a home."""
     try:
         return Path(folder).expanduser()
@@ -171,7 +171,7 @@ def expanded(folder: str) -> Path:
         return Path(os.devnull, folder.lstrip("~/"))
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Return whether there is a file or folder that can be reached.
 
     `Path.exists` raises for a name that is too long, and below a folder that may not be entered,
@@ -180,7 +180,7 @@ def is_there(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
-def files_like(folder: Path, pattern: str) -> list[Path]:
+def matching_files(folder: Path, pattern: str) -> list[Path]:
     """Return the sorted paths in a folder that match; none where it cannot be read."""
     try:
         return sorted(folder.glob(pattern))
@@ -190,14 +190,14 @@ def files_like(folder: Path, pattern: str) -> list[Path]:
 
 def max_bytes() -> int:
     """Return how many bytes a file may stand for: `FEDHPO_GYM_MAX_BYTES`, else 512 MiB."""
-    text = os.environ.get(ENV_VAR, "").strip()
+    text = os.environ.get(MAX_BYTES_VARIABLE, "").strip()
     if not text:
-        return DEFAULT
+        return DEFAULT_MAX_BYTES
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
     if number < 1:
         raise InvalidArgumentError(
-            f"`{ENV_VAR}` must be a positive number of bytes, of at most {_MOST_DIGITS} digits, "
-            f"got {text[:40]!r}"
+            f"`{MAX_BYTES_VARIABLE}` must be a positive number of bytes, of at most {_MOST_DIGITS} "
+            f"digits, got {text[:40]!r}"
         )
     return number
 
@@ -208,7 +208,7 @@ def require_bytes(size: int, what: object) -> None:
     if size > limit:
         raise TooLargeError(
             f"{what} would take {size:,} bytes, and {limit:,} may be read; if it is genuine, set "
-            f"the environment variable `{ENV_VAR}` to {size} or more"
+            f"the environment variable `{MAX_BYTES_VARIABLE}` to {size} or more"
         )
 
 
@@ -250,12 +250,12 @@ def require_growth(size: int, stored: int, what: object) -> None:
     if size > (limit := growth_limit(stored)):
         raise TooLargeError(
             f"{what} of {stored:,} bytes would take {size:,} bytes or more, and {limit:,} may be "
-            f"read; if it is genuine, set the environment variable `{ENV_VAR}` to "
+            f"read; if it is genuine, set the environment variable `{MAX_BYTES_VARIABLE}` to "
             f"{8 * size} or more"
         )
 
 
-def unpacked(path: Path | zipfile.Path, most: int | None = None) -> bytes:
+def read_unpacked(path: Path | zipfile.Path, most: int | None = None) -> bytes:
     """Return the content of a file, unpacked if its name ends in .gz, .bz2 or .xz.
 
     Raises:
@@ -282,7 +282,7 @@ def require_zip_growth(archive: zipfile.ZipFile) -> None:
     require_growth(sum(one.file_size for one in archive.infolist()), path.stat().st_size, path)
 
 
-MOST_TOML: Final = 1 << 19
+MAX_TOML_BYTES: Final = 1 << 19
 """Bytes of a TOML file: Python reads about a million a second."""
 _MOST_PARTS: Final = 9
 _TEXTS: Final = re.compile(
@@ -301,13 +301,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         OSError: there is no such file, or it cannot be read.
     """
     with path.open("rb") as handle:
-        return load_toml(handle.read(MOST_TOML + 1))
+        return load_toml(handle.read(MAX_TOML_BYTES + 1))
 
 
 def load_toml(content: bytes) -> dict[str, Any]:
     """Return what a TOML text says; see `read_toml`."""
-    if len(content) > MOST_TOML:
-        raise ValueError(f"it must have at most {MOST_TOML:,} bytes")
+    if len(content) > MAX_TOML_BYTES:
+        raise ValueError(f"it must have at most {MAX_TOML_BYTES:,} bytes")
     text = content.decode("utf-8")
     # The time that the parser takes for a key grows with the square of its parts.
     if _CHAIN.search(_TEXTS.sub("s", text)):

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedhpo_gym.core.checks import as_integer, as_typed
+from fedhpo_gym.core.checks import as_integer, coerce
 from fedhpo_gym.core.plugins import callers_name
 
 OPTIONS = ("algorithm", "alpha", "preprocessing", "precision", "table")
 """Arguments of `gymnasium.make` that choose the variant of a federated problem."""
 
-OWN_TABLE, FEDHPO_BENCH, IMPORTED = "fedhpo-gym", "fedhpo-bench", "imported"
+BUILT_TABLE, FEDHPO_BENCH, IMPORTED = "fedhpo-gym", "fedhpo-bench", "imported"
 """Whose table holds the numbers: ours, one that FedHPO-Bench published, or one of the user. The
 last word is also the entry of a card that says where somebody else's results come from."""
-UNSAID: Mapping[str, str] = {"precision": "float32", "table": OWN_TABLE}
+OMITTED_VALUES: Mapping[str, str] = {"precision": "float32", "table": BUILT_TABLE}
 """Values that identities, and so cards, leave out: they are older than the option."""
 
 
@@ -24,7 +24,7 @@ class Identity:
     Attributes:
         name: stem of its files, off which nothing is ever read.
         task: name of the problem in the catalogue.
-        options: values of `OPTIONS`, in their order, but for those that are `UNSAID`.
+        options: values of `OPTIONS`, in their order, but for those that are `OMITTED_VALUES`.
         settings: hyperparameters fixed, defaults included, in the order of their names.
         tuned: settings searched instead, each with its lowest and highest value.
     """
@@ -72,7 +72,7 @@ class Identity:
         version = as_integer(content["version"])
         if version is None or version < 0:
             raise ValueError(f"version {content['version']!r} is no version")
-        tuned = as_typed("tuned", content.get("tuned", {}), Mapping[str, Sequence[float]])
+        tuned = coerce("tuned", content.get("tuned", {}), Mapping[str, Sequence[float]])
         if any(len(ends) != 2 for ends in tuned.values()):
             raise ValueError(f"`tuned` must hold a lowest and a highest value each, got {tuned!r}")
         return cls(

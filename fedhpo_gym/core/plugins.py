@@ -16,13 +16,13 @@ from importlib.metadata import Distribution, EntryPoint, distributions, entry_po
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin, get_type_hints
 
-from fedhpo_gym.core.checks import FAULTS, as_typed, shown
+from fedhpo_gym.core.checks import FOREIGN_ERRORS, coerce, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 
 V = TypeVar("V")
 
 
-class Lazy(MutableMapping[str, V]):
+class LazyDict(MutableMapping[str, V]):
     """What behaves like a dictionary, and makes each value when it is first asked for."""
 
     def __init__(self, makers: Mapping[str, Callable[[], V]]) -> None:
@@ -52,16 +52,16 @@ class Lazy(MutableMapping[str, V]):
         return len(self._makers)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} of {shown(list(self))}"
+        return f"{type(self).__name__} of {short_repr(list(self))}"
 
 
-GROUP: Final = "fedhpo_gym"
+ENTRY_POINT_GROUP: Final = "fedhpo_gym"
 """Group of entry points, each a module to import."""
 
 _modules: dict[str, None] = {}
 
 
-class Registry(Lazy[V]):
+class Registry(LazyDict[V]):
     """What users add to one sealed catalogue, by name; who adds a name again replaces it."""
 
     def __init__(self, kind: str, sealed: Callable[[], Collection[str]]) -> None:
@@ -75,7 +75,7 @@ class Registry(Lazy[V]):
         if not re.fullmatch(r"\w[\w.-]{0,99}", name):
             raise InvalidArgumentError(
                 f"the name of your own {self._kind} must have letters, digits, '-', '_' or '.' "
-                f"only, 100 at most, and begin with none of '-' and '.', got {shown(name)}"
+                f"only, 100 at most, and begin with none of '-' and '.', got {short_repr(name)}"
             )
         if name in self._sealed():
             raise InvalidArgumentError(
@@ -109,14 +109,23 @@ def is_named(name: str) -> bool:
 def _note_module() -> None:
     """Remember the module outside the package that registers something: workers import it."""
     frame = sys._getframe(1)
-    while (name := frame.f_globals.get("__name__", "")).partition(".")[0] == GROUP and frame.f_back:
+    while (name := frame.f_globals.get("__name__", "")).partition(".")[
+        0
+    ] == ENTRY_POINT_GROUP and frame.f_back:
         frame = frame.f_back
     # What the package registers while it is imported, every process registers by itself.
     if name in sys.modules and name.partition(".")[0] not in _NO_PLUGINS:
         _modules[name] = None
 
 
-_NO_PLUGINS: Final = ("__main__", "__mp_main__", GROUP, "functools", "importlib", "runpy")
+_NO_PLUGINS: Final = (
+    "__main__",
+    "__mp_main__",
+    ENTRY_POINT_GROUP,
+    "functools",
+    "importlib",
+    "runpy",
+)
 
 
 def plugin_modules() -> tuple[str, ...]:
@@ -147,20 +156,20 @@ def load_entry_points() -> None:
 
 def _entry_points() -> Iterable[EntryPoint]:
     """Return the entry points of all installed packages whose list of them can be read."""
-    with suppress(*FAULTS):
-        return entry_points(group=GROUP)
+    with suppress(*FOREIGN_ERRORS):
+        return entry_points(group=ENTRY_POINT_GROUP)
     found: dict[tuple[str, str], EntryPoint] = {}
     for package in distributions():
 
         def read(package: Distribution = package) -> None:
-            for one in package.entry_points.select(group=GROUP):
+            for one in package.entry_points.select(group=ENTRY_POINT_GROUP):
                 found.setdefault((one.name, one.value), one)
 
         _try(read, f"what an `entry_points.txt` lists in {package.locate_file('')}")
     return found.values()
 
 
-def source_of(call: Callable[..., object]) -> str:
+def qualified_source(call: Callable[..., object]) -> str:
     """Return what a function is called and its source, where there is one: another is another."""
     place = f"{call.__module__}:{call.__qualname__}"
     with suppress(OSError, TypeError):
@@ -186,17 +195,17 @@ def require_subclass(argument: str, name: str, kind: Any, base: type, method: st
     if not (isinstance(kind, type) and issubclass(kind, base)) or inspect.isabstract(kind):
         raise InvalidArgumentError(
             f"`{argument}` must be a subclass of {base.__module__.rpartition('.')[0]}."
-            f"{base.__qualname__} that has `{method}`, got {name}, which is {shown(kind)}"
+            f"{base.__qualname__} that has `{method}`, got {name}, which is {short_repr(kind)}"
         )
     for attribute, hint in get_type_hints(base, include_extras=True).items():
         value_type = get_args(hint)[0] if get_origin(hint) is ClassVar else hint
-        as_typed(f"{name}.{attribute}", getattr(kind, attribute, None), value_type)
+        coerce(f"{name}.{attribute}", getattr(kind, attribute, None), value_type)
 
 
 def import_named(argument: str, what: str, name: str) -> Any:
     """Import what `module:name` names; the module is run, so only a caller may choose it."""
     module, _, attribute = name.partition(":")
-    rule = f"`{argument}` must name {what} as module:name, got {shown(name)}"
+    rule = f"`{argument}` must name {what} as module:name, got {short_repr(name)}"
     if not all(part.isidentifier() for part in (*module.split("."), attribute)):
         raise InvalidArgumentError(f"{rule}; write it as `mine:Greedy` for `Greedy` of mine.py")
     import_module(rule, module)

@@ -26,8 +26,8 @@ from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     WorkerLostError,
     WorkerTimeoutError,
-    needing,
     require_known,
+    require_optional,
 )
 from fedhpo_gym.core.plugins import import_plugins, plugin_modules
 
@@ -41,7 +41,7 @@ J_contra = TypeVar("J_contra", contravariant=True)
 J = TypeVar("J")
 
 
-class Work(Protocol[J_contra]):
+class JobFunction(Protocol[J_contra]):
     """What workers do with a job; it and the jobs go to other processes, so they are pickled."""
 
     def __call__(self, job: J_contra, advance: Callable[[], None], /) -> Any:
@@ -72,7 +72,7 @@ class _Worker:
 class WorkerPool(Generic[J]):
     """Worker processes, from the first job to the end of the `with` statement."""
 
-    def __init__(self, size: int, work: Work[J]) -> None:
+    def __init__(self, size: int, work: JobFunction[J]) -> None:
         self._size = size
         self._work = work
         self._workers: list[_Worker] = []
@@ -247,7 +247,7 @@ def _serve(connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, OSError):
         import_plugins(connection.recv())
-        work: Work[Any] = connection.recv()
+        work: JobFunction[Any] = connection.recv()
         connection.send(("started", None))
         while True:
             job = connection.recv()
@@ -286,7 +286,7 @@ def check_executor(executor: str, address: str | None) -> None:
         )
 
 
-def each_on_cluster(
+def run_on_cluster(
     call: Callable[[J], Any], jobs: Sequence[J], address: str
 ) -> Iterator[JobResult[J]]:
     """Do jobs on a cluster, and yield how each ended, as it does."""
@@ -313,7 +313,7 @@ def require_scheduler(address: str) -> None:
 
 
 def _connected(address: str) -> "Client":
-    with needing("work on a cluster", "distributed", "cluster", "distributed"):
+    with require_optional("work on a cluster", "distributed", "cluster", "distributed"):
         from distributed import Client
         from distributed.comm import get_address_host_port
     try:

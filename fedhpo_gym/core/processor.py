@@ -30,12 +30,12 @@ STRICT = "AVX2,STRICT"
 
 def fix_dispatch() -> None:
     """Set `MKL_CBWR` to what this processor has, unless the user has set it."""
-    chosen = chosen_branch()
+    chosen = kernel_branch()
     if chosen is not None and not os.environ.get(SETTING):
         os.environ[SETTING] = chosen
 
 
-def chosen_branch() -> str | None:
+def kernel_branch() -> str | None:
     """Return which kernels of oneMKL give equal bits here; None where there is no oneMKL."""
     level = vector_level()
     allowed = os.environ.get("MKL_ENABLE_INSTRUCTIONS", level)
@@ -70,7 +70,7 @@ def _cpu_info(entry: str) -> str:
     return next((x.split(":", 1)[1].strip() for x in lines if x.startswith(entry)), "")
 
 
-def this_platform() -> dict[str, str]:
+def rounding_platform() -> dict[str, str]:
     """Return what decides how numbers are rounded here: equal ones train equal numbers."""
     chosen = [f"{name}={os.environ[name]}" for name in SETTINGS if os.environ.get(name)]
     found = {

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedhpo_gym.core.checks import as_integer
 from fedhpo_gym.core.errors import InvalidArgumentError
 
-WORD = 2**32
+WORD_END = 2**32
 """Where keys end: a `SeedSequence` works on 32-bit words, and two of them could equal a longer."""
 
 
@@ -19,7 +19,7 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
     Any other name or key gives an independent one, so new code never shifts old draws.
     """
     checked = [_checked("seed", seed, None)]
-    checked += [_checked(f"keys[{i}]", key, WORD) for i, key in enumerate(keys)]
+    checked += [_checked(f"keys[{i}]", key, WORD_END) for i, key in enumerate(keys)]
     sequence = np.random.SeedSequence(
         checked[0], spawn_key=(crc32(name.encode("utf-8")), *checked[1:])
     )
@@ -28,19 +28,19 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
 
 def streams(name: str, keys: Sequence[tuple[int, ...]]) -> Iterator[np.random.Generator]:
     """Yield `stream(seed, name, *keys)` for many (seed, *keys), a dozen times as fast."""
-    if len(keys) < _MANY or any(seed >= WORD for seed, *_ in keys):
+    if len(keys) < _MANY or any(seed >= WORD_END for seed, *_ in keys):
         for seed, *others in keys:
             yield stream(seed, name, *others)
         return
     checked = [
-        (_checked("seed", seed, WORD), *(_checked("keys", key, WORD) for key in others))
+        (_checked("seed", seed, WORD_END), *(_checked("keys", key, WORD_END) for key in others))
         for seed, *others in keys
     ]
-    yield from map(started, first_words(name, np.array(checked, dtype=np.uint32)))
+    yield from map(generator_from_words, seed_words(name, np.array(checked, dtype=np.uint32)))
 
 
-def first_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
-    """Return the (n, 4) words that `started` makes streams of, for (n, k) seeds and keys.
+def seed_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
+    """Return the (n, 4) words from which streams start, for (n, k) seeds and keys.
 
     What `numpy.random.SeedSequence(seed, spawn_key=(crc32, *keys)).generate_state(4, np.uint64)`
     computes for one, for all at once: numpy promises that it stays as it is. The hash and its
@@ -61,8 +61,8 @@ def first_words(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
     return words[:, ::2] | words[:, 1::2] << np.uint64(32)
 
 
-def started(words: NDArray[np.uint64]) -> np.random.Generator:
-    """Return the stream that begins with one row of `first_words`."""
+def generator_from_words(words: NDArray[np.uint64]) -> np.random.Generator:
+    """Return the stream that begins with one row of `seed_words`."""
     return np.random.Generator(np.random.PCG64(_Seeded(words)))
 
 
@@ -93,7 +93,7 @@ class _Hash:
 
     def __call__(self, words: NDArray[np.uint32]) -> NDArray[np.uint32]:
         hashed = words ^ np.uint32(self._constant)
-        self._constant = self._constant * self._factor % WORD
+        self._constant = self._constant * self._factor % WORD_END
         hashed *= np.uint32(self._constant)
         hashed ^= hashed >> np.uint32(16)
         return hashed

@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     missing_dependency,
 )
-from fedhpo_gym.core.files import cache_folder, expanded, is_there, new_file, write_text
+from fedhpo_gym.core.files import cache_folder, expand_home, new_file, path_exists, write_text
 
 ENV_VAR = "FEDHPO_GYM_DATA"
 Maker: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
@@ -35,7 +35,7 @@ Maker: TypeAlias = Callable[[], Mapping[str, NDArray[Any]]]
 def data_folder() -> Path:
     """Return the folder with training data: `FEDHPO_GYM_DATA`, else the user's cache folder."""
     if ENV_VAR in os.environ:
-        return expanded(os.environ[ENV_VAR])
+        return expand_home(os.environ[ENV_VAR])
     return cache_folder("datasets")
 
 
@@ -56,7 +56,7 @@ def make_folder(folder: Path) -> None:
 
 def find(*names: str) -> Path | None:
     """Return the first of these paths, below the data folder, that exists; None if none does."""
-    return next((path for name in names if is_there(path := data_folder() / name)), None)
+    return next((path for name in names if path_exists(path := data_folder() / name)), None)
 
 
 def checksum(path: Path) -> str:
@@ -73,7 +73,7 @@ def digest_of(handle: BufferedIOBase) -> str:
 
 def read_checksum(path: Path) -> str | None:
     """Return what a file with a checksum says, or None where there is no such file."""
-    if not is_there(path):
+    if not path_exists(path):
         return None
     return path.read_text(encoding="utf-8", errors="replace").strip()
 
@@ -91,7 +91,7 @@ def derived(name: str, files: Sequence[Path], make: Maker, repair: str) -> dict[
     stamp = "\n".join(f"{path}:{stat.st_size}:{stat.st_mtime_ns}" for path, stat in stats)
     digest = hashlib.sha256(stamp.encode("utf-8")).hexdigest()[:16]
     path = cache_folder("derived") / f"{name}-{digest}.npz"  # data may be read-only
-    if not is_there(path):
+    if not path_exists(path):
         make_folder(path.parent)
         with reading(_named(files), again(repair)):
             arrays = make()
@@ -171,7 +171,7 @@ def fetched(url: str, path: Path, sha256: str | None, repair: str) -> Iterator[P
     is deleted.
     """
     beside = _checksum_of(path)
-    new = not is_there(path)
+    new = not path_exists(path)
     if new:
         _download(url, path, sha256, repair)
     expected = sha256 or read_checksum(beside)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.core.plugins import Registry
 from fedhpo_gym.data.graph_sets import GRAPH_DC, MOLECULES, TU_SETS
@@ -42,7 +42,7 @@ REGISTERED: Registry[Source] = Registry("data set", lambda: SOURCES)
 """Sources of data that users have added, by name."""
 
 
-@checked_types
+@validate_call
 def get_source(name: str) -> Source:
     """Return where a data set comes from, by its name."""
     known = REGISTERED if name in REGISTERED else SOURCES
@@ -56,7 +56,7 @@ def download_command(name: str) -> str:
     return source.repair if not source.offline and "download" in source.repair else ""
 
 
-@checked_types
+@validate_call
 def register_source(source: Source) -> None:
     """Add a data set of your own, which tasks then name.
 
@@ -67,7 +67,7 @@ def register_source(source: Source) -> None:
     load_dataset.cache_clear()
 
 
-@checked_types
+@validate_call
 @lru_cache(maxsize=16)
 def load_dataset(name: str) -> Dataset:
     """Load a data set by name.

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import Dataset
@@ -22,8 +23,6 @@ FEWEST = 8
 LEAST = 1e-3
 """Smallest concentration that is drawn with: below, numbers are all but one zero, or fail."""
 
-Indices = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class Federation:
@@ -33,7 +32,7 @@ class Federation:
     labels: NDArray[np.int64]  # (n,) int64
     num_classes: int  # number of classes
     # `clients[i][s]` are the row indices of client i in split s (train, val, test).
-    clients: tuple[tuple[Indices, ...], ...]
+    clients: tuple[tuple[Integers, ...], ...]
     seed: int  # the seed that split and partitioned the data set
 
     @property
@@ -156,7 +155,7 @@ def make_unseen_federation(
     return _federation(dataset, tuple(clients), rows, seed, preprocessing)
 
 
-def _rows_by_user(dataset: Dataset, number: int | None = None) -> list[Indices]:
+def _rows_by_user(dataset: Dataset, number: int | None = None) -> list[Integers]:
     """Return the rows of every user, or of so many that are drawn."""
     if dataset.users is None:
         raise InvalidArgumentError(f"`dataset` must have users, got {dataset.name}; use LDA")
@@ -169,7 +168,7 @@ def _rows_by_user(dataset: Dataset, number: int | None = None) -> list[Indices]:
     return [splittable[i] for i in np.sort(drawn)]
 
 
-def _draw_splits(dataset: Dataset, seed: int) -> list[Indices]:
+def _draw_splits(dataset: Dataset, seed: int) -> list[Integers]:
     """Return the rows of train, validation and test data."""
     rng = stream(seed, "split")
     fixed = dataset.fixed_split
@@ -191,8 +190,8 @@ def _draw_splits(dataset: Dataset, seed: int) -> list[Indices]:
 
 def _federation(
     dataset: Dataset,
-    clients: tuple[tuple[Indices, ...], ...],
-    train_rows: Indices,
+    clients: tuple[tuple[Integers, ...], ...],
+    train_rows: Integers,
     seed: int,
     preprocessing: str,
 ) -> Federation:
@@ -215,7 +214,7 @@ def _federation(
     return Federation(features, dataset.labels, dataset.num_classes, clients, int(seed))
 
 
-def _completed(features: Features, train_rows: Indices) -> Features:
+def _completed(features: Features, train_rows: Integers) -> Features:
     """Return features with the mean of the training rows where a number is missing."""
     if isinstance(features, SparseRows) or features.dtype.kind != "f":
         return features
@@ -243,7 +242,7 @@ def split_sizes(num_samples: int) -> tuple[int, int, int]:
 
 def lda_partition(
     labels: NDArray[np.int64], num_clients: int, alpha: float, rng: Rng
-) -> list[Indices]:
+) -> list[Integers]:
     """Partition samples over clients by latent Dirichlet allocation over the label distribution.
 
     Per class of the (n,) labels, proportions over clients are drawn from Dirichlet(alpha); clients
@@ -277,8 +276,8 @@ def lda_partition(
 
 
 def _draw(
-    classes: Sequence[Indices], alphas: NDArray[np.float64], fair_share: float, rng: Rng
-) -> list[tuple[Indices, Indices]] | None:
+    classes: Sequence[Integers], alphas: NDArray[np.float64], fair_share: float, rng: Rng
+) -> list[tuple[Integers, Integers]] | None:
     """Return the shuffled members of classes, and where clients' shares end; None if too small."""
     counts = np.zeros(len(alphas), dtype=np.int64)
     drawn = []

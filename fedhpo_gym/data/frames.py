@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrow_files import require_sound
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
     InvalidArgumentError,
     MissingDataError,
-    needing,
+    require_optional,
 )
-from fedhpo_gym.core.files import read_json, require_growth, unpacked
+from fedhpo_gym.core.files import read_json, read_unpacked, require_growth
 from fedhpo_gym.data import cache, leaf
 
 CLIENT, LABEL = "client", "label"
@@ -57,7 +57,7 @@ def read_frame(data: Any) -> Any:
 
 
 def _read_any(data: Any) -> Any:
-    with needing("reading a table", "pandas", "data", "pandas"):
+    with require_optional("reading a table", "pandas", "data", "pandas"):
         import pandas
     if isinstance(data, pandas.DataFrame):
         frame = data
@@ -71,7 +71,7 @@ def _read_any(data: Any) -> Any:
         if not isinstance(data, str | Path):
             raise InvalidArgumentError(
                 "`data` must be a path, a pandas DataFrame, or a tuple (features, labels, "
-                f"clients), got {shown(data)}"
+                f"clients), got {short_repr(data)}"
             )
         frame = _read(Path(data))
     if not frame.size:
@@ -132,7 +132,7 @@ def _csv(path: Path) -> Any:
         pandas.read_csv, dtype=str, skipinitialspace=True, keep_default_na=False, na_values=[""]
     )  # fmt: skip
     try:
-        content = unpacked(path)
+        content = read_unpacked(path)
         if (width := check_cells(content, path)) > MOST_COLUMNS:
             raise DamagedDataError(
                 f"{path} must have at most {MOST_COLUMNS:,} columns, got {width:,}; {how}"
@@ -290,7 +290,7 @@ def _arrow(paths: Sequence[Path]) -> Any:
     """Return the rows of Parquet files, or of Arrow's streams in files `*.arrow`."""
     import pandas
 
-    with needing("reading Arrow or Parquet", "pyarrow", "columnar", "pyarrow"):
+    with require_optional("reading Arrow or Parquet", "pyarrow", "columnar", "pyarrow"):
         import pyarrow
     if len({*paths}) < len(paths) or not paths:
         raise InvalidArgumentError(f"it must name files, each once, got {len(paths)} names")
@@ -339,7 +339,8 @@ def _of_arrays(features: Any, labels: Any, clients: Any = None) -> Any:
     for name, cells in named.items():
         if not _is_list(cells) or any(map(_is_list, cells)):
             raise InvalidArgumentError(
-                f"`data` must have one {name} for each row, a number or a word, got {shown(cells)}"
+                f"`data` must have one {name} for each row, a number or a word, got "
+                f"{short_repr(cells)}"
             )
     try:
         array = np.asarray(features)

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache
@@ -19,27 +19,25 @@ from fedhpo_gym.data.records import Dataset, SparseRows
 
 DELTA = 20
 
-Indices = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class GraphFederation(Federation):
     """The graph of all clients under one seed; `features` are the dense node features."""
 
     graph: NodeGraph  # the whole graph, edges between clients included
-    owner: Indices  # (n,) int64 client of each node
-    edges: Indices  # (2, m) int64 edges inside clients, in node numbers of the whole graph
+    owner: Integers  # (n,) int64 client of each node
+    edges: Integers  # (2, m) int64 edges inside clients, in node numbers of the whole graph
 
     @cached_property
     def adjacency(self) -> SparseRows:
         """(n, n) normalised adjacency with self loops, of the edges inside clients."""
         return normalised_adjacency(self.edges, len(self.labels))
 
-    def client_nodes(self, client: int) -> Indices:
+    def client_nodes(self, client: int) -> Integers:
         """Return the (n_i,) ascending node numbers of a client."""
         return np.flatnonzero(self.owner == client)
 
-    def client_edges(self, client: int) -> Indices:
+    def client_edges(self, client: int) -> Integers:
         """Return the (2, m_i) edges inside a client, in node numbers of the whole graph."""
         return self.edges[:, self.owner[self.edges[0]] == client]
 
@@ -82,7 +80,7 @@ def make_graph_federation(
     )
 
 
-def louvain_communities(graph: NodeGraph, seed: int) -> list[Indices]:
+def louvain_communities(graph: NodeGraph, seed: int) -> list[Integers]:
     """Find communities of high modularity (Blondel et al., J. Stat. Mech. P10008, 2008)."""
     networkx: Any = cache.require("networkx", "graphs")
     whole = networkx.Graph()
@@ -94,8 +92,8 @@ def louvain_communities(graph: NodeGraph, seed: int) -> list[Indices]:
 
 
 def place_communities(
-    communities: Iterable[Indices], num_clients: int, delta: int = DELTA
-) -> list[Indices]:
+    communities: Iterable[Integers], num_clients: int, delta: int = DELTA
+) -> list[Integers]:
     """Place communities on clients of almost equal size, the largest first.
 
     As FederatedScope does: communities of more than n // K - delta nodes are cut into pieces of
@@ -113,7 +111,7 @@ def place_communities(
     size = share - delta
     pieces = [nodes[at : at + size] for nodes in communities for at in range(0, len(nodes), size)]
     pieces.sort(key=len, reverse=True)
-    clients: list[list[Indices]] = [[] for _ in range(num_clients)]
+    clients: list[list[Integers]] = [[] for _ in range(num_clients)]
     room = np.full(num_clients, share + delta)
     turn = 0
     for piece in pieces:
@@ -136,7 +134,7 @@ class HeteroFederation(Federation):
     sets: tuple[GraphSet, ...]
 
     @cached_property
-    def first(self) -> Indices:
+    def first(self) -> Integers:
         """(clients + 1,) number of each client's first graph, and of all graphs."""
         return np.cumsum([0, *(len(own.labels) for own in self.sets)])
 

@@ -12,13 +12,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.arrays import Integers
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.core.files import unpacked
+from fedhpo_gym.core.files import read_unpacked
 from fedhpo_gym.data import cache, graphs
 from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
 
-Indices = NDArray[np.int64]
 FOLDER = "mini_graph_dc"
 LAYOUT = 1
 """Raised when `GraphSetSource.parse` returns other arrays for the same files."""
@@ -29,11 +29,11 @@ class GraphSet(Dataset):
     """Many graphs, laid end to end; the samples are the graphs."""
 
     node_features: SparseRows  # (N, d) of all nodes
-    offsets: Indices  # (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1]
-    edges: Indices  # (2, m) int64, each undirected edge once, smaller end first, no self loops
+    offsets: Integers  # (G + 1,) int64; graph g has the nodes offsets[g]..offsets[g + 1]
+    edges: Integers  # (2, m) int64, each undirected edge once, smaller end first, no self loops
 
     @property
-    def graph_of_node(self) -> Indices:
+    def graph_of_node(self) -> Integers:
         """(N,) graph of each node."""
         return np.repeat(np.arange(len(self.labels)), np.diff(self.offsets))
 
@@ -42,7 +42,7 @@ class GraphSet(Dataset):
         return (*super().arrays, *self.node_features.arrays, self.offsets, self.edges)
 
 
-@checked_types
+@validate_call
 def make_graph_set(
     name: str,
     node_features: SparseRows,
@@ -76,7 +76,7 @@ def make_graph_set(
     )  # fmt: skip
 
 
-def _sums(node_features: SparseRows, graph: Indices, num_graphs: int) -> SparseRows:
+def _sums(node_features: SparseRows, graph: Integers, num_graphs: int) -> SparseRows:
     """Return the (G, d) sums of the rows of each graph."""
     width = node_features.num_columns
     rows = np.repeat(graph, np.diff(node_features.indptr))
@@ -143,7 +143,7 @@ class TUSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         edges, graph, labels, kinds = (
-            np.array([line.split(b",") for line in unpacked(path).splitlines()], np.int64)
+            np.array([line.split(b",") for line in read_unpacked(path).splitlines()], np.int64)
             for path in paths
         )
         graph, kinds = graph.ravel(), np.unique(kinds, return_inverse=True)[1].ravel()
@@ -231,7 +231,7 @@ class MoleculeSource(GraphSetSource):
 
     def parse(self, paths: Sequence[Path]) -> Mapping[str, NDArray[Any]]:
         chem: Any = cache.require("rdkit.Chem", "graphs")
-        text = io.StringIO(unpacked(paths[0]).decode("utf-8-sig"), newline="")
+        text = io.StringIO(read_unpacked(paths[0]).decode("utf-8-sig"), newline="")
         offsets, labels, edges, entries = [0], [], [], []
         with cache.require("rdkit.rdBase", "graphs").BlockLogs():
             for row in csv.DictReader(text):
@@ -319,7 +319,7 @@ class GraphSets(Dataset):
     sets: tuple[GraphSet, ...]
 
 
-@checked_types
+@validate_call
 def make_graph_sets(name: str, sets: Sequence[GraphSet]) -> GraphSets:
     """Lay sets of graphs end to end."""
     if not sets:

@@ -10,28 +10,27 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.arrays import Integers
+from fedhpo_gym.core.checks import Axes, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.core.files import unpacked
+from fedhpo_gym.core.files import read_unpacked
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, fetched, reading
 from fedhpo_gym.data.records import Dataset, Source, SparseRows, seal
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeGraph(Dataset):
     """One graph; its samples are its nodes, and the labels are theirs."""
 
-    edges: Indices  # (2, m) int64, each undirected edge once, smaller end first, no self loops
+    edges: Integers  # (2, m) int64, each undirected edge once, smaller end first, no self loops
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         return (*super().arrays, self.edges)
 
 
-@checked_types
+@validate_call
 def make_node_graph(
     name: str, features: SparseRows, labels: "Labels", edges: "Edges", num_classes: int
 ) -> NodeGraph:
@@ -48,7 +47,7 @@ def make_node_graph(
     return NodeGraph(name, features, labels, num_classes, digest, edges=edges)
 
 
-def check_codes(what: str, codes: Indices, end: int) -> None:
+def check_codes(what: str, codes: Integers, end: int) -> None:
     """Refuse integers outside 0..end-1."""
     outside = codes[(codes < 0) | (codes >= end)]
     if outside.size:
@@ -59,7 +58,7 @@ Edges = Annotated[NDArray[Any], Axes(2, 2, empty=True)]
 Labels = Annotated[NDArray[Any], Axes(1, 1, empty=True)]
 
 
-@checked_types
+@validate_call
 def matmul(left: SparseRows, right: SparseRows) -> SparseRows:
     """Return the product of two sparse matrices, accumulated in float64."""
     product = _to_scipy(left) @ _to_scipy(right)
@@ -88,7 +87,7 @@ def check_rows(what: str, rows: SparseRows) -> None:
 
 
 def from_entries(
-    rows: Indices, columns: Indices, values: NDArray[Any], shape: tuple[int, int]
+    rows: Integers, columns: Integers, values: NDArray[Any], shape: tuple[int, int]
 ) -> SparseRows:
     """Build a sparse matrix from its entries, in any order, each place at most once."""
     order = np.lexsort((columns, rows))
@@ -107,17 +106,17 @@ def from_dense(matrix: NDArray[Any]) -> SparseRows:
     return from_entries(rows, columns, matrix[rows, columns], matrix.shape)
 
 
-@checked_types
-def undirected(edges: Edges) -> Indices:
+@validate_call
+def undirected(edges: Edges) -> Integers:
     """Return (2, m) int64 edges once each: smaller end first, sorted, without self loops."""
     ends = np.sort(np.asarray(edges, dtype=np.int64), axis=0)
     ends = ends[:, ends[0] != ends[1]]
     return np.unique(ends, axis=1)
 
 
-@checked_types
+@validate_call
 def normalised_adjacency(
-    edges: Annotated[Indices, Axes(2, 2, empty=True)], num_nodes: int
+    edges: Annotated[Integers, Axes(2, 2, empty=True)], num_nodes: int
 ) -> SparseRows:
     """Return (n, n) D^-1/2 (A + I) D^-1/2, D the row sums of A + I (Kipf and Welling, 2017)."""
     if not -1 <= edges.max(initial=-1) < num_nodes or edges.min(initial=0) < 0:
@@ -160,7 +159,7 @@ class PublicFile:
 
     def _verify(self, path: Path, repair: str) -> None:
         with reading(path, again(repair)):
-            found = git_blob(unpacked(path))
+            found = git_blob(read_unpacked(path))
         if found != self.git_blob:
             raise DamagedDataError(
                 f"{path} has the git id {found}, expected {self.git_blob}; {again(repair)}"
@@ -205,7 +204,7 @@ class NodeGraphSource(Source):
 
 def read_npz(name: str, path: Path, num_classes: int) -> NodeGraph:
     """Read a graph from an .npz file: CSR matrices `attr` (n, d) and `adj` (n, n), and `labels`."""
-    with np.load(io.BytesIO(unpacked(path)), allow_pickle=False) as archive:
+    with np.load(io.BytesIO(read_unpacked(path)), allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files if not key.endswith("_names")}
     features, adjacency = (_matrix(arrays, part) for part in ("attr", "adj"))
     degrees = np.diff(adjacency.indptr)

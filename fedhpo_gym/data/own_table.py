@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.core.checks import Range, check_fields, shown
+from fedhpo_gym.core.checks import Range, check_fields, short_repr
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
-    needing,
     require_known,
+    require_optional,
     suggest,
 )
-from fedhpo_gym.core.files import is_there, require_growth
+from fedhpo_gym.core.files import path_exists, require_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.federation import MIN_SIZE
 from fedhpo_gym.data.frames import (
@@ -92,20 +92,21 @@ class OwnTable:
         if not (plain and self.name[:1].isupper()) or self.name.endswith("Unseen"):
             raise InvalidArgumentError(
                 f"`name` must be a capital letter, then letters and digits, at most {LONGEST}, "
-                f"such as 'Passed', and not end in 'Unseen', got {shown(self.name)}"
+                f"such as 'Passed', and not end in 'Unseen', got {short_repr(self.name)}"
             )
         if Path(self.data).name != self.data or not self.data.endswith(".csv"):
             raise InvalidArgumentError(
                 "`data` must be the name of a .csv file beside the task file, without folders, got "
-                f"{shown(self.data)}"
+                f"{short_repr(self.data)}"
             )
         if self.target == self.client:
             raise InvalidArgumentError(
-                f"`target` must be another column than `client`, got {shown(self.target)} for both"
+                f"`target` must be another column than `client`, got {short_repr(self.target)} for "
+                "both"
             )
         if named := [name for name in (self.target, self.client) if name in self.columns]:
             raise InvalidArgumentError(
-                f"`columns` must name neither the target nor the client, got {shown(named[0])}"
+                f"`columns` must name neither the target nor the client, got {short_repr(named[0])}"
             )
         for name, encoding in self.columns.items():
             require_known(f"encoding of the column {name!r}", encoding, ENCODINGS)
@@ -113,7 +114,7 @@ class OwnTable:
         if (self.client is None) == (self.clients is None):
             raise InvalidArgumentError(
                 "either `client` must name a column or `clients` say how many there are, got "
-                f"{shown((self.client, self.clients))}"
+                f"{short_repr((self.client, self.clients))}"
             )
 
     @property
@@ -150,7 +151,7 @@ class OwnSource(Source):
     def read(self) -> Dataset:
         """Return (n, columns) float64 features, NaN where a number is missing."""
         data = self.path.with_name(self.table.data)
-        if not is_there(data):
+        if not path_exists(data):
             raise DamagedDataError(f"{data} is missing: {self.path} describes it; {self.again}")
         if data.resolve().parent != self.path.resolve().parent:
             raise DamagedDataError(f"{data} is a link to elsewhere: copy what it leads to")
@@ -183,7 +184,7 @@ class OwnSource(Source):
         Raises:
             InvalidArgumentError: the description does not fit the file.
         """
-        with needing(f"data set {self.name}", "pandas", "data", "pandas"):
+        with require_optional(f"data set {self.name}", "pandas", "data", "pandas"):
             import pandas
         table = self.table
         named = [table.target, *filter(None, [table.client])]
@@ -438,7 +439,7 @@ def _almost(column: Any, rows: Mapping[str, int]) -> Iterator[str]:
 
 def _giving_away(frame: Any, target: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a warning for each column that alone tells the target, by a tree of one column."""
-    with needing("looking at a table", "scikit-learn", "data", "sklearn", "pandas"):
+    with require_optional("looking at a table", "scikit-learn", "data", "sklearn", "pandas"):
         import pandas
         from sklearn.model_selection import StratifiedKFold
         from sklearn.tree import DecisionTreeClassifier

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.data import Dataset, federation
 from fedhpo_gym.data.graph_federations import make_graph_federation, make_hetero_federation
@@ -33,7 +33,7 @@ PARTITIONS: Mapping[str, Partition] = {
 }
 
 
-@checked_types
+@validate_call
 def get_partition(name: str) -> Partition:
     """Return a partition by name."""
     require_known("partition", name, PARTITIONS)

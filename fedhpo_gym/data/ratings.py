@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
-from fedhpo_gym.core.files import files_like
+from fedhpo_gym.core.files import matching_files
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
@@ -67,7 +67,7 @@ def _checked(stars: int, item: int | None) -> int:
     return stars
 
 
-@checked_types
+@validate_call
 def make_ratings(
     num_users: Annotated[int, Range(1)] = 500,
     num_items: Annotated[int, Range(1)] = 200,
@@ -113,7 +113,7 @@ class NetflixSource(Source):
     def read(self) -> Dataset:
         """Return (n, 1) int32 item numbers; labels are stars - 1."""
         folder = cache.data_folder() / "netflix"
-        matches = (files_like(folder, pattern) for pattern in PATTERNS)
+        matches = (matching_files(folder, pattern) for pattern in PATTERNS)
         files = next(filter(None, matches), None)
         if files is None:
             raise MissingDataError(

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, checked_types
+from fedhpo_gym.core.checks import Axes, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 
 DRAWN, TRAIN, VAL, TEST = -1, 0, 1, 2
@@ -95,7 +95,7 @@ class Dataset:
         return (*features, self.labels, *optional)
 
 
-@checked_types
+@validate_call
 def make_dataset(
     name: str,
     features: Features,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
-from fedhpo_gym.core.files import require_zip_growth, unpacked
+from fedhpo_gym.core.files import read_unpacked, require_zip_growth
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, fetch, fetched, reading
 from fedhpo_gym.data.records import TEST, TRAIN, VAL, Dataset, PublishedSource, make_dataset
@@ -247,7 +247,7 @@ def read_tsv(place: Folder, name: str, repair: str) -> list[list[str]]:
         if (place / name).exists():
             content = (place / name).read_bytes()
         elif packed.exists():
-            content = unpacked(packed)
+            content = read_unpacked(packed)
         else:
             raise DamagedDataError(f"{place / name} is missing; {_again(place, repair)}")
         rows = [line.split("\t") for line in content.decode("utf-8").splitlines() if line]

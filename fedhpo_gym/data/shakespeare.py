@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
-from fedhpo_gym.core.files import files_like, is_there
+from fedhpo_gym.core.files import matching_files, path_exists
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import reading
 from fedhpo_gym.data.leaf import find_in, read_file
@@ -56,8 +56,8 @@ class ShakespeareSource(PublishedSource):
 
     def _editions(self, folder: Path) -> list[Path]:
         archive = folder / self.file
-        plays = files_like(folder / "playshakespeare_editions", "*.xml")
-        if is_there(archive):
+        plays = matching_files(folder / "playshakespeare_editions", "*.xml")
+        if path_exists(archive):
             cache.verify(archive, self.sha256, self.repair)
             return [archive]
         if not plays:

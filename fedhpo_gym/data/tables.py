@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import DamagedDataError, MissingDataError
-from fedhpo_gym.core.files import is_there
+from fedhpo_gym.core.files import path_exists
 from fedhpo_gym.data import cache
 from fedhpo_gym.data.cache import again, reading
 from fedhpo_gym.data.records import Dataset, Source, make_dataset
@@ -46,7 +46,7 @@ class TableSource(Source):
     @property
     def here(self) -> bool:
         """Whether it loads without a download: from scikit-learn, the data folder or the cache."""
-        return self.offline or self._plain is not None or is_there(self._download)
+        return self.offline or self._plain is not None or path_exists(self._download)
 
     @property
     def _plain(self) -> Path | None:
@@ -90,7 +90,7 @@ class TableSource(Source):
 
     def _read_openml(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         path = self._download
-        if not is_there(path) and self.openml_task is not None:
+        if not path_exists(path) and self.openml_task is not None:
             advice = (
                 f"For data set {self.name}, check the network and run `{self.repair}`, or put the "
                 f"file {self.file} into the folder named by {cache.ENV_VAR}"

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from gymnasium.envs.registration import EnvSpec
 
 from fedhpo_gym.algorithms import algorithm_name
-from fedhpo_gym.core.checks import as_plain, as_typed, parameter_types, shown
+from fedhpo_gym.core.checks import coerce, parameter_types, short_repr, to_plain
 from fedhpo_gym.core.errors import InvalidArgumentError, suggest
 
 R = TypeVar("R")
@@ -29,10 +29,10 @@ class PlainSpec:
 
     @spec.setter
     def spec(self, spec: EnvSpec | None) -> None:
-        self._spec = spec and replace(spec, kwargs=as_plain(spec.kwargs))
+        self._spec = spec and replace(spec, kwargs=to_plain(spec.kwargs))
 
 
-def takes(record: type[Any]) -> Callable[[F], F]:
+def with_signature_of(record: type[Any]) -> Callable[[F], F]:
     """Give an entry point its metadata and its whole signature, with the fields of a record."""
 
     def sign(entry_point: F) -> F:
@@ -56,7 +56,7 @@ def check_own(entry_point: Callable[..., Any], values: Mapping[str, Any]) -> Non
     """Refuse values of an entry point's own arguments that are not what its signature says."""
     hints = parameter_types(entry_point)
     for name, value in values.items():
-        as_typed(name, value, hints[name])
+        coerce(name, value, hints[name])
 
 
 def refuse_render_mode(render_mode: str | None) -> None:
@@ -68,7 +68,7 @@ def refuse_render_mode(render_mode: str | None) -> None:
         )
 
 
-def from_names(
+def parse_arguments(
     record: type[R], arguments: Mapping[str, Any], others: Sequence[str] = (), needed: str = "task"
 ) -> R:
     """Make a dataclass of arguments from what a user wrote."""
@@ -95,11 +95,11 @@ def chosen_options(record: object, names: Iterable[str]) -> dict[str, Any]:
 
 def read_options(options: object, known: Sequence[str]) -> dict[str, Any]:
     """Return the options of a `reset`, none where they are None."""
-    chosen = as_typed("options", {} if options is None else options, Mapping[str, Any])
+    chosen = coerce("options", {} if options is None else options, Mapping[str, Any])
     for name in chosen:
         if name not in known:
             raise InvalidArgumentError(
                 f"`options` must hold nothing but {list(known)} for this environment, got "
-                f"{shown(name)}"
+                f"{short_repr(name)}"
             )
     return dict(chosen)

@@ -11,8 +11,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import shown
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, needing
+from fedhpo_gym.core.checks import short_repr
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError, require_optional
 from fedhpo_gym.envs.arguments import RENDERING, PlainSpec
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, Observations
 from fedhpo_gym.objectives import Objective
@@ -41,7 +41,7 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InvalidArgumentError(
                 f"`render_mode` must be one of {self.metadata['render_modes']}, "
-                f"got {shown(render_mode)}"
+                f"got {short_repr(render_mode)}"
             )
         self.render_mode = render_mode
         self._window: int | None = None
@@ -86,7 +86,7 @@ class DrawnEnv(PlainSpec, gym.Env[Observations, NDArray[np.float32]]):
         """Draw the episode: trials over simulated time, or the loss and the actions over rounds."""
         if self.render_mode is None:
             return None
-        with needing("rendering", "matplotlib", "plot", "matplotlib"):
+        with require_optional("rendering", "matplotlib", "plot", "matplotlib"):
             import matplotlib  # noqa: F401
         if self.render_mode == "rgb_array":
             return _pixels(self._plot)

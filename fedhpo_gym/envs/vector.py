@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import Range, as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.arrays import Bools, Indices
+from fedhpo_gym.core.checks import Range, as_integer, coerce, coerce_reals, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.arguments import PlainSpec, read_options
@@ -25,8 +26,6 @@ from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.space.dimension import ACTION_SLACK
 
 Observations = dict[str, NDArray[np.float32]]
-Mask = NDArray[np.bool_]
-Indices = NDArray[np.intp]
 
 
 class Layout:
@@ -57,7 +56,7 @@ class Layout:
             matrix[..., self.columns[name]] = values
 
 
-def masked(info: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+def masked(info: Mapping[str, Any], mask: Bools) -> dict[str, Any]:
     """Return nested infos with an (n,) mask `_key` beside every `key`; zero where it is False."""
     out: dict[str, Any] = {}
     for key, value in info.items():
@@ -91,7 +90,7 @@ def row_of(info: Mapping[str, Any], index: int) -> dict[str, Any]:
     }
 
 
-def listed(describe: Callable[[int], Mapping[str, Any]], mask: Mask) -> dict[str, Any]:
+def listed(describe: Callable[[int], Mapping[str, Any]], mask: Bools) -> dict[str, Any]:
     """Return infos, as (n,) arrays of objects, of what each environment of an (n,) mask says."""
     out: dict[str, Any] = {}
     for index in np.flatnonzero(mask):
@@ -115,8 +114,8 @@ class StepOutcome:
     """What a step of N environments brings; all arrays but those of `info` are fresh."""
 
     rewards: NDArray[np.floating]
-    terminated: Mask
-    truncated: Mask
+    terminated: Bools
+    truncated: Bools
     info: dict[str, Any]
 
 
@@ -152,7 +151,7 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(action_space, num_envs)
         self.layout = Layout(observation_space)
-        self._copy = as_typed("copy", copy, bool)
+        self._copy = coerce("copy", copy, bool)
         self._frame = np.zeros((num_envs, self.layout.size), dtype=np.float32)
         self._done = np.zeros(num_envs, dtype=np.bool_)
         self._was_reset = np.zeros(num_envs, dtype=np.bool_)
@@ -170,7 +169,7 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
         self._process.restart(where, *self._draws.draw(where, seeds, options))
 
     @abstractmethod
-    def _advance(self, actions: Actions, active: Mask) -> StepOutcome:
+    def _advance(self, actions: Actions, active: Bools) -> StepOutcome:
         """Step active environments: state, and rows of `_frame`; the others restart next."""
 
     def reset(
@@ -193,7 +192,7 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
 
     def step(
         self, actions: ArrayLike
-    ) -> tuple[Observations, NDArray[np.floating], Mask, Mask, dict[str, Any]]:
+    ) -> tuple[Observations, NDArray[np.floating], Bools, Bools, dict[str, Any]]:
         """Step all environments; the class says what happens at the end of an episode."""
         active = self._active()
         outcome = self._advance(self._checked(actions, active), active)
@@ -214,10 +213,10 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
         if number is None or not 0 <= number < self.num_envs or not steps[number]:
             raise InvalidArgumentError(
                 f"`index` must name one of {self.num_envs} environments that has stepped since its "
-                f"reset, got {shown(index)}"
+                f"reset, got {short_repr(index)}"
             )
 
-    def _active(self) -> Mask:
+    def _active(self) -> Bools:
         if not self._was_reset.all():
             raise gym.error.ResetNeeded("call `reset` before `step`")
         if self.autoreset_mode is AutoresetMode.DISABLED and self._done.any():
@@ -241,8 +240,8 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
             self._restart(where, [None] * len(where))
         return infos
 
-    def _checked(self, actions: ArrayLike, active: Mask) -> Actions:
-        array = as_reals("actions", actions)
+    def _checked(self, actions: ArrayLike, active: Bools) -> Actions:
+        array = coerce_reals("actions", actions)
         if array.shape != self.action_space.shape:
             raise InvalidArgumentError(
                 f"`actions` must have shape {self.action_space.shape}, got {array.shape}"
@@ -258,13 +257,13 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
         rows = active.reshape(-1, *(1,) * (array.ndim - 1))
         return np.where(rows, array, array.dtype.type(0.0))
 
-    def _reset_mask(self, options: Mapping[str, Any]) -> Mask:
+    def _reset_mask(self, options: Mapping[str, Any]) -> Bools:
         mask = options.get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_
         if not is_mask or mask.shape != (self.num_envs,) or not mask.any():
             raise InvalidArgumentError(
                 f"`options['reset_mask']` must be a boolean array of shape ({self.num_envs},) with "
-                f"at least one True, got {shown(mask)}"
+                f"at least one True, got {short_repr(mask)}"
             )
         return np.asarray(mask, dtype=np.bool_)
 
@@ -274,26 +273,26 @@ class BatchedVectorEnv(PlainSpec, VectorEnv[Observations, Actions, NDArray[Any]]
 
 def checked_number(num_envs: int) -> int:
     """Return a number of environments."""
-    number: int = as_typed("num_envs", num_envs, Annotated[int, Range(1, MAX_ENVS)])
+    number: int = coerce("num_envs", num_envs, Annotated[int, Range(1, MAX_ENVS)])
     return number
 
 
 def checked_keys(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """Return what infos say on request, of the keys that are known."""
-    keys = tuple(as_typed("info_keys", names, Sequence[str]))
+    keys = tuple(coerce("info_keys", names, Sequence[str]))
     for name in keys:
         require_known("info key", name, known)
     return keys
 
 
 def _mode(mode: str | AutoresetMode) -> AutoresetMode:
-    as_typed("autoreset_mode", mode, str | AutoresetMode)
+    coerce("autoreset_mode", mode, str | AutoresetMode)
     try:
         return AutoresetMode(mode)
     except ValueError as error:
         known = [known.value for known in AutoresetMode]
         raise InvalidArgumentError(
-            f"`autoreset_mode` must be one of {known}, got {shown(mode)}"
+            f"`autoreset_mode` must be one of {known}, got {short_repr(mode)}"
         ) from error
 
 
@@ -308,13 +307,13 @@ def _spread(seed: int | Seeds | None, num_envs: int) -> list[int | None]:
     if not isinstance(seeds, Sequence) or len(seeds) != num_envs:
         raise InvalidArgumentError(
             f"`seed` must be an integer, or a list with one for each of {num_envs} environments, "
-            f"got {shown(seed)}"
+            f"got {short_repr(seed)}"
         )
     whole = [None if one is None else as_integer(one) for one in seeds]
     for one, number in zip(seeds, whole, strict=True):
         if one is not None and (number is None or number < 0):
             raise InvalidArgumentError(
-                f"`seed` must be non-negative integers or None, got {shown(one)}"
+                f"`seed` must be non-negative integers or None, got {short_repr(one)}"
             )
     return whole
 
@@ -327,7 +326,7 @@ def _spread_instances(chosen: object, number: int) -> NDArray[Any] | None:
     except ValueError as error:
         raise InvalidArgumentError(
             f"`options['instance']` must be one index, or one for each of {number} environments, "
-            f"got {shown(chosen)}"
+            f"got {short_repr(chosen)}"
         ) from error
 
 
@@ -394,5 +393,5 @@ def choose_instance(
     if "instance" not in chosen:
         return int(rng.integers(number))
     among = Annotated[int, Range(0, number, "[)")]
-    index: int = as_typed("options['instance']", chosen["instance"], among)
+    index: int = coerce("options['instance']", chosen["instance"], among)
     return index

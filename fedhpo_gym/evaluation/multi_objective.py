@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.core.arrays import Bools, Floats
-from fedhpo_gym.core.checks import Range, as_number, as_reals, as_typed, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, needing, require_known
+from fedhpo_gym.core.checks import Range, as_number, coerce, coerce_reals, short_repr
+from fedhpo_gym.core.errors import InvalidArgumentError, require_known, require_optional
 
 
 def non_dominated(errors: ArrayLike) -> Bools:
@@ -27,7 +27,7 @@ def non_dominated(errors: ArrayLike) -> Bools:
 def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
     """Return the volume of what (n, objectives) points dominate, up to a reference point."""
     points = _checked("errors", errors)
-    corner = as_reals("reference", reference).astype(np.float64)
+    corner = coerce_reals("reference", reference).astype(np.float64)
     if corner.shape != points.shape[1:] or not np.isfinite(corner).all():
         raise InvalidArgumentError(
             f"`reference` must be {points.shape[1]} finite numbers, one per objective, got "
@@ -38,7 +38,7 @@ def hypervolume(errors: ArrayLike, reference: ArrayLike) -> float:
         return 0.0
     if len(corner) == 1:
         return float(corner[0] - inside.min())
-    with needing("the volume that a front dominates", "moocore", "fronts", "moocore"):
+    with require_optional("the volume that a front dominates", "moocore", "fronts", "moocore"):
         import moocore
     return float(moocore.hypervolume(inside, ref=corner))
 
@@ -77,15 +77,15 @@ def attained(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Flo
 
     This is the empirical attainment function of Grunert da Fonseca, Fonseca and Hall (2001).
     """
-    trials = [as_reals("runs", run).astype(np.float64) for run in runs]
+    trials = [coerce_reals("runs", run).astype(np.float64) for run in runs]
     shapes = [run.shape for run in trials]
     if not shapes or any(len(one) != 2 or not one[0] or one[1] not in (2, 3) for one in shapes):
         raise InvalidArgumentError(
             "`runs` must be at least one array of (trials, 2 or 3 objectives), each with a trial, "
             f"got the shapes {shapes}"
         )
-    as_typed("shares", shares, Sequence[Annotated[float, Range(0, 1, "(]")]])
-    with needing("what runs attain", "moocore", "fronts", "moocore"):
+    coerce("shares", shares, Sequence[Annotated[float, Range(0, 1, "(]")]])
+    with require_optional("what runs attain", "moocore", "fronts", "moocore"):
         import moocore
     fronts = [run[non_dominated(run)] for run in trials]
     which = np.repeat(np.arange(1, len(fronts) + 1), [len(front) for front in fronts])
@@ -98,7 +98,7 @@ def attained(runs: Sequence[Floats], shares: Sequence[float]) -> dict[float, Flo
 
 
 def _checked(name: str, values: ArrayLike) -> Floats:
-    points = as_reals(name, values).astype(np.float64)
+    points = coerce_reals(name, values).astype(np.float64)
     if points.ndim != 2 or not points.shape[1] or np.isnan(points).any():
         raise InvalidArgumentError(
             f"`{name}` must have the axes (points, objectives) and hold numbers, got the shape "
@@ -165,7 +165,7 @@ def read_constraints(objectives: Sequence[Any], constraints: Constraints | None)
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise InvalidArgumentError(
             "`constraints` must be a mapping from objectives to limits, such as "
-            f"{{'fairness_std': 0.1}}, got {shown(given)}"
+            f"{{'fairness_std': 0.1}}, got {short_repr(given)}"
         )
     names = [objective.name for objective in objectives]
     found = {}
@@ -228,14 +228,14 @@ def _limit_and_weight(name: str, constraint: float | Mapping[str, float]) -> tup
     if "limit" not in record or set(record) - {"limit", "weight"}:
         raise InvalidArgumentError(
             f"constraint {name!r} must be a limit or {{'limit': .., 'weight': ..}}, got "
-            f"{shown(record)}"
+            f"{short_repr(record)}"
         )
     limit = as_number(record["limit"])
     if limit is None or not math.isfinite(limit):
         raise InvalidArgumentError(
-            f"limit of constraint {name!r} must be finite, got {shown(record['limit'])}"
+            f"limit of constraint {name!r} must be finite, got {short_repr(record['limit'])}"
         )
     # Beyond, -v / (1 + v) would be 0 or -1 for many a v, as numbers of 64 bits round it.
     rule = Annotated[float, Range(1e-6, 1e6)]
-    weight = as_typed(f"weight of constraint {name}", record.get("weight", 1.0), rule)
+    weight = coerce(f"weight of constraint {name}", record.get("weight", 1.0), rule)
     return float(limit), float(weight)

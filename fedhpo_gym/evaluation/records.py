@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
-from fedhpo_gym.core.checks import Axes, as_integer, as_number, checked_types
+from fedhpo_gym.core.checks import Axes, as_integer, as_number, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.space import SearchSpace
 
@@ -376,7 +376,7 @@ CLASSIFICATION: Final = (
 """What the engine measures of every model, in the order of the axis."""
 
 
-@checked_types
+@validate_call
 def best_rounds(
     metrics: Annotated[NDArray[np.floating], Axes(5, 5, nan=True)],
     num_samples: Annotated[NDArray[np.integer], Axes(2, 2)],

@@ -15,20 +15,20 @@ from typing import Annotated, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Axes, Range, checked_types
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Axes, Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 
-Numbers = NDArray[np.float64]
-Flat = Annotated[Numbers, Axes()]
+Flat = Annotated[Floats, Axes()]
 """Of any shape, without NaN, and not empty, as the ones below."""
-Rows = Annotated[Numbers, Axes(1)]
-Vector = Annotated[Numbers, Axes(1, 1)]
-Matrix = Annotated[Numbers, Axes(2, 2)]
+Rows = Annotated[Floats, Axes(1)]
+Vector = Annotated[Floats, Axes(1, 1)]
+Matrix = Annotated[Floats, Axes(2, 2)]
 
 
-@checked_types
-def ranks(values: Rows) -> Numbers:
+@validate_call
+def ranks(values: Rows) -> Floats:
     """Rank (..., A) values along the last axis, 1 the lowest; equal ones share the mean rank."""
     below = np.zeros(values.shape)
     equal = np.zeros(values.shape)
@@ -39,13 +39,13 @@ def ranks(values: Rows) -> Numbers:
     return 1.0 + below + (equal - 1.0) / 2.0
 
 
-@checked_types
-def mean_ranks(values: Matrix) -> Numbers:
+@validate_call
+def mean_ranks(values: Matrix) -> Floats:
     """Return mean ranks over blocks: (B, A) -> (A,)."""
     return np.asarray(ranks(values).mean(axis=0))
 
 
-@checked_types
+@validate_call
 def interquartile_mean(values: Flat) -> float:
     """Return the mean without the lowest and highest floor(n / 4) (Agarwal et al., 2021, 4.3)."""
     ordered = np.sort(np.asarray(values, dtype=np.float64), axis=None)
@@ -53,8 +53,8 @@ def interquartile_mean(values: Flat) -> float:
     return float(ordered[cut : len(ordered) - cut].mean())
 
 
-@checked_types
-def ecdf(values: Flat, at: Numbers) -> Numbers:
+@validate_call
+def ecdf(values: Flat, at: Floats) -> Floats:
     """Return the share of values that are at most each of (T,) thresholds: (T,).
 
     Of one agent's normalised results, it is the performance profile of Agarwal et al. (2021).
@@ -63,8 +63,8 @@ def ecdf(values: Flat, at: Numbers) -> Numbers:
     return np.searchsorted(ordered, at, side="right") / len(ordered)
 
 
-@checked_types
-def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Numbers:
+@validate_call
+def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Floats:
     """Return the share of (R, T) regret curves that were at most `tolerance` by each time: (T,).
 
     These are the data profiles of More and Wild (2009); what was solved once stays solved.
@@ -72,7 +72,7 @@ def data_profile(curves: Matrix, tolerance: Annotated[float, Range(0, 1)]) -> Nu
     return np.asarray(np.maximum.accumulate(curves <= tolerance, axis=1).mean(axis=0))
 
 
-@checked_types
+@validate_call
 def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> float:
     """Return how likely a run of x, (S,) per problem, is better than one of y on a random problem.
 
@@ -83,7 +83,7 @@ def probability_of_improvement(x: Sequence[Vector], y: Sequence[Vector]) -> floa
     return float(np.mean(shares))
 
 
-def _check_problems(x: Sequence[Numbers], y: Sequence[Numbers]) -> None:
+def _check_problems(x: Sequence[Floats], y: Sequence[Floats]) -> None:
     if not x or len(x) != len(y):
         raise InvalidArgumentError(
             f"`x` and `y` must hold the same problems, at least one, got {len(x)} and {len(y)}"
@@ -101,14 +101,14 @@ class Band:
     `all_upper`), at all times together.
     """
 
-    mean: Numbers
-    lower: Numbers
-    upper: Numbers
-    all_lower: Numbers
-    all_upper: Numbers
+    mean: Floats
+    lower: Floats
+    upper: Floats
+    all_lower: Floats
+    all_upper: Floats
 
 
-@checked_types
+@validate_call
 def bootstrap_band(
     curves: Matrix | Sequence[Matrix],
     seed: int = 0,
@@ -144,7 +144,7 @@ def bootstrap_band(
     return Band(mean, lower, upper, mean - half, mean + half)
 
 
-@checked_types
+@validate_call
 def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[float, float]:
     """Return the stratified 95 % bootstrap interval of the probability of improvement."""
     rng, found = stream(0, "improvement_interval"), np.zeros(RESAMPLES)
@@ -156,9 +156,9 @@ def improvement_interval(x: Sequence[Vector], y: Sequence[Vector]) -> tuple[floa
     return _middle(found)
 
 
-@checked_types
+@validate_call
 def bootstrap_interval(
-    statistic: Callable[[Sequence[Numbers]], float], samples: Sequence[Vector]
+    statistic: Callable[[Sequence[Floats]], float], samples: Sequence[Vector]
 ) -> tuple[float, float]:
     """Return the 95 % interval of a statistic, drawing runs again within each (S,) sample.
 
@@ -173,15 +173,15 @@ def bootstrap_interval(
     return _middle(found)
 
 
-def _middle(found: Numbers | list[float]) -> tuple[float, float]:
+def _middle(found: Floats | list[float]) -> tuple[float, float]:
     """Return between what lies the middle 95 % of bootstraps."""
     tail = (1 - 0.95) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
 
 
-@checked_types
-def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
+@validate_call
+def normalised_regret(values: Floats, best: float, worst: float) -> Floats:
     """Return (f - f_best) / (f_worst - f_best), cut off at 0 and 1; 0 where both are equal.
 
     Wang et al. (2022, figure 3) take the worst of all evaluated configurations; where courses
@@ -197,8 +197,8 @@ def normalised_regret(values: Numbers, best: float, worst: float) -> Numbers:
     return np.clip(above / (worst - best), 0.0, 1.0)
 
 
-@checked_types
-def area(values: Rows, at: Vector) -> Numbers:
+@validate_call
+def area(values: Rows, at: Vector) -> Floats:
     """Return the mean height of (..., T) step functions over (T,) rising points."""
     widths = np.diff(at)
     if len(at) < 2 or np.any(widths <= 0):
@@ -210,7 +210,7 @@ def area(values: Rows, at: Vector) -> Numbers:
     return np.asarray(np.sum(values[..., :-1] * widths, axis=-1) / (at[-1] - at[0]))
 
 
-@checked_types
+@validate_call
 def overtuning(test: Vector) -> float:
     """Return how much worse the final incumbent is on test data than the best one before it.
 
@@ -219,7 +219,7 @@ def overtuning(test: Vector) -> float:
     return float(test[-1] - test.min())
 
 
-@checked_types
+@validate_call
 def relative_overtuning(test: Vector) -> float:
     """Return overtuning over what tuning could have gained: 1 or more means all gain was lost.
 
@@ -241,7 +241,7 @@ def normal_tail(z: float) -> float:
     return 0.5 * erfc(z / sqrt(2.0))
 
 
-@checked_types
+@validate_call
 def chi2_tail(x: float, freedom: Annotated[int, Range(1)]) -> float:
     """Return P(X > x) of chi-squared (Abramowitz and Stegun, 1964, 26.4.4 and 26.4.5)."""
     if x <= 0:
@@ -257,7 +257,7 @@ def binomial_tail(wins: int, trials: int) -> float:
     return float(sum(comb(trials, k) for k in range(wins, trials + 1)) / 2**trials)
 
 
-@checked_types
+@validate_call
 def range_tail(q: float, groups: Annotated[int, Range(2)]) -> float:
     """Return P(Q > q) of the studentised range of some groups with infinite degrees of freedom.
 
@@ -271,7 +271,7 @@ def range_tail(q: float, groups: Annotated[int, Range(2)]) -> float:
 
 
 @cache
-def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
+def _quadrature() -> tuple[Floats, Floats, Floats]:
     """Return points z, weights for integrals over phi(z) dz, and P(Z > z)."""
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     z = _REACH * nodes
@@ -282,7 +282,7 @@ def _quadrature() -> tuple[Numbers, Numbers, Numbers]:
 EXACT: Final = 50
 """Differences up to which the Wilcoxon test counts all signs; beyond, a normal approximation."""
 
-PValues = Annotated[Sequence[float] | Numbers, Axes(1, 1, empty=True)]
+PValues = Annotated[Sequence[float] | Floats, Axes(1, 1, empty=True)]
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class Friedman:
 
     statistic: float
     p_value: float
-    mean_ranks: Numbers
+    mean_ranks: Floats
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,7 @@ class WinTieLoss:
         return f"{self.wins}/{self.ties}/{self.losses}"
 
 
-@checked_types
+@validate_call
 def friedman(values: Matrix) -> Friedman:
     """Test whether some agents' ranks differ over blocks, of (B, A) values (Friedman, 1937).
 
@@ -323,8 +323,8 @@ def friedman(values: Matrix) -> Friedman:
     return Friedman(statistic, chi2_tail(statistic, agents - 1), ranked.mean(axis=0))
 
 
-@checked_types
-def nemenyi(values: Matrix) -> Numbers:
+@validate_call
+def nemenyi(values: Matrix) -> Floats:
     """Return p-values of all pairs by Nemenyi's test: (B, A) -> (A, A), 1 on the diagonal."""
     _check_matrix(values)
     blocks, agents = values.shape
@@ -335,7 +335,7 @@ def nemenyi(values: Matrix) -> Numbers:
     return result
 
 
-@checked_types
+@validate_call
 def wilcoxon(x: Vector, y: Vector) -> float:
     """Return the two-sided p-value of Wilcoxon's test of paired (B,) values (Wilcoxon, 1945).
 
@@ -353,7 +353,7 @@ def wilcoxon(x: Vector, y: Vector) -> float:
     return min(1.0, 2.0 * min(_sum_at_most(ranked, plus), _sum_at_most(ranked, total - plus)))
 
 
-@checked_types
+@validate_call
 def rank_sum(x: Vector, y: Vector) -> float:
     """Return the two-sided p-value of the rank-sum test of unpaired (N,) and (M,) values.
 
@@ -377,8 +377,8 @@ def rank_sum(x: Vector, y: Vector) -> float:
     return float(min(1.0, ways[first, is_as_far].sum() / ways[first].sum()))
 
 
-@checked_types
-def holm(p_values: PValues) -> Numbers:
+@validate_call
+def holm(p_values: PValues) -> Floats:
     """Return (n,) p-values adjusted for being several (Holm, 1979)."""
     found = np.asarray(p_values, dtype=np.float64)
     if not ((found >= 0) & (found <= 1)).all():
@@ -390,8 +390,8 @@ def holm(p_values: PValues) -> Numbers:
     return result
 
 
-@checked_types
-def wilcoxon_holm(values: Matrix) -> Numbers:
+@validate_call
+def wilcoxon_holm(values: Matrix) -> Floats:
     """Return Holm-adjusted p-values of Wilcoxon's test of all pairs: (B, A) -> (A, A)."""
     _check_matrix(values)
     agents = values.shape[1]
@@ -403,7 +403,7 @@ def wilcoxon_holm(values: Matrix) -> Numbers:
     return result
 
 
-@checked_types
+@validate_call
 def sign_test(x: Vector, y: Vector) -> WinTieLoss:
     """Test whether x is lower than y more often than not: one-sided (Demsar, 2006, 3.1.3)."""
     _check_pairs(x, y)
@@ -411,7 +411,7 @@ def sign_test(x: Vector, y: Vector) -> WinTieLoss:
     return WinTieLoss(wins, len(x) - wins - losses, losses, binomial_tail(wins, wins + losses))
 
 
-def _sum_at_most(ranked: Numbers, bound: float) -> float:
+def _sum_at_most(ranked: Floats, bound: float) -> float:
     """Return P(sum of the ranks of random signs <= bound)."""
     if len(ranked) > EXACT:
         mean, deviation = ranked.sum() / 2, sqrt(float(np.sum(ranked**2)) / 4)
@@ -426,12 +426,12 @@ def _sum_at_most(ranked: Numbers, bound: float) -> float:
     return float(min(1.0, ways[: round(2 * bound) + 1].sum()))
 
 
-def _check_pairs(x: Numbers, y: Numbers) -> None:
+def _check_pairs(x: Floats, y: Floats) -> None:
     if len(x) != len(y):
         raise InvalidArgumentError(f"`x` and `y` must be equally long, got {len(x)} and {len(y)}")
 
 
-def _check_matrix(values: Numbers) -> None:
+def _check_matrix(values: Floats) -> None:
     if values.shape[1] < 2:
         raise InvalidArgumentError(
             f"`values` must have a row per block and at least two columns, got {values.shape}"
@@ -450,15 +450,15 @@ class CriticalDifference:
     """
 
     agents: tuple[str, ...]
-    ranks: Numbers
+    ranks: Floats
     blocks: int
     friedman: Friedman
-    p_values: Numbers
+    p_values: Floats
     groups: tuple[tuple[int, int], ...]
     alpha: float
 
 
-@checked_types
+@validate_call
 def critical_difference(
     values: Matrix, agents: Sequence[str], alpha: float = 0.05
 ) -> CriticalDifference:

@@ -14,7 +14,8 @@ from fedhpo_gym.algorithms.asynchronous import BUFFER, Asynchronous
 from fedhpo_gym.algorithms.base import Algorithm, fit
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.fl.course import Course, CourseState, Feedback, JobClock, Needs
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
+from fedhpo_gym.fl.course import Course, CourseState, JobClock, Needs
 from fedhpo_gym.fl.group import Group
 from fedhpo_gym.fl.participants import Items, Names
 from fedhpo_gym.fl.trainer import LocalResult, Values
@@ -127,7 +128,7 @@ class AsynchronousGroup(Group):
         self._clocks = [course.clock or OneSecondEach() for course in courses]
         self._reports = [int(course.configuration.get(BUFFER, 1)) for course in courses]
 
-    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+    def step(self, feedback: ClientFeedback | None, index: int, metrics: bool) -> None:
         """Train until every course has had one more aggregation."""
         self._begin_round()
         took, started, arrived = np.zeros(len(self._flights)), [], []
@@ -207,7 +208,11 @@ class AsynchronousGroup(Group):
         return total
 
     def _report(
-        self, arrived: Sequence[tuple[int, Job]], feedback: Feedback, index: int, metrics: bool
+        self,
+        arrived: Sequence[tuple[int, Job]],
+        feedback: ClientFeedback,
+        index: int,
+        metrics: bool,
     ) -> None:
         """Note reports when they arrive."""
         models = [self._flights[row].models[job.number] for row, job in arrived]

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
+from fedhpo_gym.evaluation.records import Fidelity
+from fedhpo_gym.space.per_client import split_clients
 
 FULL_BATCH = 2**31 - 1
 """Batch size of courses whose configuration names none: one step takes the whole training split."""
@@ -45,11 +47,11 @@ class Course:
     @cached_property
     def own(self) -> Mapping[str, Sequence[tuple[int, float]]]:
         """Settings for one client alone: (client, value) pairs by name, sorted."""
-        found: dict[str, list[tuple[int, float]]] = {}
-        for key in (key for key in self.configuration if "@" in key):
-            name, _, client = key.rpartition("@")
-            found.setdefault(name, []).append((int(client), self.configuration[key]))
-        return {name: sorted(pairs) for name, pairs in found.items()}
+        pairs: dict[str, list[tuple[int, float]]] = {}
+        for client, values in split_clients(self.configuration)[1].items():
+            for name, value in values.items():
+                pairs.setdefault(name, []).append((client, value))
+        return {name: sorted(values) for name, values in pairs.items()}
 
 
 class PerClient(NamedTuple):
@@ -94,31 +96,6 @@ and so memory does not grow with their number."""
 
 
 @dataclass(frozen=True, eq=False)
-class Feedback:
-    """What the clients reported; entries of clients that did not train are 0."""
-
-    sampled: NDArray[np.bool_]  # (courses, rounds, clients) which clients trained
-    before: NDArray[np.float32]  # (courses, rounds, clients, splits, metrics) of the received
-    after: NDArray[np.float32]  # likewise, of the model it made of it
-    update_norm: NDArray[np.float32]  # (courses, rounds, clients) Euclidean norm of what is trained
-    alignment: NDArray[np.float32]  # (courses, rounds, clients) cosine with the round's mean update
-    seconds: NDArray[np.float64]  # (courses, rounds) simulated, of asynchronous algorithms
-
-
-def empty_feedback(size: tuple[int, int, int]) -> Feedback:
-    """Return the feedback of (courses, rounds, clients) in which nobody has reported."""
-    metrics = (*size, len(SPLITS), len(METRICS))
-    return Feedback(
-        np.zeros(size, dtype=np.bool_),
-        np.zeros(metrics, dtype=np.float32),
-        np.zeros(metrics, dtype=np.float32),
-        np.zeros(size, dtype=np.float32),
-        np.zeros(size, dtype=np.float32),
-        np.zeros(size[:2], dtype=np.float64),
-    )
-
-
-@dataclass(frozen=True, eq=False)
 class Curves:
     """Learning curves of a batch of courses."""
 
@@ -126,7 +103,7 @@ class Curves:
     rounds: NDArray[np.int64]  # (evaluated rounds,) rounds since the courses stood
     # (courses,) rounds; 0 for none; metrics stay the last finite ones.
     diverged_at: NDArray[np.int64]
-    feedback: Feedback | None = None  # of every round; None unless observed
+    feedback: ClientFeedback | None = None  # of every round; None unless observed
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms.base import Algorithm
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.data.federation import Federation
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.fl.asynchronous import AsynchronousGroup
-from fedhpo_gym.fl.course import WORST, Course, CourseState, Needs, empty_feedback, needs
+from fedhpo_gym.fl.course import WORST, Course, CourseState, Needs, needs
 from fedhpo_gym.fl.course import Curves as Curves
 from fedhpo_gym.fl.group import Group
 from fedhpo_gym.fl.models.model import Model
@@ -120,8 +121,8 @@ class CourseBatch:
         at = np.flatnonzero(asked) + 1
         shape = (len(self.courses), len(at), self._clients, len(SPLITS), len(METRICS))
         metrics = np.empty(shape, dtype=np.float32)
-        size = (len(self.courses), rounds, self._clients)
-        feedback = empty_feedback(size) if self._observe else None
+        size = len(self.courses), rounds, self._clients
+        feedback = ClientFeedback.empty(*size) if self._observe else None
 
         def train(group: Group) -> None:
             number = max(group.at_once(self._observe and self._local_metrics), 1)
@@ -226,11 +227,11 @@ class CourseBatch:
 def _trainers(model: Any, algorithm: Algorithm, device: str, precision: str) -> Trainers:
     """Return what trains a model: compiled code, or torch."""
     if model.compiled:
-        with needing(f"training {model.__name__}", "numba", "compiled", "numba"):
+        with require_optional(f"training {model.__name__}", "numba", "compiled", "numba"):
             from fedhpo_gym.fl.compiled.trainer import CompiledTrainers
 
             return CompiledTrainers(model, algorithm, device, precision)
-    with needing(f"training {model.__name__}", "torch", "torch", "torch"):
+    with require_optional(f"training {model.__name__}", "torch", "torch", "torch"):
         from fedhpo_gym.fl.torch_trainer import TorchTrainers
 
         return TorchTrainers(model, algorithm, device, precision)

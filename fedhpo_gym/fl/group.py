@@ -18,12 +18,14 @@ from fedhpo_gym.algorithms.base import (
     with_shapes,
 )
 from fedhpo_gym.algorithms.fedavg import FedAvg
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.arrays import Integers
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Feedback, Needs
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
+from fedhpo_gym.fl.course import MAX_LOCAL_BYTES, Course, CourseState, Needs
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
 from fedhpo_gym.fl.participants import Items, Names, Roster
-from fedhpo_gym.fl.trainer import LocalResult, Rows, Terms, Trainer, Values
+from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Values
 
 _MAX_JOINED = 2**12
 """Items of the rounds that are one call."""
@@ -79,7 +81,7 @@ class Group:
         """Return the arrays of a hook, whose second axis must count courses."""
         if not isinstance(returned, Mapping):
             raise InvalidArgumentError(
-                f"{self._hook(hook)} must return a mapping of arrays, got {shown(returned)}"
+                f"{self._hook(hook)} must return a mapping of arrays, got {short_repr(returned)}"
             )
         shapes = {}
         for name, value in returned.items():
@@ -137,7 +139,11 @@ class Group:
         return 1 if self._settings.decays else max(_MAX_JOINED // max(items, 1), 1)
 
     def run(
-        self, feedback: Feedback | None, index: int, evaluated: NDArray[np.bool_], metrics: bool
+        self,
+        feedback: ClientFeedback | None,
+        index: int,
+        evaluated: NDArray[np.bool_],
+        metrics: bool,
     ) -> Sequence[NDArray[np.float32]]:
         """Take some rounds; return (courses, clients, splits, metrics) after those evaluated.
 
@@ -164,7 +170,7 @@ class Group:
             feedback.update_norm[at], feedback.alignment[at] = compared.T
         return list(found)
 
-    def step(self, feedback: Feedback | None, index: int, metrics: bool) -> None:
+    def step(self, feedback: ClientFeedback | None, index: int, metrics: bool) -> None:
         """Run one communication round of every course."""
         trainer, algorithm, number = self._trainer, self._algorithm, len(self.positions)
         self._begin_round()
@@ -304,7 +310,7 @@ class Group:
         result: LocalResult,
         start: Values,
         mean: Values,
-        feedback: Feedback,
+        feedback: ClientFeedback,
         index: int,
         metrics: bool,
     ) -> None:
@@ -406,10 +412,10 @@ class Group:
         self._finished[row], self.diverged_at[row] = state.round, state.diverged_at
         self._roster = None
 
-    def _clients_of(self, row: int) -> Rows:
+    def _clients_of(self, row: int) -> Integers:
         return np.arange(row * self._clients, (row + 1) * self._clients)
 
-    def _rows(self, items: Items) -> Rows:
+    def _rows(self, items: Items) -> Integers:
         """Return the place of each item among the clients of all courses."""
         return items.course * self._clients + items.client
 

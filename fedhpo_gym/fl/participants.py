@@ -59,7 +59,8 @@ class ClientStreams:
         if not asked or not self._worth(names):
             return client_streams(names)
         return [
-            seeding.started(self._of(seed, finished)[client]) for seed, finished, client in names
+            seeding.generator_from_words(self._of(seed, finished)[client])
+            for seed, finished, client in names
         ]
 
     def _worth(self, names: Sequence[tuple[int, ...]]) -> bool:
@@ -68,7 +69,9 @@ class ClientStreams:
             return False
         rounds = {(seed, finished) for seed, finished, _ in names}
         used = self._ahead * len(names)
-        return used >= MIN_PREPARED * len(rounds) and all(seed < seeding.WORD for seed, _ in rounds)
+        return used >= MIN_PREPARED * len(rounds) and all(
+            seed < seeding.WORD_END for seed, _ in rounds
+        )
 
     def _of(self, seed: int, finished: int) -> NDArray[np.uint64]:
         """Return the (clients, 4) first words of a round's streams."""
@@ -78,7 +81,7 @@ class ClientStreams:
             rounds = np.arange(finished, finished + self._ahead)
             keys = np.empty((self._ahead, len(self._clients), 3), dtype=np.uint32)
             keys[..., 0], keys[..., 1], keys[..., 2] = seed, rounds[:, None], self._clients
-            words = seeding.first_words(_MINIBATCHES, keys.reshape(-1, 3))
+            words = seeding.seed_words(_MINIBATCHES, keys.reshape(-1, 3))
             for number, own in zip(rounds.tolist(), np.split(words, self._ahead), strict=True):
                 self._words[seed, number] = own
         return self._words[seed, finished]

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import get_algorithm
-from fedhpo_gym.core.errors import MissingDependencyError, UnequalBitsError, needing
-from fedhpo_gym.core.processor import SETTING, STRICT, this_platform
+from fedhpo_gym.core.errors import MissingDependencyError, UnequalBitsError, require_optional
+from fedhpo_gym.core.processor import SETTING, STRICT, rounding_platform
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation, make_user_federation
 from fedhpo_gym.data.graph_federations import make_graph_federation, make_hetero_federation
@@ -124,8 +124,8 @@ def advice() -> str:
     return (
         f"Start again with the environment variable {SETTING}={STRICT}, or {SETTING}=COMPATIBLE, "
         f"which is slower, and unset what limits oneMKL, oneDNN or ATen (kernels of oneMKL: "
-        f"{state}; {this_platform().get('settings', 'nothing is set')}); docs/reliability.md says "
-        "what is promised where."
+        f"{state}; {rounding_platform().get('settings', 'nothing is set')}); docs/reliability.md "
+        "says what is promised where."
     )
 
 
@@ -168,7 +168,7 @@ def _trained(
 def _gradient(case: Case) -> Iterator[Verdict]:
     """Compare one full-batch step of all clients with the same in float64."""
     try:
-        with needing("differentiating in float64", "torch", "torch", "torch"):
+        with require_optional("differentiating in float64", "torch", "torch", "torch"):
             from fedhpo_gym.fl.exact_gradients import LOGITS, exact_step
     except MissingDependencyError as error:
         yield Verdict(case.family, GRADIENT, None, str(error))

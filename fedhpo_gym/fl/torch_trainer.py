@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhpo_gym.algorithms import Algorithm
+from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.processor import SETTING, chosen_branch
+from fedhpo_gym.core.processor import SETTING, kernel_branch
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import course as courses
 from fedhpo_gym.fl.course import MAX_NORM
@@ -44,9 +45,6 @@ from fedhpo_gym.fl.shared_matrices import (
     split_cohorts,
 )
 from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
-
-Bools = NDArray[np.bool_]
-Rows = NDArray[np.int64]
 
 
 class TorchTrainer(Trainer):
@@ -130,13 +128,13 @@ class TorchTrainer(Trainer):
     def replaced(self, values: Parameters, new: Parameters) -> Parameters:
         return {name: new.get(name, value) for name, value in values.items()}
 
-    def take(self, values: Parameters, rows: Rows) -> Parameters:
+    def take(self, values: Parameters, rows: Integers) -> Parameters:
         if not values:
             return {}
         index = self._index(rows)
         return {name: value.index_select(1, index) for name, value in values.items()}
 
-    def put(self, values: Parameters, rows: Rows, new: Parameters) -> None:
+    def put(self, values: Parameters, rows: Integers, new: Parameters) -> None:
         index = self._index(rows)
         for name, value in new.items():
             values[name].index_copy_(1, index, value)
@@ -166,7 +164,7 @@ class TorchTrainer(Trainer):
             self._sharing = roster, shares
         return self._sharing[1]
 
-    def _trained_rows(self, roster: Roster) -> Rows:
+    def _trained_rows(self, roster: Roster) -> Integers:
         """Return (courses,) rows of the largest client in a round, padding included if together."""
         padded = roster.steps * roster.width[:, None]
         rows = padded if self.model.together else roster.epochs * roster.samples
@@ -296,8 +294,8 @@ class TorchTrainer(Trainer):
             self._evaluators[client] = Evaluator(self._prepared, clients, self._device)
         return self._evaluators[client](values)
 
-    def measure_own(self, values: Parameters, client: Rows) -> NDArray[np.float32]:
-        found: list[tuple[Rows, NDArray[np.float32]]] = []
+    def measure_own(self, values: Parameters, client: Integers) -> NDArray[np.float32]:
+        found: list[tuple[Integers, NDArray[np.float32]]] = []
         for one in np.unique(client).tolist():
             chosen = np.flatnonzero(client == one)
             found.append((chosen, self.measure(self.take(values, chosen), one)[:, 0]))
@@ -473,7 +471,7 @@ def fixed() -> bool | None:
 def warn_unless_fixed() -> None:
     """Warn, once in a process, where matrices were multiplied before this package was imported."""
     ours = os.environ.get(SETTING)
-    if ours is not None and ours == chosen_branch() and fixed() is False:
+    if ours is not None and ours == kernel_branch() and fixed() is False:
         warnings.warn(
             f"torch multiplied matrices before fedhpo_gym was imported, so {SETTING}={ours} came "
             "too late, and on some processors the numbers of a course depend on the courses "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.algorithms.base import Array, Parameters
+from fedhpo_gym.core.arrays import Integers
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl import course as courses
 from fedhpo_gym.fl.hyperparameters import Hyperparameters
@@ -21,7 +22,6 @@ from fedhpo_gym.fl.participants import Items, Names, Roster, split_items
 Values = Any
 """Parameters of some rows (courses, or courses on clients) in the form in which a trainer keeps
 them: (rows, numbers) in compiled code, tensors (own, rows, ..) by name for torch."""
-Rows = NDArray[np.int64]
 
 
 class LocalResult(NamedTuple):
@@ -109,11 +109,11 @@ class Trainer(ABC):
         """Return values with some parameters replaced; the rest may be the same memory."""
 
     @abstractmethod
-    def take(self, values: Values, rows: Rows) -> Values:
+    def take(self, values: Values, rows: Integers) -> Values:
         """Return a copy of some rows."""
 
     @abstractmethod
-    def put(self, values: Values, rows: Rows, new: Values) -> None:
+    def put(self, values: Values, rows: Integers, new: Values) -> None:
         """Replace some rows."""
 
     @abstractmethod
@@ -161,7 +161,7 @@ class Trainer(ABC):
         self,
         start: Values,
         items: Items,
-        number: Rows,
+        number: Integers,
         settings: Hyperparameters,
         pull: Array | None,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -222,7 +222,7 @@ class Trainer(ABC):
         """Return (rows, clients, splits, metrics) on the data of one client; of all for None."""
 
     @abstractmethod
-    def measure_own(self, values: Values, client: Rows) -> NDArray[np.float32]:
+    def measure_own(self, values: Values, client: Integers) -> NDArray[np.float32]:
         """Return (rows, splits, metrics), each row on the data of its client."""
 
 

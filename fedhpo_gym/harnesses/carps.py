@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fedhpo_gym.core.checks import Range, as_plain, checked_types
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.checks import Range, to_plain, validate_call
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.harnesses.problem import Problem
 from fedhpo_gym.space.configspace import to_configspace
 
-with needing("a task of CARP-S", "carps", "carps", "carps"):
+with require_optional("a task of CARP-S", "carps", "carps", "carps"):
     from carps.objective_functions.objective_function import ObjectiveFunction
     from carps.utils.task import get_search_space_info
     from carps.utils.trials import StatusType, TrialInfo, TrialValue
@@ -64,7 +64,7 @@ class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with i
         )
 
 
-@checked_types
+@validate_call
 def write_task(
     env_id: str, folder: Path, *, n_trials: Annotated[int, Range(1)] = 100, **arguments: Any
 ) -> Path:
@@ -139,5 +139,5 @@ def write_task(
     content = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
     file = folder / "task" / "fedhpo" / f"{env_id}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, f"# @package _global_\n{json.dumps(as_plain(content), indent=1)}\n")
+    write_text(file, f"# @package _global_\n{json.dumps(to_plain(content), indent=1)}\n")
     return file

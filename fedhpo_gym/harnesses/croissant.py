@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import checked_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import short_repr, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.stored.catalogue import open_table
 
@@ -27,7 +27,7 @@ FIXED: Final = {
 }
 
 
-@checked_types
+@validate_call
 def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
     """Write `<name>.parquet` and `<name>.json`, and return the latter, which is the Croissant file.
 
@@ -49,9 +49,9 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
         if name in arguments:
             raise InvalidArgumentError(
                 f"`{name}` must be left out, as the file holds the table at every fidelity, got "
-                f"{shown(arguments[name])}"
+                f"{short_repr(arguments[name])}"
             )
-    with needing("a Croissant file", "mlcroissant", "croissant", "mlcroissant", "pyarrow"):
+    with require_optional("a Croissant file", "mlcroissant", "croissant", "mlcroissant", "pyarrow"):
         import mlcroissant as mlc
         import pyarrow as pa
         import pyarrow.parquet as pq

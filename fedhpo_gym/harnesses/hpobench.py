@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.checks import as_integer, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.harnesses.problem import Problem
 from fedhpo_gym.space.configspace import to_configspace
@@ -101,6 +101,6 @@ def _generator(rng: int | np.random.RandomState) -> np.random.RandomState:
     if (seed := as_integer(rng)) is None or not 0 <= seed < 1 << 32:
         raise InvalidArgumentError(
             "`rng` must be a whole number from 0 to 2^32 - 1 or a RandomState of numpy, got "
-            f"{shown(rng)}"
+            f"{short_repr(rng)}"
         )
     return np.random.RandomState(seed)

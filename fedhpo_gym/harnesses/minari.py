@@ -7,11 +7,11 @@ import gymnasium as gym
 import numpy as np
 
 from fedhpo_gym.agents import Agent, make_agent, read_problem, run_episode
-from fedhpo_gym.core.checks import Range, checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import Range, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 
 
-@checked_types
+@validate_call
 def write_dataset(
     dataset_id: str,
     env_id: str,
@@ -40,7 +40,7 @@ def write_dataset(
         MissingDependencyError: Minari is not installed.
         UnknownNameError: there is no such agent.
     """
-    with needing("a data set of rollouts", "minari", "minari", "minari", "h5py", "PIL"):
+    with require_optional("a data set of rollouts", "minari", "minari", "minari", "h5py", "PIL"):
         import minari
         from minari.data_collector.episode_buffer import EpisodeBuffer
     _require_new(dataset_id)

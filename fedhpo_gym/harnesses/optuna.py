@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.checks import validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.harnesses.problem import Outcome, Problem
 from fedhpo_gym.space import Dimension, Value
 
@@ -77,7 +77,7 @@ class TrialFunction:
         trial.set_user_attr("time_s", outcome.time_s)
 
 
-@checked_types
+@validate_call
 def objective(env_id: str, *, rounds: Sequence[int] = (), **arguments: Any) -> TrialFunction:
     """Return an objective for `study.optimize`.
 
@@ -92,7 +92,7 @@ def objective(env_id: str, *, rounds: Sequence[int] = (), **arguments: Any) -> T
         InvalidArgumentError: an argument is wrong.
         MissingDependencyError: Optuna is not installed.
     """
-    with needing("an objective of Optuna", "optuna", "agents", "optuna"):
+    with require_optional("an objective of Optuna", "optuna", "agents", "optuna"):
         import optuna  # noqa: F401 - said before the first trial
     return TrialFunction(Problem(env_id, **arguments), rounds)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.harnesses import optuna as optuna_harness
 from fedhpo_gym.harnesses.problem import Outcome
 from fedhpo_gym.space import Dimension
 
-with needing("a problem of OptunaHub", "optunahub", "optunahub", "optunahub", "optuna"):
+with require_optional("a problem of OptunaHub", "optunahub", "optunahub", "optunahub", "optuna"):
     import optuna
     import optunahub
 

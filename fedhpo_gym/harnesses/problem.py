@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 
 from fedhpo_gym.agents.base import SCALAR, read_problem
-from fedhpo_gym.core.checks import as_typed, shown
+from fedhpo_gym.core.checks import coerce, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import read_constraints
 from fedhpo_gym.objectives import Objective
@@ -83,9 +83,9 @@ class Problem:
         Raises:
             InvalidArgumentError: a step of the environment is no trial, or an argument is wrong.
         """
-        self.id = as_typed("env_id", env_id, str)
-        self._clip: bool = as_typed("clip", clip, bool)
-        self._options = as_typed("options", options, Mapping[str, Any] | None)
+        self.id = coerce("env_id", env_id, str)
+        self._clip: bool = coerce("clip", clip, bool)
+        self._options = coerce("options", options, Mapping[str, Any] | None)
         self._arguments = arguments
         self._opened: dict[int | None, gym.Env[Any, Any]] = {}
         env = self._environment(None)
@@ -131,11 +131,12 @@ class Problem:
         """
         env = self._environment(seed)
         env.reset(seed=noise_seed, options=None if self._options is None else {**self._options})
-        values = as_typed("configuration", configuration, Mapping[str, Any])
-        fidelities = as_typed("fidelity", fidelity or {}, Mapping[str, Any])
+        values = coerce("configuration", configuration, Mapping[str, Any])
+        fidelities = coerce("fidelity", fidelity or {}, Mapping[str, Any])
         if self.full.keys() & values:
             raise InvalidArgumentError(
-                f"`configuration` must leave {sorted(self.full)} to `fidelity`, got {shown(values)}"
+                f"`configuration` must leave {sorted(self.full)} to `fidelity`, got "
+                f"{short_repr(values)}"
             )
         for name in fidelities:
             require_known("fidelity", name, self.full)

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.harnesses.problem import Problem
 from fedhpo_gym.space import Dimension
 
-with needing("a blackbox of Syne Tune", "syne-tune", "syne-tune", "syne_tune", "huggingface_hub"):
+with require_optional(
+    "a blackbox of Syne Tune", "syne-tune", "syne-tune", "syne_tune", "huggingface_hub"
+):
     from syne_tune import config_space
     from syne_tune.blackbox_repository.blackbox import Blackbox as Base
 

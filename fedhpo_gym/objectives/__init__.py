@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, cast
 
-from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.checks import coerce, validate_call
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.core.plugins import Registry, import_named
 from fedhpo_gym.evaluation.records import CLASSIFICATION, MAX_LOSS, SPLITS, MetricSpec
@@ -43,7 +43,7 @@ from fedhpo_gym.objectives.privacy import (
 )
 
 
-@checked_types
+@validate_call
 def objectives_of(
     metrics: Sequence[MetricSpec], splits: Sequence[str], budget_s: float = BUDGET_S
 ) -> tuple[Objective, ...]:
@@ -69,7 +69,7 @@ REGISTERED: Registry[Objective] = Registry("objective", lambda: OBJECTIVES)
 """Objectives that users have added, by name; every problem has them."""
 
 
-@checked_types
+@validate_call
 def register_objective(objective: Objective) -> None:
     """Add an objective of your own, which all environments then take by its name.
 
@@ -79,7 +79,7 @@ def register_objective(objective: Objective) -> None:
     REGISTERED.add(objective.name, lambda: objective)
 
 
-@checked_types
+@validate_call
 def get_objective(name: str) -> Objective:
     """Return the objective of this name, or the one that `module:name` names.
 
@@ -89,13 +89,13 @@ def get_objective(name: str) -> Objective:
     """
     if ":" in name:
         found = import_named("objectives", "an Objective", name)
-        return cast("Objective", as_typed(f"objectives: {name}", found, Objective))
+        return cast("Objective", coerce(f"objectives: {name}", found, Objective))
     known = {**OBJECTIVES, **REGISTERED}
     require_known("objective", name, known)
     return known[name]
 
 
-@checked_types
+@validate_call
 def named_objective(given: str | Objective) -> str | Objective:
     """Return what `module:name` names, and anything else as it is."""
     return get_objective(given) if isinstance(given, str) and ":" in given else given

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import as_number, as_reals, as_typed, explained_types, shown
+from fedhpo_gym.core.checks import as_number, coerce, coerce_reals, short_repr, validate_failed_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import ENTRIES, Entries, Evaluation, Evaluations
 from fedhpo_gym.objectives.privacy import Spent
@@ -104,7 +104,7 @@ class Objective:
             raise InvalidArgumentError(
                 f"Objective {name!r}: `function` must take an Evaluation, got {function!r:.80}."
             )
-        as_typed(f"minimize` of objective `{name}", minimize, bool)
+        coerce(f"minimize` of objective `{name}", minimize, bool)
         bounds = _checked_bounds(name, bounds)
         worst = bounds[1] if minimize else bounds[0]
 
@@ -206,7 +206,7 @@ class Objective:
         return -self.error(value)
 
 
-@explained_types
+@validate_failed_call
 def values_of(objectives: Sequence[Objective], evaluations: Evaluations, spent: Spent) -> Floats:
     """Return the (B, objectives) values of B evaluations."""
     values = np.empty((len(evaluations), len(objectives)))
@@ -222,7 +222,7 @@ def _checked_bounds(name: str, bounds: object) -> tuple[float, float]:
     if len(given) != 2 or len(found) != 2 or not found[0] < found[1]:
         raise InvalidArgumentError(
             f"Objective {name!r}: `bounds` must be two numbers, finite and increasing, "
-            f"got {shown(bounds)}."
+            f"got {short_repr(bounds)}."
         )
     return found[0], found[1]
 
@@ -232,15 +232,15 @@ def _checked_sensitivity(name: str, sensitivity: object) -> Callable[[Floats], F
     if not callable(sensitivity):
         raise InvalidArgumentError(
             f"Objective {name!r}: `sensitivity` must take numbers of clients, got "
-            f"{shown(sensitivity)}."
+            f"{short_repr(sensitivity)}."
         )
 
     def ask(clients: Floats) -> Floats:
-        found = as_reals(f"sensitivity` of objective `{name}", sensitivity(clients))
+        found = coerce_reals(f"sensitivity` of objective `{name}", sensitivity(clients))
         if found.shape != clients.shape or not ((found >= 0) & np.isfinite(found)).all():
             raise InvalidArgumentError(
                 f"Objective {name!r}: `sensitivity` must return a finite number, 0 or more, for "
-                f"each of {clients.shape} numbers of clients, got {shown(found)}."
+                f"each of {clients.shape} numbers of clients, got {short_repr(found)}."
             )
         return found.astype(np.float64)
 

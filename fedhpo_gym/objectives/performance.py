@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import checked_types, explained_types
+from fedhpo_gym.core.checks import validate_call, validate_failed_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.records import (
     CLASSIFICATION,
@@ -22,7 +22,7 @@ from fedhpo_gym.objectives.base import LARGEST, Objective
 from fedhpo_gym.objectives.privacy import CAP, PRIVACY_NAMES, PrivacyLedger, PrivacyLedgers, Spent
 
 
-@explained_types
+@validate_failed_call
 def performances(
     evaluations: Evaluations, splits: Sequence[Split], metric: Metric, worst: float | None = None
 ) -> NDArray[np.float64]:
@@ -39,7 +39,7 @@ def performances(
     return np.where(diverged[:, None], worst, values)
 
 
-@checked_types
+@validate_call
 def performance_objective(
     split: str,
     measure: str,
@@ -99,7 +99,7 @@ WORST_FAIRNESS: Final = (0.5, 0.0, 0.0, 0.0, 0.0, 0.0)
 """The fairness vector where training diverged; half zeros and half ones spread most, by 0.5."""
 
 
-@explained_types
+@validate_failed_call
 def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     """Return (..., 6) spread and tail of (..., S, N) client-wise performance, averaged over seeds.
 
@@ -123,7 +123,7 @@ def fairness_vector(values: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(per_seed.reshape(*array.shape[:-1], len(FAIRNESS_NAMES)).mean(axis=-2))
 
 
-@explained_types
+@validate_failed_call
 def client_fairness(evaluation: Evaluation | Evaluations) -> NDArray[np.float64]:
     """Return the (6,) fairness vector of an evaluation, (B, 6) of B, over clients with samples.
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import Range, check_fields, checked_types, shown
+from fedhpo_gym.core.checks import Range, check_fields, short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 
 PRIVACY_NAMES: Final = ("epsilon", "delta", "renyi_2", "renyi_8", "renyi_32")
@@ -93,14 +93,14 @@ NO_PRIVACY: Final = PrivacyLedger(epsilon=CAP, delta=1.0, renyi=(CAP,) * len(ORD
 """No guarantee at all: everything at its cap, never infinite."""
 
 
-@checked_types
+@validate_call
 def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
     """Return the ledger that Renyi divergences at `SEARCH_ORDERS` prove, capped at ``CAP``."""
     curve = np.array(divergences, dtype=np.float64)
     if len(curve) != len(SEARCH_ORDERS) or not (curve >= 0).all():  # NaN is not, either
         raise InvalidArgumentError(
             f"`divergences` must be {len(SEARCH_ORDERS)} numbers of at least 0, one per order of "
-            f"`SEARCH_ORDERS`, got {shown(divergences)}."
+            f"`SEARCH_ORDERS`, got {short_repr(divergences)}."
         )
     epsilon = _smallest_epsilon(SEARCH_ORDERS, curve, delta)
     if epsilon > CAP:
@@ -109,7 +109,7 @@ def ledger_of(divergences: Sequence[float], delta: Delta) -> PrivacyLedger:
     return PrivacyLedger(epsilon, delta, renyi)
 
 
-@checked_types
+@validate_call
 def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> Floats:
     """Return a bound, at `SEARCH_ORDERS`, of the divergence of a composed subsampled Gaussian.
 
@@ -137,7 +137,7 @@ def renyi_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> 
         return np.asarray(rounds * np.maximum(sampled, 0.0))
 
 
-@checked_types
+@validate_call
 def poisson_curve(noise_multiplier: Noise, rounds: Rounds, sample_rate: Share) -> Floats:
     """Return the Renyi divergence at `SEARCH_ORDERS` of a Gaussian on clients that decide alone.
 
@@ -181,7 +181,7 @@ def _log_weights(sample_rate: float) -> Floats:
 
 
 @lru_cache(maxsize=4096)
-@checked_types
+@validate_call
 def planned_noise(
     epsilon: Annotated[float, Range(0, ends="(]")], delta: Delta, rounds: Rounds, sample_rate: Share
 ) -> float:
@@ -227,7 +227,7 @@ _NOISE: Final = (1e-3, 1e15)
 """Noise multipliers among which the smallest is looked for: the last one hides everything."""
 
 
-@checked_types
+@validate_call
 def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta: Delta) -> float:
     """Return the smallest epsilon, or infinity, that the Renyi divergences prove at ``delta``.
 
@@ -237,7 +237,7 @@ def epsilon_from_renyi(orders: Sequence[int], renyi: Sequence[Divergence], delta
     """
     if len(orders) != len(renyi) or not orders or min(orders) <= 1:
         raise InvalidArgumentError(
-            f"`orders` must match `renyi` one to one and exceed 1, got {shown(orders)}."
+            f"`orders` must match `renyi` one to one and exceed 1, got {short_repr(orders)}."
         )
     return _smallest_epsilon(orders, np.array(renyi, dtype=np.float64), delta)
 
@@ -262,7 +262,7 @@ DISTRIBUTIONS = ("geometric", "poisson")
 """How the number of trials is drawn."""
 
 
-@checked_types
+@validate_call
 def selection_epsilon(
     renyi: ArrayLike,
     mean: float,
@@ -279,7 +279,7 @@ def selection_epsilon(
     return epsilon_from_renyi(orders, selected.tolist(), delta)
 
 
-@checked_types
+@validate_call
 def selected_renyi(
     renyi: ArrayLike,
     mean: Annotated[float, Range(1, ends="[)")],
@@ -304,7 +304,7 @@ def selected_renyi(
         )
     if not (one >= 0).all():  # NaN is not, either
         raise InvalidArgumentError(
-            f"`renyi` must hold no negative number and no NaN, got {shown(renyi)}"
+            f"`renyi` must hold no negative number and no NaN, got {short_repr(renyi)}"
         )
     require_known("distribution", distribution, DISTRIBUTIONS)
     common = one + math.log(mean) / (each - 1.0)

@@ -13,26 +13,26 @@ from typing import Annotated, Any, Final, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.archive import reading_card, write_archive
-from fedhpo_gym.core.checks import Range, as_typed, check_fields, checked_types, shown
-from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, needing
+from fedhpo_gym.core.archive import checked_card, write_archive
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, check_fields, coerce, short_repr, validate_call
+from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_optional
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.space import Dimension, SearchSpace
 
-with needing("a family of Profet", "scipy", "agents", "scipy"):
+with require_optional("a family of Profet", "scipy", "agents", "scipy"):
     from scipy.stats import qmc
 
-Array = NDArray[np.float64]
 LEAST: Final = 1e-3
 """Errors nearer to 0 or 1 than this count as so far away where their log-odds are learned."""
 
 
-def _log_odds(errors: Array) -> Array:
+def _log_odds(errors: Floats) -> Floats:
     inside = np.clip(errors, LEAST, 1.0 - LEAST)
     return np.asarray(np.log(inside / (1.0 - inside)))
 
 
-LINKS: Final[Mapping[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]]] = {
+LINKS: Final[Mapping[str, tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]]] = {
     "identity": (np.asarray, np.asarray),
     "log": (np.log, np.exp),
     "logit": (_log_odds, lambda odds: 1.0 / (1.0 + np.exp(-odds))),
@@ -61,9 +61,9 @@ class Family:
 
     name: str
     space: SearchSpace
-    x: Array
-    values: Array
-    costs: Array | None
+    x: Floats
+    values: Floats
+    costs: Floats | None
     tasks: tuple[str, ...]
     origin: str
     latent: Annotated[int, Range(1)] = 5
@@ -79,7 +79,7 @@ class Family:
             _check("costs", self.costs, shape, DOMAINS["log"])
 
 
-def _check(name: str, found: Array, shape: tuple[int, ...], ends: tuple[float, float]) -> None:
+def _check(name: str, found: Floats, shape: tuple[int, ...], ends: tuple[float, float]) -> None:
     low, high = ends
     fits = found.size and found.shape == shape and np.isfinite(found).all()
     if not fits or found.min() < low or found.max() > high:
@@ -90,7 +90,7 @@ def _check(name: str, found: Array, shape: tuple[int, ...], ends: tuple[float, f
         )
 
 
-def sobol_points(number: int, space: SearchSpace, seed: int) -> Array:
+def sobol_points(number: int, space: SearchSpace, seed: int) -> Floats:
     """Return (N, D) points of a scrambled Sobol sequence."""
     power = max(number - 1, 1).bit_length()
     drawn = qmc.Sobol(len(space), rng=stream(seed, "profet-points")).random_base2(power)
@@ -100,7 +100,7 @@ def sobol_points(number: int, space: SearchSpace, seed: int) -> Array:
 LINE: Final = SearchSpace((Dimension("x", 0.0, 1.0, "float"),))
 
 
-@checked_types
+@validate_call
 def forrester(
     tasks: Annotated[int, Range(1)] = 9,
     seed: int = 0,
@@ -132,14 +132,14 @@ Count = Annotated[int, Range(1)]
 class Network:
     """One network, from standardised rows to standardised targets, and what these are linked to."""
 
-    weights: tuple[Array, ...]
-    biases: tuple[Array, ...]
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
     deviation: float
-    centre: Array
-    scale: Array
+    centre: Floats
+    scale: Floats
     link: str
 
-    def __call__(self, rows: Array, rng: np.random.Generator | None) -> Array:
+    def __call__(self, rows: Floats, rng: np.random.Generator | None) -> Floats:
         # One vector at a time: a matrix product over many rows rounds otherwise.
         hidden = ((rows - self.centre[:-1]) / self.scale[:-1])[:, None]
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -153,24 +153,24 @@ class ProfetTask:
     """A function of points of the unit cube, where its (Q,) features are in the latent space."""
 
     space: SearchSpace
-    features: Array
+    features: Floats
     networks: tuple[Network, ...]
 
-    def value(self, x: Array, rng: np.random.Generator | None = None) -> Array:
+    def value(self, x: Floats, rng: np.random.Generator | None = None) -> Floats:
         """Return (n,) values at (n, D) points, each with noise of its own if there is an `rng`."""
         return self.networks[0](self._rows(x), rng)
 
-    def cost(self, x: Array, rng: np.random.Generator | None = None) -> Array:
+    def cost(self, x: Floats, rng: np.random.Generator | None = None) -> Floats:
         """Return (n,) seconds at (n, D) points, as `value` does."""
         if len(self.networks) < 2:
             raise InvalidArgumentError("this family has no costs; count evaluations instead")
         return self.networks[1](self._rows(x), rng)
 
-    def optimum(self) -> tuple[Array, float]:
+    def optimum(self) -> tuple[Floats, float]:
         """Return the lowest point that a search finds, and its value without noise."""
         return lowest(self.value, len(self.space))
 
-    def _rows(self, x: Array) -> Array:
+    def _rows(self, x: Floats) -> Floats:
         points = np.asarray(x, dtype=np.float64)
         if points.shape[1:] != (len(self.space),) or not ((points >= 0) & (points <= 1)).all():
             raise InvalidArgumentError(
@@ -180,7 +180,7 @@ class ProfetTask:
         return np.hstack([points, np.tile(self.features, (len(points), 1))])
 
 
-def lowest(value: Callable[[Array], Array], dimensions: int) -> tuple[Array, float]:
+def lowest(value: Callable[[Floats], Floats], dimensions: int) -> tuple[Floats, float]:
     """Return where a function of (n, D) points is lowest: of uniform ones, then near the best."""
     rng = stream(0, "profet-optimum")
     x = rng.random((4096, dimensions))
@@ -207,7 +207,7 @@ class ProfetModel:
     arrays: Mapping[str, NDArray[Any]]
 
     @classmethod
-    @checked_types
+    @validate_call
     def fit(
         cls,
         family: Family,
@@ -255,7 +255,7 @@ class ProfetModel:
             {**card, "links": links, "layers": layers, "seed": seed, "made_by": made_by}, arrays
         )
 
-    @checked_types
+    @validate_call
     def task(self, number: Annotated[int, Range(0, 2**32 - 1)]) -> ProfetTask:
         """Return generated task `number`: features near those of a task drawn, a sampled network.
 
@@ -270,7 +270,7 @@ class ProfetModel:
         return ProfetTask(SearchSpace.from_dict(self.card["space"]), features, networks)
 
     def _network(self, k: int, link: str, number: int) -> Network:
-        def own(name: str) -> Array:
+        def own(name: str) -> Floats:
             return np.asarray(self.arrays[name][number % len(self.arrays[name])], np.float64)
 
         weights, biases = (
@@ -291,7 +291,7 @@ class ProfetModel:
         path = Path(folder) / f"{STEM}.json"
         if not path.is_file():
             raise MissingDataError(f"there is no model of Profet in {folder}; `save` one there")
-        with reading_card(path, "model of Profet", FORMAT, "fit it again") as (card, stored):
+        with checked_card(path, "model of Profet", FORMAT, "fit it again") as (card, stored):
             model = cls(card, stored.read(card["sha256"], card["made_by"]))
             model._require_whole()
         return model
@@ -300,9 +300,9 @@ class ProfetModel:
         """Check what the card says, and that arrays are finite and fit each other."""
         card, found = self.card, {name: one.shape for name, one in self.arrays.items()}
         if card["links"] not in [[one, "log"][:n] for one in LINKS for n in (1, 2)]:
-            raise ValueError(f"links are {shown(card['links'])}")
-        layers = range(as_typed("layers", card["layers"], Annotated[int, Range(1, MAX_LAYERS)]))
-        as_typed("seed", card["seed"], Annotated[int, Range(0)])
+            raise ValueError(f"links are {short_repr(card['links'])}")
+        layers = range(coerce("layers", card["layers"], Annotated[int, Range(1, MAX_LAYERS)]))
+        coerce("seed", card["seed"], Annotated[int, Range(0)])
         places = (*found.get("mean", ()), 0, 0)[:2]
         inputs = len(SearchSpace.from_dict(card["space"])) + places[1]
         fits, samples = {"mean": places, "deviation": places}, found.get("bias_0_0", (0,))[0]

@@ -18,7 +18,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -26,7 +26,7 @@ from fedhpo_gym.core.errors import (
     OtherFormatError,
     TooLargeError,
 )
-from fedhpo_gym.core.files import naming, new_file
+from fedhpo_gym.core.files import naming_file, new_file
 from fedhpo_gym.records import parquet
 from fedhpo_gym.records import record as records
 from fedhpo_gym.records.runs import JudgedRun
@@ -47,7 +47,7 @@ _Line = TypeVar("_Line", records.Header, records.StepRecord, None)
 _Run = TypeVar("_Run", records.RunRecord, JudgedRun)
 
 
-@checked_types
+@validate_call
 def record_path(folder: Path, header: records.Header) -> Path:
     """Return where the record of a run belongs.
 
@@ -78,7 +78,7 @@ def _former_wrapper_path(match: re.Match[str]) -> str:
     return f'"fedhpo_gym.wrappers.{module}:{match[1]}"'
 
 
-@checked_types
+@validate_call
 def write_record(path: Path, record: records.RunRecord) -> None:
     """Write a record; a crash leaves the old file, if any, and no half of the new one.
 
@@ -96,7 +96,7 @@ def write_record(path: Path, record: records.RunRecord) -> None:
             handle.write(line + b"\n")
 
 
-@checked_types
+@validate_call
 def read_record(path: Path) -> records.RunRecord:
     """Read a record and check every line of it.
 
@@ -149,7 +149,7 @@ def _check_claims(path: Path, first: object) -> None:
         records.Header.from_dict(content if claims else first)
 
 
-@checked_types
+@validate_call
 def read_folder(
     paths: Iterable[Path], damaged: Callable[[Path, DamagedDataError], None] | None = None
 ) -> Iterator[tuple[Path, records.RunRecord]]:
@@ -208,7 +208,7 @@ def _is_unreplaced(path: Path) -> bool:
     )
 
 
-@checked_types
+@validate_call
 def set_aside(path: Path, error: DamagedDataError) -> str:
     """Rename a damaged record to `<name>.damaged`, where no command looks for records.
 
@@ -281,7 +281,7 @@ class GrowingRecord:
             )
             self._former = self._former[: self.num_reused]
             os.ftruncate(self._descriptor, self._end)
-        with naming(self._path):
+        with naming_file(self._path):
             written = 0
             while written < len(line):  # a disk that gets full first writes only some bytes
                 written += os.pwrite(self._descriptor, line[written:], self._end + written)
@@ -289,7 +289,7 @@ class GrowingRecord:
 
     def sync(self) -> None:
         """Flush all lines to the disk, and drop further ones of a former, longer run."""
-        with naming(self._path):
+        with naming_file(self._path):
             os.ftruncate(self._descriptor, self._end)
             os.fsync(self._descriptor)
 

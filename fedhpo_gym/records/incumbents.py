@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.arrays import Floats, Integers
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -34,8 +34,6 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.evaluation.records import first_lowest
 
-Numbers = NDArray[np.float64]
-Indices = NDArray[np.int64]
 RULE: Final = "recommended"
 """The rule, unless another is asked for."""
 
@@ -55,14 +53,14 @@ class Trials:
         recommended: index of the environment's incumbent; None where the record has none.
     """
 
-    time_s: Numbers
-    value: Numbers
-    level: Numbers | None = None
-    test: Numbers | None = None
-    observed: Numbers | None = None
-    violation: Numbers | None = None
+    time_s: Floats
+    value: Floats
+    level: Floats | None = None
+    test: Floats | None = None
+    observed: Floats | None = None
+    violation: Floats | None = None
     is_course: bool = False
-    recommended: Indices | None = None
+    recommended: Integers | None = None
 
     def __post_init__(self) -> None:
         if self.time_s.ndim != 1 or not len(self.time_s):
@@ -80,7 +78,7 @@ class Trials:
             raise InvalidArgumentError("`time_s` must not run backwards; sort the trials")
 
     @property
-    def ranked(self) -> Numbers:
+    def ranked(self) -> Floats:
         """(N,) what incumbents are chosen by."""
         values = self.value if self.observed is None else self.observed
         if self.violation is None or not self.violation.any():
@@ -90,8 +88,8 @@ class Trials:
         return np.unique(pairs, axis=0, return_inverse=True)[1].astype(np.float64).reshape(-1)
 
 
-@checked_types
-def incumbents(trials: Trials, rule: str = RULE) -> Indices:
+@validate_call
+def incumbents(trials: Trials, rule: str = RULE) -> Integers:
     """Return the index of the incumbent after each trial: (N,)."""
     require_known("rule of incumbents", rule, RULES)
     if trials.is_course:
@@ -99,12 +97,12 @@ def incumbents(trials: Trials, rule: str = RULE) -> Indices:
     return RULES[rule](trials)
 
 
-def recommended(trials: Trials) -> Indices:
+def recommended(trials: Trials) -> Integers:
     """Return the environment's incumbent, and where none is named, the paper's."""
     return highest_fidelity(trials) if trials.recommended is None else trials.recommended
 
 
-def highest_fidelity(trials: Trials) -> Indices:
+def highest_fidelity(trials: Trials) -> Integers:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
         return first_lowest(trials.ranked)
@@ -122,7 +120,7 @@ def highest_fidelity(trials: Trials) -> Indices:
     return indices
 
 
-RULES: Final[Mapping[str, Callable[[Trials], Indices]]] = {
+RULES: Final[Mapping[str, Callable[[Trials], Integers]]] = {
     RULE: recommended,
     "highest_fidelity": highest_fidelity,
     "full_fidelity": highest_fidelity,
@@ -148,12 +146,12 @@ class Trajectory:
     problem: str
     agent: str
     seed: int
-    time_s: Numbers
-    value: Numbers
-    test: Numbers | None
+    time_s: Floats
+    value: Floats
+    test: Floats | None
     end_s: float
-    level: Numbers | None = None
-    trial: Indices | None = None
+    level: Floats | None = None
+    trial: Integers | None = None
     budget_s: float | None = None
 
     @classmethod
@@ -194,7 +192,7 @@ class Trajectory:
             moments.append((self.end_s, moments[-1][1]))
         return [(self.problem, self.agent, self.seed, *moment) for moment in moments]
 
-    def at(self, time_s: Numbers) -> Numbers:
+    def at(self, time_s: Floats) -> Floats:
         """Return the incumbent's value at some times, from when it is paid for; NaN before."""
         values = np.concatenate([[np.nan], self.value])
         return np.asarray(values[np.searchsorted(self.time_s, time_s, side="right")])
@@ -265,11 +263,11 @@ class Study:
         """Return the runs of an agent on a problem."""
         return self.runs[problem, agent]
 
-    def final(self, problem: str, agent: str) -> Numbers:
+    def final(self, problem: str, agent: str) -> Floats:
         """Return the values of the final incumbents: (S,), one per seed."""
         return np.array([run.final for run in self.of(problem, agent)])
 
-    def values(self, problem: str, agent: str, fractions: Numbers = FRACTIONS) -> Numbers:
+    def values(self, problem: str, agent: str, fractions: Floats = FRACTIONS) -> Floats:
         """Return incumbents at shares of the problem's budget: (S, T); infinity before the first.
 
         The trial that crosses the budget counts in full, at its end.
@@ -283,11 +281,11 @@ class Study:
         seeds = [{run.seed for run in self.of(problem, agent)} for agent in self.agents]
         return tuple(sorted(set.intersection(*seeds)))
 
-    def finals_of_means(self) -> Numbers:
+    def finals_of_means(self) -> Floats:
         """Return mean final incumbents over seeds: (P, A)."""
         return np.array([[self.final(p, a).mean() for a in self.agents] for p in self.problems])
 
-    def finals_of_runs(self) -> Numbers:
+    def finals_of_runs(self) -> Floats:
         """Return final incumbents of all runs whose seed every agent has: (R, A), paired."""
         rows = [
             [next(r.final for r in self.of(p, a) if r.seed == seed) for a in self.agents]
@@ -314,7 +312,7 @@ _Key = tuple[str, str, int]
 T = TypeVar("T")
 
 
-@checked_types
+@validate_call
 def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
     """Read a CSV file with a header line and one line per trial, in any order of the runs.
 

@@ -18,17 +18,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.arrow_files import require_sound
-from fedhpo_gym.core.checks import FAULTS
+from fedhpo_gym.core.checks import FOREIGN_ERRORS
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
     OtherFormatError,
     TooLargeError,
-    needing,
+    require_optional,
 )
 from fedhpo_gym.core.files import load_json, new_file
-from fedhpo_gym.records.incumbents import Numbers, Trials
+from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import FORMAT as RUN_FORMAT
 from fedhpo_gym.records.record import (
     INCUMBENT_KEYS,
@@ -41,6 +42,7 @@ from fedhpo_gym.records.record import (
     to_dict,
 )
 from fedhpo_gym.records.runs import COSTS, CourseProgress, JudgedRun, StepDescription
+from fedhpo_gym.space.per_client import shared_names
 
 KINDS: Final = ("bool", "int64", "double", "string", "list<double>", "json")
 """Types of entries; the first five are called as in Arrow."""
@@ -148,7 +150,7 @@ class _RecordFile(NamedTuple):
         if _digest_of_bytes(content, offset) != content[offset : offset + _LENGTH]:
             raise ValueError("the digest of its bytes is wrong: it was changed")
 
-    def read_numbers(self, names: Sequence[str]) -> dict[str, Numbers]:
+    def read_numbers(self, names: Sequence[str]) -> dict[str, Floats]:
         """Return columns of numbers by name: (N,) each."""
         table = self.file.read(columns=[*dict.fromkeys(names)])
         values_by_name = {}
@@ -289,7 +291,7 @@ def _read_run(path: Path, opened: _RecordFile) -> JudgedRun:
 
 
 def _check_columns(
-    columns: Mapping[str, Numbers], required: Sequence[str], time_s: Numbers, best: Numbers
+    columns: Mapping[str, Floats], required: Sequence[str], time_s: Floats, best: Floats
 ) -> None:
     """Refuse columns of which `RunRecord` would refuse the steps."""
     if faulty := [name for name in required if not np.isfinite(columns[name]).all()]:
@@ -307,7 +309,7 @@ def _read_course(opened: _RecordFile, columns: Mapping[str, Any]) -> CourseProgr
         for name, entry in opened.metadata["columns"].items()
         if entry["kind"] in ("double", "int64")
     }
-    names = [n for n, path in paths.items() if path[0] == "configuration" and "@" not in n]
+    names = shared_names(n for n, path in paths.items() if path[0] == "configuration")
     values = opened.read_numbers(["reward", *names])
     steps = np.ones(len(values["reward"]))
     schedule = {paths[name][-1]: values[name] for name in names}
@@ -344,7 +346,7 @@ def _open_checked(path: Path, is_sound: bool = False) -> Iterator[_RecordFile]:
     """
     arrow, parquet = _import_arrow()
     types = _types(arrow)
-    damage = (arrow.ArrowException, OSError, StopIteration, *FAULTS)
+    damage = (arrow.ArrowException, OSError, StopIteration, *FOREIGN_ERRORS)
     with ExitStack() as stack:
         try:
             if not is_sound:
@@ -406,7 +408,7 @@ def _digest_of_bytes(content: bytes, offset: int) -> bytes:
 
 
 def _import_arrow() -> tuple[Any, Any]:
-    with needing("columnar records", "pyarrow", "columnar", "pyarrow"):
+    with require_optional("columnar records", "pyarrow", "columnar", "pyarrow"):
         import pyarrow as arrow
         from pyarrow import parquet
     return arrow, parquet

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.checks import as_number, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OtherFormatError
 
 START: Final = ""
@@ -84,7 +84,7 @@ class Header:
         seed: seed of the agent and of `reset`.
         fingerprint: identifies the table, surrogate or data of the environment.
         workers: simulated workers that ran trials side by side; left out of a record where 1.
-        platform: software and processor that decide rounding (`core.processor.this_platform`);
+        platform: software and processor that decide rounding (`core.processor.rounding_platform`);
             older records lack it, and neither names nor numbers of runs depend on it.
         shared_start: number of first configurations that all agents of its seed share; left out of
             a record where 0.
@@ -295,10 +295,10 @@ class RunRecord:
 def require_format(where: object, actual: object, expected: int, header: Mapping[str, Any]) -> None:
     """Refuse a file of another version of a format, which nobody should delete."""
     if type(actual) is int and actual != expected:
-        version = shown(header.get("package_version", "unknown"))
+        version = short_repr(header.get("package_version", "unknown"))
         raise OtherFormatError(
-            f"{where}: `format` must be {expected}, got {shown(actual)}; read the file with the "
-            f"package version that wrote it ({version}), or move it away and run its "
+            f"{where}: `format` must be {expected}, got {short_repr(actual)}; read the file with "
+            f"the package version that wrote it ({version}), or move it away and run its "
             "`fedhpo-gym run` again"
         )
 

@@ -14,10 +14,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import growing_volumes, hypervolume, non_dominated
-from fedhpo_gym.records.incumbents import Numbers, Trials
+from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import Header, RunRecord
+from fedhpo_gym.space.per_client import shared_names
 
 
 def level_of(fidelity: Mapping[str, Any]) -> float:
@@ -37,11 +39,11 @@ class ScoredTrials:
         observed: (N, k) errors as the agent saw them, under noise; else None.
     """
 
-    time_s: Numbers
-    errors: Numbers
-    level: Numbers
+    time_s: Floats
+    errors: Floats
+    level: Floats
     names: tuple[str, ...]
-    observed: Numbers | None = None
+    observed: Floats | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> "ScoredTrials | None":
@@ -70,12 +72,12 @@ class ScoredTrials:
             self.time_s[mask], self.errors[mask], self.level[mask], self.names, observed
         )
 
-    def presented(self) -> Numbers:
+    def presented(self) -> Floats:
         """Return (M, k) the errors of the trials that the agent presents as its front."""
         return self.errors[non_dominated(self.errors if self.observed is None else self.observed)]
 
 
-def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
+def _true_errors(run: RunRecord, rewards: Floats) -> Floats:
     """Return (N, k) noise-free objectives, as errors that are clipped where scores are."""
     names = [*run.steps[0].objectives]
     observed = np.array([[step.objectives[n] for n in names] for step in run.steps])
@@ -90,7 +92,7 @@ def _true_errors(run: RunRecord, rewards: Numbers) -> Numbers:
     return _clip_to_scores(signs * truth, signs * observed, -rewards)
 
 
-def _objective_signs(rewards: Numbers, observed: Numbers) -> Numbers:
+def _objective_signs(rewards: Floats, observed: Floats) -> Floats:
     """Return (k,) -1 for objectives whose scores rise with them, to be maximised, else 1."""
     slopes = ((rewards - rewards[0]) * (observed - observed[0])).sum(axis=0)
     # A score of what is to be low is its negative, and that of 0 is -0.0.
@@ -98,7 +100,7 @@ def _objective_signs(rewards: Numbers, observed: Numbers) -> Numbers:
     return np.where(np.where(slopes == 0, equal_signs, slopes) > 0, -1.0, 1.0)
 
 
-def _clip_to_scores(errors: Numbers, observed: Numbers, scored: Numbers) -> Numbers:
+def _clip_to_scores(errors: Floats, observed: Floats, scored: Floats) -> Floats:
     """Return noise-free errors, clipped where the scores of the observed ones were clipped."""
     lowest, highest = scored.min(axis=0), scored.max(axis=0)
     # Scores are float32 numbers.
@@ -158,10 +160,10 @@ class CourseProgress:
         schedule: (N,) values of each numeric hyperparameter that all clients share.
     """
 
-    time_s: Numbers
-    rounds: Numbers
-    returns: Numbers | None
-    schedule: Mapping[str, Numbers]
+    time_s: Floats
+    rounds: Floats
+    returns: Floats | None
+    schedule: Mapping[str, Floats]
 
     @classmethod
     def of(cls, run: RunRecord) -> "CourseProgress | None":
@@ -170,7 +172,7 @@ class CourseProgress:
         if "step" not in run.final.incumbent:
             return None
         is_scalar = not isinstance(steps[0].reward, Sequence)
-        shared = [name for name in steps[0].configuration if "@" not in name]
+        shared = shared_names(steps[0].configuration)
         configurations = [step.configuration for step in steps]
         names = [
             name
@@ -199,7 +201,7 @@ class JudgedRun:
 
     header: Header
     trials: Trials
-    accuracy: Numbers | None
+    accuracy: Floats | None
     describe_step: Callable[[int], StepDescription]
     scored: ScoredTrials | None = None
     total_costs: Mapping[str, float] = field(default_factory=dict)
@@ -249,7 +251,7 @@ class JudgedRun:
         )
 
 
-def _test_metric(run: RunRecord, metric: str) -> Numbers | None:
+def _test_metric(run: RunRecord, metric: str) -> Floats | None:
     """Return (N,) a metric of the trials on the test split; None where it is unknown."""
     if any(metric not in step.test for step in run.steps):
         return None
@@ -271,7 +273,7 @@ def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:
     return [run.where(run.level >= highest) for run in runs]
 
 
-def scale_errors(runs: Sequence[ScoredTrials]) -> list[Numbers]:
+def scale_errors(runs: Sequence[ScoredTrials]) -> list[Floats]:
     """Return (N, k) errors of each run, from 0 at the best of all runs' front to 1 at its worst.
 
     Where the front has one value of an objective only, the worst of any trial is 1.
@@ -284,7 +286,7 @@ def scale_errors(runs: Sequence[ScoredTrials]) -> list[Numbers]:
     return [(run.errors - best) / width for run in runs]
 
 
-def volume_regret(runs: Sequence[ScoredTrials]) -> list[Numbers]:
+def volume_regret(runs: Sequence[ScoredTrials]) -> list[Floats]:
     """Return the hypervolume regret after each trial of each run, (N,): 1 - V(so far) / V(all)."""
     errors = scale_errors(runs)
     corner = np.full(errors[0].shape[1], REFERENCE)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedhpo_gym.core.errors import InvalidArgumentError, needing
+from fedhpo_gym.core.errors import InvalidArgumentError, require_optional
 from fedhpo_gym.space.dimension import Dimension, Kind, Value
 from fedhpo_gym.space.space import SearchSpace
 
@@ -57,7 +57,9 @@ def from_configspace(space: "ConfigSpace.ConfigurationSpace") -> SearchSpace:
 
 
 def _library() -> Any:
-    with needing("exchanging spaces with ConfigSpace", "ConfigSpace", "agents", "ConfigSpace"):
+    with require_optional(
+        "exchanging spaces with ConfigSpace", "ConfigSpace", "agents", "ConfigSpace"
+    ):
         import ConfigSpace
 
         return ConfigSpace

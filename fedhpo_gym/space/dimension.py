@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import INT_END, as_integer, as_number, as_typed, shown
+from fedhpo_gym.core.checks import INT_END, as_integer, as_number, coerce, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError
 
 Number = int | float
@@ -68,13 +68,13 @@ class Dimension:
         active: tuple[str, tuple[Value, ...]] | None = None,
     ) -> "Dimension":
         """Return a dimension of words; see the attributes of the class."""
-        last = len(as_typed("values", tuple(values), tuple[str, ...])) - 1
+        last = len(coerce("values", tuple(values), tuple[str, ...])) - 1
         return cls(name, 0, last, "category", values=tuple(values), scope=scope, active=active)
 
     def __post_init__(self) -> None:
         for field in ("name", "kind", "unit", "scope"):
-            as_typed(field, getattr(self, field), str)
-        as_typed("log", self.log, bool)
+            coerce(field, getattr(self, field), str)
+        coerce("log", self.log, bool)
         if not self.name.strip() or not self.name.isprintable():
             raise self._bad("name", "printable words", self.name)
         if self.kind not in KINDS:
@@ -256,7 +256,7 @@ class Dimension:
         """Return the category that a value equals."""
         if not isinstance(value, str) or value not in self.grid:
             raise InvalidArgumentError(
-                f"`{what}[{self.name!r}]` must be one of {self.grid}, got {shown(value)}."
+                f"`{what}[{self.name!r}]` must be one of {self.grid}, got {short_repr(value)}."
             )
         return self.grid[self.grid.index(value)]
 
@@ -312,7 +312,7 @@ class Dimension:
         object.__setattr__(self, "active", (name, tuple(values)))
 
     def _check_categories(self) -> None:
-        words = as_typed("values", self.values, tuple[str, ...])
+        words = coerce("values", self.values, tuple[str, ...])
         if not words or len(set(words)) < len(words) or self.log or self.bins is not None:
             raise self._bad(
                 "values", "at least one word, each once, without `log` and `bins`", words
@@ -336,5 +336,5 @@ class Dimension:
 
     def _bad(self, argument: str, rule: str, value: object) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"Dimension {self.name!r}: `{argument}` must be {rule}, got {shown(value)}."
+            f"Dimension {self.name!r}: `{argument}` must be {rule}, got {short_repr(value)}."
         )

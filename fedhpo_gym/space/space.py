@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_reals
+from fedhpo_gym.core.checks import coerce_reals
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.space.dimension import ACTION_SLACK, Dimension, Value
 
@@ -349,7 +349,7 @@ class SearchSpace:
 
 def checked_action(action: object, shape: tuple[int, ...] | None) -> NDArray[np.float64]:
     """Return an action of a box of [-1, 1]."""
-    array = as_reals("action", action).astype(np.float64, copy=False)
+    array = coerce_reals("action", action).astype(np.float64, copy=False)
     if array.shape != shape:
         raise InvalidArgumentError(f"`action` must have shape {shape}, got {array.shape}.")
     if not np.all(np.abs(array) <= 1.0 + ACTION_SLACK):  # not "above": NaN is refused, too

@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedhpo_gym.core.archive import DIGEST, EMBEDDED, arrays_of, require_writable
-from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.archive import DIGEST_ENTRY, EMBEDDED_FOLDER, arrays_path, require_writable
+from fedhpo_gym.core.checks import coerce, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, MissingDataError
-from fedhpo_gym.core.files import cache_folder, expanded, files_like, is_there, read_json
+from fedhpo_gym.core.files import cache_folder, expand_home, matching_files, path_exists, read_json
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.stored.table import SUFFIX, Sample, Table
 from fedhpo_gym.tasks import Task
@@ -30,11 +30,11 @@ TRAIN = 'train: gymnasium.make(..., backend="raw")'
 def table_folder() -> Path:
     """Return the folder of the user's own tables: `FEDHPO_GYM_TABLES`, else the user's cache."""
     if ENV_VAR in os.environ:
-        return expanded(os.environ[ENV_VAR])
+        return expand_home(os.environ[ENV_VAR])
     return cache_folder("tables")
 
 
-@checked_types
+@validate_call
 def writable_table_folder(folder: Path | None) -> Path:
     """Return a folder for a new table, sample or surrogate, checked before it is computed."""
     if folder is not None:
@@ -47,9 +47,9 @@ def writable_table_folder(folder: Path | None) -> Path:
 
 def find(name: str, suffix: str) -> Path | None:
     """Return `<name><suffix>` from the user's folder, else from the package, else None."""
-    for folder in (table_folder(), EMBEDDED):
+    for folder in (table_folder(), EMBEDDED_FOLDER):
         path = folder / f"{name}{suffix}"
-        if is_there(path):
+        if path_exists(path):
             return path
     return None
 
@@ -70,9 +70,9 @@ def _read(reader: Callable[..., R], file: "File") -> R:
 
 def list_names(suffix: str) -> tuple[str, ...]:
     """Return the sorted names of all files `<name><suffix>` that `find` would return."""
-    folders = (table_folder(), EMBEDDED)
+    folders = (table_folder(), EMBEDDED_FOLDER)
     found = {
-        path.name.removesuffix(suffix) for f in folders for path in files_like(f, f"*{suffix}")
+        path.name.removesuffix(suffix) for f in folders for path in matching_files(f, f"*{suffix}")
     }
     return tuple(sorted(found))
 
@@ -97,7 +97,7 @@ def has_sample(name: str) -> bool:
     return find(name, f"{SUFFIX}.json") is not None
 
 
-@checked_types
+@validate_call
 def open_table(wanted: str | Identity) -> Table:
     """Open a table by the stem of its files, or by the identity that it must have.
 
@@ -126,7 +126,7 @@ def imported_card(identity: Identity) -> Mapping[str, Any] | None:
     if is_imported(identity):
         for path in filter(None, paths):
             with suppress(OSError, ValueError):  # whoever opens it says what is wrong
-                card: Mapping[str, Any] = as_typed("card", read_json(path), Mapping)
+                card: Mapping[str, Any] = coerce("card", read_json(path), Mapping)
                 return card
     return None
 
@@ -140,10 +140,10 @@ def require_import(task: Task) -> None:
     if not isinstance(task, ResultsTask) or not task.numbers_sha256:
         return
     card = imported_card(task.identity)
-    if card is not None and card.get(DIGEST) != task.numbers_sha256:
+    if card is not None and card.get(DIGEST_ENTRY) != task.numbers_sha256:
         raise DamagedDataError(
             f"the numbers of {task.id} must be those that its task file names by `numbers_sha256`, "
-            f"{task.numbers_sha256:.12}, got {card.get(DIGEST)!s:.12}. Run "
+            f"{task.numbers_sha256:.12}, got {card.get(DIGEST_ENTRY)!s:.12}. Run "
             f"`{task.identity.command}` again; if another process has done so, start Python anew."
         )
 
@@ -164,7 +164,7 @@ def is_here(name: str) -> bool:
 def is_installed(card: Path) -> bool:
     """Return whether this machine has the arrays of a card; a damaged one says so when opened."""
     try:
-        return is_there(arrays_of(card, read_json(card)))
+        return path_exists(arrays_path(card, read_json(card)))
     except (OSError, ValueError, TypeError, LookupError, FedHPOError):
         return True
 
@@ -178,7 +178,7 @@ def _instead(name: str) -> str:
     return ""
 
 
-@checked_types
+@validate_call
 def open_sample(wanted: str | Identity) -> Sample:
     """Open a sample as `open_table` opens a table."""
     name, command = named(wanted)[0], _command(wanted)

@@ -64,7 +64,6 @@ def _require_f1(metric: str) -> None:
         raise unknown_name("stored metric", metric, DESCRIPTION)
 
 
-Integers = NDArray[np.int64]
 Numbers = NDArray[np.int32]
 Contexts = NDArray[np.uint8]
 

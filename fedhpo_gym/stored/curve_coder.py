@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.arrays import Bools, Singles
+from fedhpo_gym.core.arrays import Bools, Integers, Singles
 from fedhpo_gym.core.checks import as_integer
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import require_bytes
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.codec import Coder, Decoder, Encoder, Integers, lanes_for
+from fedhpo_gym.stored.codec import Coder, Decoder, Encoder, lanes_for
 from fedhpo_gym.stored.neighbours import Cells, NeighbourValues, Path, Prediction, choose_paths
 
 Values = NDArray[np.int32]

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.core import archive
-from fedhpo_gym.core.checks import as_number, as_typed, checked_types
+from fedhpo_gym.core.checks import as_number, coerce, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space.per_client import base_name
 from fedhpo_gym.stored import lattice, surrogate, table
 from fedhpo_gym.stored.catalogue import find, list_names
 from fedhpo_gym.stored.meta_data import LOSS, REPEATED, MetaData
@@ -46,7 +47,7 @@ SMALLEST_LOSS = 1e-6
 DIGITS = 5
 
 
-@checked_types
+@validate_call
 def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
     """Return the health of stored numbers, as JSON data; docs/problems.md has the figures.
 
@@ -81,7 +82,7 @@ def health_of(stored: lattice.StoredNumbers) -> dict[str, Any]:
     return _rounded(found)  # type: ignore[no-any-return]
 
 
-@checked_types
+@validate_call
 def labels_on(stored: lattice.StoredNumbers) -> Mapping[str, float] | None:
     """Return what the label frequencies reach, as a card states it; None where it does not."""
     found: Mapping[str, float] | None = stored.card.get(LABELS)
@@ -352,7 +353,7 @@ def open_card(card: Path) -> lattice.StoredNumbers:
     return table.Table(card) if card.name.endswith(".table.json") else surrogate.Surrogate(card)
 
 
-@checked_types
+@validate_call
 def write_health(card: Path, labels: Mapping[str, Any] | None = None) -> Path:
     """Compute the health of stored numbers, and write it onto their card, whose digest stays.
 
@@ -367,7 +368,7 @@ def write_health(card: Path, labels: Mapping[str, Any] | None = None) -> Path:
     return card
 
 
-@checked_types
+@validate_call
 def health_on(stored: lattice.StoredNumbers, command: str) -> Mapping[str, Any]:
     """Return the health that a card states, of these very numbers."""
     found: Mapping[str, Any] | None = stored.card.get(HEALTH)
@@ -401,8 +402,8 @@ def _figures(name: str, value: Any, rule: Any) -> Any:
     if isinstance(rule, tuple):
         return None if value is None else _figures(name, value, rule[0])
     if not isinstance(rule, Mapping):
-        return as_typed(name, value, rule)
-    held = as_typed(name, value, Mapping[str, Any])
+        return coerce(name, value, rule)
+    held = coerce(name, value, Mapping[str, Any])
     rules = dict.fromkeys(held, rule[ANY]) if ANY in rule else rule
     if missing := sorted(rules.keys() - held.keys()):
         raise InvalidArgumentError(f"`{name}` must hold {', '.join(rules)}; it lacks {missing}")
@@ -551,7 +552,7 @@ def usual(space: SearchSpace) -> dict[str, Value]:
     for dimension in space.dimensions:
         if not dimension.is_active(chosen):
             continue
-        wanted = USUAL.get(dimension.name.partition("@")[0])
+        wanted = USUAL.get(base_name(dimension.name))
         chosen[dimension.name] = _nearest_value(dimension, wanted)
     return chosen
 

@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.archive import reading_card
+from fedhpo_gym.core.archive import checked_card
 from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import as_reals, checked_types
+from fedhpo_gym.core.checks import coerce_reals, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
@@ -60,7 +60,7 @@ class MetaSurrogate:
     last to Q; `quantiles` (T, Q, `KNOTS`), 0 or more, which do not fall.
     """
 
-    @checked_types
+    @validate_call
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         count = sum(name.startswith("weight_") for name in arrays)
         layers = [f"{part}_{layer}" for layer in range(count) for part in ("weight", "bias")]
@@ -70,7 +70,7 @@ class MetaSurrogate:
                 "`arrays` of the surrogate of a search space must have task_weight, quantiles and "
                 f"weight_0, bias_0, weight_1, ..., got {sorted(arrays)}"
             )
-        self.arrays = {name: as_reals(name, arrays[name]) for name in names}
+        self.arrays = {name: coerce_reals(name, arrays[name]) for name in names}
         if not all(np.isfinite(array).all() for array in self.arrays.values()):
             raise InvalidArgumentError("`arrays` of a surrogate must be finite numbers")
         grids = {name: on_grid(self.arrays[name], WEIGHT_BITS, MAX_WEIGHT) for name in names}
@@ -110,7 +110,7 @@ class MetaSurrogate:
 
     def predict(self, tasks: ArrayLike, features: ArrayLike) -> Exact:
         """Return (n, Q) values of (n, F) features in one task, or in (n,) tasks, by position."""
-        rows = as_reals("features", features)
+        rows = coerce_reals("features", features)
         if rows.ndim != 2 or rows.shape[1] != self.num_features or not np.isfinite(rows).all():
             raise InvalidArgumentError(
                 f"`features` must be rows of {self.num_features} finite numbers, got an array of "
@@ -187,7 +187,7 @@ class MetaData:
     def __init__(self, card: Path) -> None:
         name = card.name.partition(".")[0]
         self._repair = f"fedhpo-gym meta-data {name.rpartition('-')[2]}"
-        with reading_card(card, "meta-data", FORMAT, f"run `{self._repair}`") as (content, arrays):
+        with checked_card(card, "meta-data", FORMAT, f"run `{self._repair}`") as (content, arrays):
             self.card: Mapping[str, Any] = content
             self._arrays = arrays
             self.space = SearchSpace.from_dict(content["search_space"])
@@ -377,7 +377,7 @@ def stem(space: str) -> str:
     return f"FedHPO-B-{space}"
 
 
-@checked_types
+@validate_call
 def open_meta_data(space: str) -> MetaData:
     """Open the results of a search space: "LR", "Joint" or "Private".
 

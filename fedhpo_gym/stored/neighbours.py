@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.arrays import Bools, Floats, Singles
-from fedhpo_gym.stored.codec import CONTEXTS, Integers
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
+from fedhpo_gym.stored.codec import CONTEXTS
 
 Path = tuple[int, ...]
 """One axis: the neighbour along it; two: both neighbours' sum minus the one across."""

@@ -14,7 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import FAULTS, as_reals, as_typed, explained_types, shown
+from fedhpo_gym.core.checks import (
+    FOREIGN_ERRORS,
+    coerce,
+    coerce_reals,
+    short_repr,
+    validate_failed_call,
+)
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.seeding import stream
@@ -89,7 +95,7 @@ class References:
         """
         default, static = (float(np.mean(self.returns[name])) for name in ("default", "static"))
         gap = static - default
-        found = as_reals("returns", returns).astype(np.float64) - default
+        found = coerce_reals("returns", returns).astype(np.float64) - default
         return found / gap if gap > 0 else np.full_like(found, np.nan)
 
     @property
@@ -125,11 +131,11 @@ class References:
         return tuple(compared)
 
     def _one_each(self, returns: ArrayLike) -> NDArray[np.float64]:
-        values, shape = as_reals("returns", returns).astype(np.float64), (len(self.instances),)
+        values, shape = coerce_reals("returns", returns).astype(np.float64), (len(self.instances),)
         if values.shape != shape or not np.isfinite(values).all():
             raise InvalidArgumentError(
                 f"`returns` must be {shape} finite numbers, one for each of `instances`, got "
-                f"{shown(returns)}"
+                f"{short_repr(returns)}"
             )
         return values
 
@@ -152,7 +158,7 @@ class References:
         return float(self.score(returns).mean()), float(low), float(high)
 
 
-@explained_types
+@validate_failed_call
 def references_of(env_id: str, path: Path = PATH) -> References | None:
     """Return what is known of an id, `FedHPO-DAC-*` with its version; None if nothing is."""
     return read(path).get(env_id.removeprefix("MO-"))
@@ -172,7 +178,7 @@ def read(path: Path = PATH) -> Mapping[str, References]:
         found = {key: _of(key, one) for key, one in content["ids"].items()}
     except TooLargeError:
         raise
-    except FAULTS as error:
+    except FOREIGN_ERRORS as error:
         raise DamagedDataError(
             f"{path} does not hold references ({error}); install the package again, or delete it "
             "and run `fedhpo-gym references`"
@@ -181,7 +187,7 @@ def read(path: Path = PATH) -> Mapping[str, References]:
 
 
 def _of(env_id: str, entry: Mapping[str, Any]) -> References:
-    named = {name: as_typed(name, entry[name], hint) for name, hint in _ENTRIES.items()}
+    named = {name: coerce(name, entry[name], hint) for name, hint in _ENTRIES.items()}
     number = len(named["instances"])
     returns = {name: tuple(map(float, values)) for name, values in named["returns"].items()}
     for values in returns.values():

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedhpo_gym.core.archive import EMBEDDED
-from fedhpo_gym.core.checks import FAULTS
+from fedhpo_gym.core.archive import EMBEDDED_FOLDER
+from fedhpo_gym.core.checks import FOREIGN_ERRORS
 from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.files import cache_folder, read_json, write_text
 from fedhpo_gym.evaluation.records import Fidelity
@@ -58,9 +58,9 @@ def recall(
     if key is None:
         return dict(compute())
     cached = cache_folder("truths") / f"{key}.json"
-    for path in (EMBEDDED / f"{stem}{SUFFIX}", cached):
+    for path in (EMBEDDED_FOLDER / f"{stem}{SUFFIX}", cached):
         stored = read_results(path).get(key)
-        with suppress(*FAULTS):  # of a form that nobody foresaw
+        with suppress(*FOREIGN_ERRORS):  # of a form that nobody foresaw
             if stored is not None and is_valid(stored):
                 return stored
     result: Result = json.loads(json.dumps(compute()))
@@ -93,7 +93,7 @@ def write_results(path: Path, results: Mapping[str, Result]) -> None:
 
 def read_results(path: Path) -> Mapping[str, Result]:
     """Return the results in a file by key; none where it is missing, damaged or of another kind."""
-    with suppress(FedHPOError, OSError, *FAULTS):
+    with suppress(FedHPOError, OSError, *FOREIGN_ERRORS):
         content = read_json(path)
         if content["sha256"] == _digest(content["results"]):
             return dict(content["results"])

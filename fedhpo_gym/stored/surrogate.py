@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.archive import DIGEST, MODEL_GROWTH, reading_card, write_archive
-from fedhpo_gym.core.checks import CheckedFields, as_typed, checked_types
+from fedhpo_gym.core.archive import DIGEST_ENTRY, MODEL_GROWTH, checked_card, write_archive
+from fedhpo_gym.core.checks import CheckedFields, coerce, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import read_json
 from fedhpo_gym.core.identity import Identity
@@ -117,7 +117,7 @@ def claim_on(card: Mapping[str, Any]) -> Claim | None:
         return None
     try:
         claim = Claim(**{name: found[name] for name in ("claimed", "trained", "spread")})
-        own = found["of"] == card[DIGEST]
+        own = found["of"] == card[DIGEST_ENTRY]
     except (LookupError, TypeError, ValueError, FedHPOError) as error:
         raise DamagedDataError(_wrong(card, str(error), CLAIMED)) from error
     if not own:
@@ -129,9 +129,9 @@ def held_on(card: Mapping[str, Any]) -> dict[str, HeldOut]:
     """Return the figures by objective that a surrogate's card states."""
     try:
         found = card[ENTRY]
-        figures = as_typed(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
+        figures = coerce(ENTRY, found["held_out"], Mapping[str, Mapping[str, Any]])
         held = {name: HeldOut(**one) for name, one in figures.items()}
-        own = found["of"] == card[DIGEST]
+        own = found["of"] == card[DIGEST_ENTRY]
     except (LookupError, TypeError, ValueError, FedHPOError) as error:
         raise DamagedDataError(_wrong(card, str(error))) from error
     if not own:
@@ -183,19 +183,19 @@ class Surrogate:
 
     def __init__(self, card: Path, arguments: str = "ID") -> None:
         repair = f"fit the surrogate again with `fedhpo-gym surrogate {arguments}`"
-        with reading_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
+        with checked_card(card, "surrogate", FORMAT, repair) as (content, self._arrays):
             self.identity = Identity.from_card(content)
             self.name = self.identity.name
             self.space = SearchSpace.from_dict(content["space"])
             self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
             self.seeds, self.num_samples = seeds_and_samples(content, len(SPLITS))
             self.sha256: str = content["sha256"]
-            self.digest: str = content[DIGEST]
+            self.digest: str = content[DIGEST_ENTRY]
             self._repair: str = content["fit_command"]
             self.kind: str = content["model"]["kind"]
             self._knots = _checked_knots(content["model"]["rounds"], self.fidelity_space["round"])
             self.inputs = CurveInputs.from_names(
-                as_typed("inputs", content["model"]["inputs"], Sequence[str]),
+                coerce("inputs", content["model"]["inputs"], Sequence[str]),
                 self.space,
                 self.fidelity_space,
                 self.num_samples.shape[1],
@@ -301,7 +301,7 @@ def list_surrogates() -> tuple[str, ...]:
     return catalogue.list_names(f"{SUFFIX}.json")
 
 
-@checked_types
+@validate_call
 def open_surrogate(wanted: str | Identity) -> Surrogate:
     """Open a surrogate by the stem of its files, or by the identity that it must have.
 
@@ -318,7 +318,7 @@ def open_surrogate(wanted: str | Identity) -> Surrogate:
     return surrogate
 
 
-@checked_types
+@validate_call
 def open_preferred(identities: Sequence[Identity]) -> Surrogate:
     """Open the first surrogate that exists; the last identity is that of the numbers."""
     if not identities:
@@ -350,14 +350,14 @@ def _is_of(name: str, numbers: Mapping[str, Any] | None) -> bool:
     if numbers is None or path is None:
         return True
     with suppress(OSError, ValueError):  # whoever opens it says what is wrong
-        card = as_typed("card", read_json(path), Mapping)
+        card = coerce("card", read_json(path), Mapping)
         if NUMBERS in card:
-            return bool(card[NUMBERS] == numbers.get(DIGEST))
+            return bool(card[NUMBERS] == numbers.get(DIGEST_ENTRY))
         return numbers.get("sha256") in (card.get("table_sha256"), card.get("sample_sha256"))
     return True
 
 
-@checked_types
+@validate_call
 def has_surrogate(name: str) -> bool:
     """Return whether there is a surrogate of this name."""
     return catalogue.find(name, f"{SUFFIX}.json") is not None

@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Reals, Singles
 from fedhpo_gym.evaluation.records import ENTRIES, METRICS, SPLITS, Entries, sum_in_order
 from fedhpo_gym.space import Dimension, SearchSpace
 
@@ -201,8 +201,6 @@ _LOSS, _ACCURACY, _F1 = (METRICS.index(name) for name in ("loss", *RATES))
 VALIDATION = SPLITS.index("val")
 """Where a row holds the log loss of the federation on the validation split."""
 
-Numbers = NDArray[np.floating]
-
 
 def num_outputs(num_clients: int, spread: bool = False) -> int:
     """Return the length of a row of outputs, with or without those of the spread of clients."""
@@ -297,7 +295,7 @@ def _rates_of(reads: Entries) -> tuple[Integers, Integers]:
     return which, where
 
 
-def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
+def _spread_out(rates: Reals, spread: Reals, weights: Reals) -> Floats:
     """Return rates of clients in their order, spread as was predicted.
 
     They are put at their quantiles, then moved: away from their mean until they have the standard
@@ -324,7 +322,7 @@ def _spread_out(rates: Numbers, spread: Numbers, weights: Numbers) -> Floats:
     return found
 
 
-def _widened(rates: Floats, wanted: Numbers, present: Bools) -> Floats:
+def _widened(rates: Floats, wanted: Reals, present: Bools) -> Floats:
     """Return rates whose standard deviation over the clients there is nearer to another."""
     there = present.astype(np.float64)
     count = np.maximum(sum_in_order(there, axis=-1), 1.0)
@@ -335,7 +333,7 @@ def _widened(rates: Floats, wanted: Numbers, present: Bools) -> Floats:
     return np.asarray(np.clip(mean[..., None] + factor[..., None] * away, 0.0, 1.0))
 
 
-def _moved(rates: Floats, wanted: Numbers, weights: Numbers) -> Floats:
+def _moved(rates: Floats, wanted: Reals, weights: Reals) -> Floats:
     """Return rates whose weighted mean is nearer to another; those at 0 and 1 stay."""
     missing = wanted - sum_in_order(weights * rates, axis=-1)
     room = np.where(weights > 0, rates * (1.0 - rates), 0.0)

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.archive import DIGEST, StoredArrays, reading_card, write_archive
+from fedhpo_gym.core.archive import DIGEST_ENTRY, StoredArrays, checked_card, write_archive
 from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
-from fedhpo_gym.core.checks import as_integer, as_typed
+from fedhpo_gym.core.checks import as_integer, coerce
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import Evaluation, Evaluations, Fidelity, position, query_columns
@@ -75,18 +75,16 @@ class StoredCurves(ABC):
         self.fidelity_space = SearchSpace.from_dict(content["fidelity_space"])
         self.rounds = tuple(int(r) for r in self.fidelity_space["round"].grid)
         self.rates = tuple(float(r) for r in self.fidelity_space["client_sample_rate"].grid)
-        self.splits: tuple[str, ...] = tuple(as_typed("splits", content["splits"], Sequence[str]))
-        self.metrics: tuple[str, ...] = tuple(
-            as_typed("metrics", content["metrics"], Sequence[str])
-        )
+        self.splits: tuple[str, ...] = tuple(coerce("splits", content["splits"], Sequence[str]))
+        self.metrics: tuple[str, ...] = tuple(coerce("metrics", content["metrics"], Sequence[str]))
         self.seeds, self.num_samples = seeds_and_samples(content, len(self.splits))
         self.sha256: str = content["sha256"]
-        self.digest: str = content[DIGEST]
+        self.digest: str = content[DIGEST_ENTRY]
         self.former: tuple[str, ...] = (
             self.sha256,
-            *as_typed(FORMER, content.get(FORMER, []), Sequence[str]),
+            *coerce(FORMER, content.get(FORMER, []), Sequence[str]),
         )
-        self.lacks: Mapping[str, str] = as_typed(LACKS, content.get(LACKS, {}), Mapping[str, str])
+        self.lacks: Mapping[str, str] = coerce(LACKS, content.get(LACKS, {}), Mapping[str, str])
         self._repair: str = content["build_command"]
 
     def require_installed(self) -> Self:
@@ -236,7 +234,7 @@ class Table(StoredCurves):
     axis = 0
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID") -> None:
-        with reading_card(card, "table", FORMAT, f"run `{command}`") as (content, arrays):
+        with checked_card(card, "table", FORMAT, f"run `{command}`") as (content, arrays):
             super().__init__(content, arrays)
             self._packing()
 
@@ -348,13 +346,13 @@ class Sample(StoredCurves):
     axis = 1
 
     def __init__(self, card: Path, command: str = "fedhpo-gym build ID --sample N") -> None:
-        with reading_card(card, "sample", FORMAT, f"run `{command}`") as (content, arrays):
+        with checked_card(card, "sample", FORMAT, f"run `{command}`") as (content, arrays):
             super().__init__(content, arrays)
             self._count: int = content["courses"]
             if as_integer(self._count) is None or self._count < 1:
                 raise ValueError(f"`courses` must be a positive integer, got {self._count!r}")
             self._ragged = ENDS in content
-            self.crossed = as_typed(CROSSED, content.get(CROSSED, False), bool)
+            self.crossed = coerce(CROSSED, content.get(CROSSED, False), bool)
             self._packing()
 
     def __len__(self) -> int:

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.archive import MODEL_GROWTH, reading_card
+from fedhpo_gym.core.archive import MODEL_GROWTH, checked_card
 from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import DamagedDataError, require_known
 from fedhpo_gym.core.seeding import stream, streams
 from fedhpo_gym.space import SearchSpace
@@ -98,7 +98,7 @@ class TaskGenerator:
 
     def __init__(self, card: Path) -> None:
         repair = f"fedhpo-gym generator {card.name.partition('.')[0].rpartition('-')[2]}"
-        with reading_card(card, "task generator", FORMAT, f"run `{repair}`") as (content, arrays):
+        with checked_card(card, "task generator", FORMAT, f"run `{repair}`") as (content, arrays):
             self.card: Mapping[str, Any] = content
             self.space = SearchSpace.from_dict(content["search_space"])
             self.rounds: tuple[int, ...] = tuple(content["rounds"])
@@ -406,7 +406,7 @@ def has_generator(env_id: str) -> bool:
     return find(stem(GENERATED_IDS[env_id]), f"{SUFFIX}.json") is not None
 
 
-@checked_types
+@validate_call
 def open_generator(space: str) -> TaskGenerator:
     """Open the generator of a search space, "LR" or "Joint".
 

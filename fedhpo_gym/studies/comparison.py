@@ -23,7 +23,7 @@ from fedhpo_gym.agents import Agent, agent_name
 from fedhpo_gym.analysis.comparison import count_noun
 from fedhpo_gym.core import __version__
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.checks import Range, as_typed, checked_types
+from fedhpo_gym.core.checks import Range, coerce, validate_call
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -96,13 +96,13 @@ class Execution:
         check_executor(self.executor, self.address)
         for name in self.track:
             require_known("tracker", name, TRACKERS)
-        as_typed("--workers", self.workers, Annotated[int, Range(1)])
-        as_typed("--timeout-s", self.timeout_s, Annotated[float, Range(0, ends="(]")])
+        coerce("--workers", self.workers, Annotated[int, Range(1)])
+        coerce("--timeout-s", self.timeout_s, Annotated[float, Range(0, ends="(]")])
         if self.columnar and not parquet.has_pyarrow():
             raise missing_dependency("columnar records", "pyarrow", "columnar")
 
 
-@checked_types
+@validate_call
 def compare(
     problems: str | Sequence[str],
     agents: Sequence[str | type[Agent]],

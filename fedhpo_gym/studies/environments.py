@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec, WrapperSpec, load_env_creator
 
 from fedhpo_gym import wrappers as ours
 from fedhpo_gym.algorithms import algorithm_name
-from fedhpo_gym.core.checks import as_arguments, as_typed, parameter_types, shown
+from fedhpo_gym.core.checks import coerce, coerce_arguments, parameter_types, short_repr
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, unknown_name
 from fedhpo_gym.core.plugins import import_module, is_named
 from fedhpo_gym.objectives import Objective, named_objective
@@ -66,22 +66,24 @@ def _describe_objective(given: str | Objective) -> str | dict[str, Any]:
 def _resolve_entry(entry: Any, own: Mapping[str, Objective]) -> Any:
     if isinstance(entry, str) and ":" in entry:
         raise InvalidArgumentError(
-            f"`objectives` of a record must name no module, which would be run, got {shown(entry)}"
+            "`objectives` of a record must name no module, which would be run, got "
+            f"{short_repr(entry)}"
         )
     if not isinstance(entry, Mapping) or OWN not in entry:
         return entry
     name = entry[OWN]
     if name not in own:
         raise InvalidArgumentError(
-            f"`own` must hold the objective {shown(name)}: the record was made with a function of "
-            "the user's own, which no record holds, and cannot be replayed without it; give "
+            f"`own` must hold the objective {short_repr(name)}: the record was made with a "
+            "function of the user's own, which no record holds, and cannot be replayed without "
+            "it; give "
             "`own={name: objective}` in Python, and `--set 'objectives=[\"module:name\"]'` to "
             "commands"
         )
     if _describe_objective(own[name]) != entry:
         raise InvalidArgumentError(
-            f"`own` must hold the objective {shown(name)} as the record says it, "
-            f"{shown(dict(entry))}, got {shown(_describe_objective(own[name]))}"
+            f"`own` must hold the objective {short_repr(name)} as the record says it, "
+            f"{short_repr(dict(entry))}, got {short_repr(_describe_objective(own[name]))}"
         )
     return own[name]
 
@@ -148,7 +150,7 @@ def trusted_arguments(
                 f"`--set {name}` must be one of the arguments that a record may not decide: "
                 "source, interpreter, own_data, algorithm=module:Class or a list of them, "
                 "objectives as module:name, or system with the path of a file; all others are the "
-                f"record's, got {shown(user_arguments[name])}"
+                f"record's, got {short_repr(user_arguments[name])}"
             )
     result = dict(arguments)
     programs = {name for name in arguments if TRUST.get(name) == PROGRAM}
@@ -210,8 +212,8 @@ def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:
     files = dict(named) if isinstance(named, Mapping) else {}
     if set(files) - set(FILES):
         raise InvalidArgumentError(
-            f"`--set system=` must name files only, by {FILES}, got {shown(named)}; the rest is "
-            "the record's"
+            f"`--set system=` must name files only, by {FILES}, got {short_repr(named)}; the rest "
+            "is the record's"
         )
     file_names = [name for name in FILES if system.get(name) not in (None, "")]
     for name in file_names:
@@ -223,7 +225,7 @@ def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:
 def _refusal(name: str, value: Any, setting: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"`{name}` must be named by you, not by a record, which could choose any program or file; "
-        f"the record has {shown(value)}: if you trust it, repeat the command with "
+        f"the record has {short_repr(value)}: if you trust it, repeat the command with "
         f"`--set '{setting}'`"
     )
 
@@ -293,18 +295,18 @@ def check_wrapper(wrapper: WrapperSpec) -> None:
     get_types = ALLOWED.get(wrapper.entry_point) if isinstance(wrapper.entry_point, str) else None
     if get_types is None:
         raise InvalidArgumentError(
-            f"`spec` of the record names the wrapper {shown(wrapper.entry_point)}; a record may "
-            f"only ask for {', '.join(sorted(name.rpartition(':')[2] for name in ALLOWED))}. "
+            f"`spec` of the record names the wrapper {short_repr(wrapper.entry_point)}; a record "
+            f"may only ask for {', '.join(sorted(name.rpartition(':')[2] for name in ALLOWED))}. "
             "Replay it in Python, with the environment that it was made in"
         )
     types = get_types()
     if not isinstance(wrapper.kwargs, dict) or set(wrapper.kwargs) - set(types):
         raise InvalidArgumentError(
             f"`spec` of the record must give {wrapper.entry_point} arguments among "
-            f"{sorted(types)}, got {shown(wrapper.kwargs)}"
+            f"{sorted(types)}, got {short_repr(wrapper.kwargs)}"
         )
     for name, value in wrapper.kwargs.items():
-        as_typed(f"spec: {wrapper.entry_point}: {name}", value, types[name])
+        coerce(f"spec: {wrapper.entry_point}: {name}", value, types[name])
 
 
 _ID = re.compile(r"^(MO-)?FedHPO-")
@@ -368,10 +370,10 @@ def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     for name in IDENTIFYING:
         if name in kwargs:
             raise InvalidArgumentError(
-                f"`{name}` cannot be set, got {shown(kwargs[name])}: it is what {env_id} stands "
-                "for; use the id of the problem that you mean"
+                f"`{name}` cannot be set, got {short_repr(kwargs[name])}: it is what {env_id} "
+                "stands for; use the id of the problem that you mean"
             )
-    return as_arguments(env_id, maker, kwargs, (*IDENTIFYING, "render_mode"))
+    return coerce_arguments(env_id, maker, kwargs, (*IDENTIFYING, "render_mode"))
 
 
 def remake_environment(
@@ -423,9 +425,9 @@ def remake_environment(
 def _check_options(env_spec: EnvSpec) -> None:
     """Refuse options of Gymnasium that are not of their declared type."""
     if "render_mode" in env_spec.kwargs:
-        as_typed("spec: render_mode", env_spec.kwargs["render_mode"], None)
-    as_typed("spec: order_enforce", env_spec.order_enforce, bool)
-    as_typed("spec: disable_env_checker", env_spec.disable_env_checker, bool)
-    limit = as_typed("spec: max_episode_steps", env_spec.max_episode_steps, int | None)
+        coerce("spec: render_mode", env_spec.kwargs["render_mode"], None)
+    coerce("spec: order_enforce", env_spec.order_enforce, bool)
+    coerce("spec: disable_env_checker", env_spec.disable_env_checker, bool)
+    limit = coerce("spec: max_episode_steps", env_spec.max_episode_steps, int | None)
     if limit is not None and limit < 1:
         raise InvalidArgumentError(f"`spec: max_episode_steps` must be positive, got {limit}")

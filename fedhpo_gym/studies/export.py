@@ -17,8 +17,13 @@ import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.analysis.problems import LARGEST
-from fedhpo_gym.core.checks import INT_END, Range, as_typed
-from fedhpo_gym.core.errors import DamagedDataError, FedHPOError, InvalidArgumentError, needing
+from fedhpo_gym.core.checks import INT_END, Range, coerce
+from fedhpo_gym.core.errors import (
+    DamagedDataError,
+    FedHPOError,
+    InvalidArgumentError,
+    require_optional,
+)
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.records.record import RunRecord, StepRecord, to_dict
@@ -48,7 +53,7 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     noise-free values, fidelity, seed and simulated seconds are user attributes. Trials that
     diverged have the state FAIL and no value, because 3.4e38 would distort every plot.
     """
-    with needing("studies of Optuna", "optuna", "agents", "optuna"):
+    with require_optional("studies of Optuna", "optuna", "agents", "optuna"):
         import optuna
         from sqlalchemy import event
 
@@ -89,7 +94,7 @@ def check_values(path: Path, record: RunRecord) -> None:
         for step in record.steps:
             if space is not None:
                 validate_values(space, step.configuration)
-            as_typed("fidelity['round']", step.fidelity.get("round", 0), _Rounds)
+            coerce("fidelity['round']", step.fidelity.get("round", 0), _Rounds)
     except (InvalidArgumentError, UnicodeEncodeError) as error:
         raise DamagedDataError(
             f"{path}: {str(error).rstrip('.')}; leave the file out, or delete it and run its "
@@ -250,7 +255,7 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
             ["module:name"]}`; each counts for the records that name such a thing. A warning says
             where one is missing.
     """
-    with needing("tables of runs", "pandas", "data", "pandas"):
+    with require_optional("tables of runs", "pandas", "data", "pandas"):
         import pandas as pd
     reasons: dict[str, None] = {}
     records = read_folder([Path(folder)])

@@ -16,7 +16,7 @@ import gymnasium as gym
 import numpy as np
 
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
-from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.core.processor import rounding_platform
 from fedhpo_gym.evaluation.records import CLASSIFICATION
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord, to_dict
@@ -58,7 +58,7 @@ def replay(
 ) -> Difference | None:
     """Feed the actions of a record to its environment, made anew, and compare everything."""
     header = record.header
-    is_foreign = header.platform != this_platform()
+    is_foreign = header.platform != rounding_platform()
     rounding_difference: Difference | None = None
     with closing(remake_environment(header.id, header.spec, own, named)) as env:
         parallel = ParallelTrials(env, header.workers) if header.workers > 1 else None
@@ -97,7 +97,7 @@ def where_computed(header: Header) -> str:
     """Return how the platform of a record differs from this one, as text."""
     if header.platform is None:
         return "the record does not say on which processor it was computed"
-    here = this_platform()
+    here = rounding_platform()
     names = [
         name for name in {**header.platform, **here} if header.platform.get(name) != here.get(name)
     ]

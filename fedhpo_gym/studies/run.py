@@ -25,7 +25,7 @@ from zlib import crc32
 
 from fedhpo_gym.agents import make_agent, run_crew, run_episode
 from fedhpo_gym.core import __version__
-from fedhpo_gym.core.checks import FAULTS, Range, check_fields
+from fedhpo_gym.core.checks import FOREIGN_ERRORS, Range, check_fields
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -33,8 +33,8 @@ from fedhpo_gym.core.errors import (
     WorkerTimeoutError,
 )
 from fedhpo_gym.core.plugins import import_plugins, plugin_modules
-from fedhpo_gym.core.processes import each_on_cluster
-from fedhpo_gym.core.processor import this_platform
+from fedhpo_gym.core.processes import run_on_cluster
+from fedhpo_gym.core.processor import rounding_platform
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.records import files, parquet
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord
@@ -66,7 +66,7 @@ def do_run(
             seed=plan.seed,
             fingerprint=info["fingerprint"],
             workers=plan.workers,
-            platform=this_platform(),
+            platform=rounding_platform(),
             shared_start=plan.shared_start,
         )
         path = files.record_path(folder, header)
@@ -195,7 +195,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
             cell = asdict(replace(outcome.plan, key=None))
             text = json.dumps(cell, sort_keys=True, ensure_ascii=False)
             last[text.encode("utf-8")] = asdict(outcome)
-        except FAULTS:
+        except FOREIGN_ERRORS:
             continue
     return list(last.values())
 
@@ -220,7 +220,7 @@ def on_dask(
 ) -> Iterator[CellOutcome]:
     """Do cells on a cluster, and yield how each ended, as it does."""
     seconds = None if timeout_s == math.inf else timeout_s
-    for done in each_on_cluster(partial(run_alone, work, timeout_s=seconds), cells, address):
+    for done in run_on_cluster(partial(run_alone, work, timeout_s=seconds), cells, address):
         if done.error is None:
             yield done.result
             continue

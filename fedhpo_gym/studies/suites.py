@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import require_known
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.tasks import get_task
@@ -87,7 +87,7 @@ SUITES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """Environment ids of suites, by name."""
 
 
-@checked_types
+@validate_call
 def suite(name: str) -> tuple[str, ...]:
     """Return the environment ids of a suite, versions included.
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedhpo_gym.core.errors import needing, require_known
+from fedhpo_gym.core.errors import require_known, require_optional
 from fedhpo_gym.records.record import Header, StepRecord, to_dict
 
 Follow = Callable[[StepRecord], None]
@@ -36,7 +36,7 @@ def track_run(names: Sequence[str], folder: Path, run: str, header: Header) -> I
 @contextmanager
 def tensorboard(folder: Path, run: str, header: Header) -> Iterator[Follow]:
     """Write event files for TensorBoard; its steps are trials, its wall time simulated seconds."""
-    with needing("following runs in TensorBoard", "tensorboardX", "track", "tensorboardX"):
+    with require_optional("following runs in TensorBoard", "tensorboardX", "track", "tensorboardX"):
         from tensorboardX import SummaryWriter
     with SummaryWriter(str(folder / header.id / run)) as writer:
         trials = 0
@@ -53,7 +53,7 @@ def tensorboard(folder: Path, run: str, header: Header) -> Iterator[Follow]:
 @contextmanager
 def wandb(folder: Path, run: str, header: Header) -> Iterator[Follow]:
     """Log to Weights & Biases, offline by default; the variable `WANDB_MODE` sets the mode."""
-    with needing("logging to Weights & Biases", "wandb", "track", "wandb"):
+    with require_optional("logging to Weights & Biases", "wandb", "track", "wandb"):
         import wandb as library
     folder.mkdir(parents=True, exist_ok=True)
     config = {name: value for name, value in to_dict(header).items() if name != "kind"}

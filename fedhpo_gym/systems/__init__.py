@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final, get_type_hints
 
-from fedhpo_gym.core.checks import as_typed, checked_types
+from fedhpo_gym.core.checks import coerce, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, suggest
 from fedhpo_gym.systems.base import NEEDS_SAMPLES, ClientWork, CourseHistory, JobClock, System, Work
 from fedhpo_gym.systems.device_model import DeviceModel
@@ -25,7 +25,7 @@ SYSTEM_MODELS: Final[Mapping[str, type[System]]] = {
 """Kinds of clocks: Eq. 1 of FedHPO-Bench, single devices, and times that a user measured."""
 
 
-@checked_types
+@validate_call
 def changed_system(base: System, changes: Mapping[str, Any]) -> System:
     """Return a system model with some parameters replaced.
 
@@ -34,14 +34,14 @@ def changed_system(base: System, changes: Mapping[str, Any]) -> System:
     given = dict(changes)
     kind = type(base)
     if "model" in given:
-        name = as_typed("model", given.pop("model"), str)
+        name = coerce("model", given.pop("model"), str)
         require_known("system model", name, SYSTEM_MODELS)
         kind = SYSTEM_MODELS[name]
     known, hints = [field.name for field in fields(kind)], get_type_hints(kind, include_extras=True)
     for name, value in given.items():
         if name not in known:
             raise InvalidArgumentError(f"unknown system parameter {name!r}.{suggest(name, known)}")
-        given[name] = as_typed(f"system[{name!r}]", value, hints[name])
+        given[name] = coerce(f"system[{name!r}]", value, hints[name])
     if kind is type(base):
         return replace(base, **given)
     shared = {field.name: getattr(base, field.name) for field in fields(System)}

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import CheckedFields, Range, as_typed
+from fedhpo_gym.core.arrays import AnyIntegers, Floats
+from fedhpo_gym.core.checks import CheckedFields, Range, coerce
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost, Fidelity
 from fedhpo_gym.systems.devices import Availability, Draw
 
-Indices = NDArray[np.integer]
 Compute = Literal["constant", "epochs", "steps", "samples"]
 
 SLOWEST, MOST = 1e-6, 1e18
@@ -120,7 +120,7 @@ class System(CheckedFields, ABC):
         return np.full(number, self.units(work)) if each is None else each
 
     def times_s(
-        self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
+        self, works: Sequence[Work], which: AnyIntegers, rounds: AnyIntegers, rates: Floats
     ) -> Floats:
         """Return the (B,) `time_s` that `cost` has for many planned works, bit for bit.
 
@@ -152,9 +152,6 @@ class System(CheckedFields, ABC):
                 f"client has, got {self.compute!r}."
             )
         return units
-
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +217,7 @@ class Work:
     ) -> Self:
         """Return the work of `fidelity.round` rounds in a federation, with other fields by name."""
         for name, value in (("num_parameters", num_parameters), ("num_clients", num_clients)):
-            as_typed(name, value, Annotated[int, Range(1)])
+            coerce(name, value, Annotated[int, Range(1)])
         for name in ("local_epochs", "minibatch_steps", "samples"):
             if (amount := others.get(name)) is not None and not amount >= 0:
                 raise InvalidArgumentError(f"`{name}` must be non-negative, got {amount!r}.")

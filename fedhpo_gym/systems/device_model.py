@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, shown
+from fedhpo_gym.core.checks import Range, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Cost
@@ -164,7 +164,7 @@ class DeviceModel(System):
             if bool(path) != (kind in needing) and not (path and kind in may):
                 raise InvalidArgumentError(
                     f"`{name}_path` must name a file for `{name}` of {needing}, and none where "
-                    f"nothing is read, got {shown(path)} for {kind!r}."
+                    f"nothing is read, got {short_repr(path)} for {kind!r}."
                 )
         if self.devices == "fedscale" and self.compute != "samples":
             raise InvalidArgumentError(

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Evaluation
@@ -46,7 +46,7 @@ class SysRow:
     local_computations: float
 
 
-@checked_types
+@validate_call
 def local_computations(
     epochs: Amount,
     num_samples: Amount,

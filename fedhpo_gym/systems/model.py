@@ -16,19 +16,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import numpy as np
 
 from fedhpo_gym.core import files
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.arrays import AnyIntegers, Floats
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import Cost, sampled_clients
-from fedhpo_gym.systems.base import (
-    MOST,
-    SLOWEST,
-    Amount,
-    Floats,
-    Indices,
-    JobDurations,
-    System,
-    Work,
-)
+from fedhpo_gym.systems.base import MOST, SLOWEST, Amount, JobDurations, System, Work
 from fedhpo_gym.systems.devices import Draw
 
 WORK_COLUMNS: Final = (
@@ -95,7 +87,7 @@ class RecordedModel(System):
         }
 
 
-@checked_types
+@validate_call
 def read_records(path: str) -> list[RoundRecord]:
     """Read measured rounds, for `calibrate`, of the same columns as `RecordedModel` reads."""
     columns, rows = _read(path)
@@ -225,7 +217,7 @@ class SystemModel(System):
         return self._charged(work, communication_s, computation_s)
 
     def times_s(
-        self, works: Sequence[Work], which: Indices, rounds: Indices, rates: Floats
+        self, works: Sequence[Work], which: AnyIntegers, rounds: AnyIntegers, rates: Floats
     ) -> Floats:
         """Return the (B,) `time_s` of planned works; synchronous rounds are computed as arrays."""
         if any(work.reports for work in works):
@@ -267,7 +259,7 @@ class SystemModel(System):
 
 
 @lru_cache(maxsize=4096, typed=True)
-@checked_types
+@validate_call
 def harmonic(n: Annotated[int, Range(1)]) -> float:
     """Return H_n = 1 + 1/2 + ... + 1/n: the expected largest of n unit exponentials."""
     if n > _EXACT_HARMONIC:
@@ -308,7 +300,7 @@ class Calibration:
         return float(np.sqrt(np.mean(np.sum(self.residuals_s, axis=1) ** 2)))
 
 
-@checked_types
+@validate_call
 def calibrate(records: Sequence[RoundRecord], base: SystemModel = CROSS_SILO) -> Calibration:
     """Fit the parameters of Eq. 1 to measured rounds; what is not fitted is the base's.
 

@@ -5,10 +5,10 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, unknown_name
-from fedhpo_gym.core.identity import UNSAID, Identity
-from fedhpo_gym.core.plugins import Lazy, Registry
+from fedhpo_gym.core.identity import OMITTED_VALUES, Identity
+from fedhpo_gym.core.plugins import LazyDict, Registry
 from fedhpo_gym.data.natural import NATURAL, NaturalTable
 from fedhpo_gym.tasks.base import REWARDS, Problem
 from fedhpo_gym.tasks.cross_device import CROSS_DEVICE_TASKS
@@ -28,7 +28,7 @@ from fedhpo_gym.tasks.quadratic import QUADRATIC
 from fedhpo_gym.tasks.work import decisive_names, job_clock, round_system, work_of
 
 
-@checked_types
+@validate_call
 def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
     """Return tasks by key, `<name>-v<version>`, in their order."""
     found: dict[str, Task] = {}
@@ -41,7 +41,7 @@ def make_catalogue(tasks: Iterable[Task]) -> Mapping[str, Task]:
     return MappingProxyType(found)
 
 
-@checked_types
+@validate_call
 def with_version_one(tasks: Iterable[Task]) -> Iterator[Task]:
     """Yield tasks, and after each of version 0 a version 1, unless they bring their own.
 
@@ -80,7 +80,7 @@ TASKS = make_catalogue(
 )
 """All versions of all problems, by `<name>-v<version>`; `get_task` knows shorter names."""
 
-TRAINED: Mapping[str, Task] = Lazy(
+TRAINED: Mapping[str, Task] = LazyDict(
     {
         key: partial(_trained, table, key)
         for names in (joint_names, natural_names)
@@ -98,7 +98,7 @@ def _dynamic(name: str) -> Task:
     return CourseProblem.like(get_task(own.task), name, own.changes)
 
 
-ROUNDS_ONLY: Mapping[str, Task] = Lazy(
+ROUNDS_ONLY: Mapping[str, Task] = LazyDict(
     {QUADRATIC.key: lambda: QUADRATIC, **{f"{n}-v1": partial(_dynamic, n) for n in DYNAMIC}}
 )
 """Problems that have round ids alone, by `<name>-v<version>`; what ids bring, they say."""
@@ -111,7 +111,7 @@ def _catalogues() -> tuple[Mapping[str, Task], ...]:
     return TASKS, TRAINED, ROUNDS_ONLY, REGISTERED
 
 
-@checked_types
+@validate_call
 def get_task(name: str) -> Task:
     """Return a task by name, with or without prefixes of ids and the version.
 
@@ -135,7 +135,7 @@ def get_task(name: str) -> Task:
     return get_task(max(versions, key=lambda key: int(key.rpartition("-v")[2])))
 
 
-@checked_types
+@validate_call
 def versions_of(name: str) -> tuple[Task, ...]:
     """Return all versions of a problem by its name, without prefixes, as they stand."""
     return tuple(
@@ -143,10 +143,10 @@ def versions_of(name: str) -> tuple[Task, ...]:
     )
 
 
-@checked_types
+@validate_call
 def task_of(identity: Identity) -> Task:
     """Return the variant that stored numbers belong to; later versions may share them."""
-    changes: dict[str, Any] = {**UNSAID, **dict(identity.options)}
+    changes: dict[str, Any] = {**OMITTED_VALUES, **dict(identity.options)}
     task = get_task(identity.id).variant(**changes).fix(dict(identity.settings))
     return task.tune({name: ends for name, *ends in identity.tuned})
 

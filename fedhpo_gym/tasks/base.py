@@ -7,9 +7,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self
 
-from fedhpo_gym.core.checks import Range, as_integer, as_typed
+from fedhpo_gym.core.checks import Range, as_integer, coerce
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import UNSAID, Identity
+from fedhpo_gym.core.identity import OMITTED_VALUES, Identity
 from fedhpo_gym.evaluation.records import CLASSIFICATION, SPLITS, MetricSpec
 from fedhpo_gym.objectives import REGISTERED, Objective, objectives_of
 from fedhpo_gym.space import SearchSpace
@@ -61,8 +61,8 @@ class Problem(ABC):
 
     def __post_init__(self) -> None:
         """Refuse what no backend could honour; subclasses check their own fields, too."""
-        as_typed("seeds", self.seeds, tuple[int, ...])
-        version = as_typed("version", self.version, Annotated[int, Range(0)])
+        coerce("seeds", self.seeds, tuple[int, ...])
+        version = coerce("version", self.version, Annotated[int, Range(0)])
         numbers = as_integer(self.numbers_version)
         if numbers is None or not 0 <= numbers <= version:
             raise InvalidArgumentError(
@@ -125,7 +125,9 @@ class Problem(ABC):
             name=self.table_name,
             task=self.name,
             version=self.numbers_version,
-            options=tuple((name, value) for name, value in said if value != UNSAID.get(name)),
+            options=tuple(
+                (name, value) for name, value in said if value != OMITTED_VALUES.get(name)
+            ),
             settings=tuple(sorted(self.all_settings.items())),
         )
 

@@ -13,15 +13,22 @@ import numpy as np
 from fedhpo_gym import data  # its names are imported when they are asked for
 from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.settings import TRAINING, Setting, check_settings
-from fedhpo_gym.core.checks import Range, as_integer, as_number, as_typed, explained_types, shown
+from fedhpo_gym.core.checks import (
+    Range,
+    as_integer,
+    as_number,
+    coerce,
+    short_repr,
+    validate_failed_call,
+)
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import FEDHPO_BENCH, IMPORTED, OPTIONS, OWN_TABLE, Identity
+from fedhpo_gym.core.identity import BUILT_TABLE, FEDHPO_BENCH, IMPORTED, OPTIONS, Identity
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.space import Dimension, SearchSpace, Value
 from fedhpo_gym.tasks.base import Problem
 
 PREPROCESSINGS = ("label_encoded", "standardized")
-TABLES = (OWN_TABLE, FEDHPO_BENCH, IMPORTED)
+TABLES = (BUILT_TABLE, FEDHPO_BENCH, IMPORTED)
 OF_GRAPHS = ("community", "task")
 """Partitions of graphs, whose features nothing may change."""
 OWN_TASKS = ("task",)
@@ -75,7 +82,7 @@ def checked_alpha(alpha: object) -> int | float:
     if number is None or not ALPHAS[0] <= number <= ALPHAS[1]:
         raise InvalidArgumentError(
             f"`alpha` must be a positive, finite number in [{ALPHAS[0]:g}, {ALPHAS[1]:g}], got "
-            f"{shown(alpha)}."
+            f"{short_repr(alpha)}."
         )
     return number
 
@@ -131,7 +138,7 @@ class Task(Problem):
     preprocessing: str = "label_encoded"
     precision: str = "float32"
     precisions: tuple[str, ...] = ("float32",)
-    table: str = OWN_TABLE
+    table: str = BUILT_TABLE
     settings: tuple[tuple[str, float], ...] = ()
     tuned: tuple[Dimension, ...] = ()
     model_settings: tuple[tuple[str, Setting], ...] = ()
@@ -143,7 +150,7 @@ class Task(Problem):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("algorithm", "preprocessing", "precision", "table"):
-            as_typed(name, getattr(self, name), str)
+            coerce(name, getattr(self, name), str)
         require_known("algorithm", self.algorithm, ALGORITHMS)
         require_known("preprocessing", self.preprocessing, PREPROCESSINGS)
         require_known("table", self.table, TABLES)
@@ -151,7 +158,7 @@ class Task(Problem):
             allowed = " or ".join(map(repr, self.precisions))
             raise InvalidArgumentError(
                 f"`precision` must be {allowed} for {self.name}, which is what its model computes "
-                f"in, got {shown(self.precision)}."
+                f"in, got {short_repr(self.precision)}."
             )
         if self.partition in OF_GRAPHS and self.preprocessing != PREPROCESSINGS[0]:
             raise InvalidArgumentError(
@@ -298,7 +305,7 @@ class Task(Problem):
             parts.append(self.preprocessing)
         if self.precision != "float32":
             parts.append(self.precision)
-        if self.table != OWN_TABLE:
+        if self.table != BUILT_TABLE:
             parts.append(self.table)
         parts += [f"{name}{_digits(value)}" for name, value in self.settings]
         parts += [f"{d.name}{_digits(d.low)}to{_digits(d.high)}" for d in self.tuned]
@@ -328,12 +335,12 @@ class Task(Problem):
             if known[name].instead and checked and checked[0] == 0:
                 raise InvalidArgumentError(
                     f"`tune` must give {name!r} a range above 0, where "
-                    f"{known[name].instead!r} decides in its place, got {shown(ends)}"
+                    f"{known[name].instead!r} decides in its place, got {short_repr(ends)}"
                 )
             if len(checked) != 2 or not checked[0] < checked[1]:
                 raise InvalidArgumentError(
                     f"`tune` must give the lowest and the highest {name!r}, such as [1, 100], got "
-                    f"{shown(ends)}"
+                    f"{short_repr(ends)}"
                 )
         tuned = tuple(
             Dimension(name, float(low), float(high), "float", log=low > 0, bins=TUNED_BINS)
@@ -374,7 +381,7 @@ class Instance:
     seed: int  # of split, partition, initialisation, client sampling and minibatches
 
 
-@explained_types
+@validate_failed_call
 def make_instances(
     task: Task, wanted: str | Sequence[Sequence[float]] = "train", alpha: float | None = None
 ) -> tuple[Instance, ...]:

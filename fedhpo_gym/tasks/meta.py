@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.data.tables import TABLES
@@ -99,7 +99,7 @@ LINEAR_SPACE = SearchSpace(
 )
 
 
-@checked_types
+@validate_call
 @lru_cache
 def meta_tasks(space: str) -> tuple[MetaTask, ...]:
     """Return all tasks of a search space, in a fixed order.
@@ -116,13 +116,13 @@ def meta_tasks(space: str) -> tuple[MetaTask, ...]:
     )
 
 
-@checked_types
+@validate_call
 def survey_of(dataset: str) -> str:
     """Return whose data a data set is made of; one that is no table of ours is its own survey."""
     return _rows().get(dataset, {}).get("survey") or dataset
 
 
-@checked_types
+@validate_call
 def in_space(task: Task, space: str) -> Task:
     """Return a search space's problem on the federation of another task.
 

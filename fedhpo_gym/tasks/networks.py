@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 from fedhpo_gym.algorithms.settings import Setting
 from fedhpo_gym.space import Dimension, SearchSpace, Value
+from fedhpo_gym.space.per_client import client_key
 from fedhpo_gym.tasks.federated import SPARSE_ROUNDS, STORED_ROUNDS, Task, fidelities
 from fedhpo_gym.tasks.logistic_regression import CLIENT_SPACE, LR_TASKS, PAPER
 
@@ -133,7 +134,7 @@ HETERO_TASKS = (
         num_parameters=8_320,  # of the two convolutions: the rest never travels
         client_space=SearchSpace(
             tuple(
-                replace(one, name=f"{one.name}@{client}")
+                replace(one, name=client_key(one.name, client))
                 for client in range(HETERO_CLIENTS)
                 for one in _OWN
             )

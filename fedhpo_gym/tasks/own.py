@@ -20,7 +20,7 @@ import tomli_w
 
 from fedhpo_gym import data
 from fedhpo_gym.core.archive import require_writable
-from fedhpo_gym.core.checks import as_record, as_typed, check_fields, checked_types, shown
+from fedhpo_gym.core.checks import check_fields, coerce, coerce_record, short_repr, validate_call
 from fedhpo_gym.core.errors import (
     FedHPOError,
     InvalidArgumentError,
@@ -29,11 +29,11 @@ from fedhpo_gym.core.errors import (
     require_known,
 )
 from fedhpo_gym.core.files import (
-    MOST_TOML,
-    expanded,
-    is_there,
+    MAX_TOML_BYTES,
+    expand_home,
     load_toml,
     new_text,
+    path_exists,
     read_toml,
     sole_writer,
 )
@@ -60,9 +60,9 @@ Maker = Callable[[], Task]
 def own_folder() -> Path:
     """Return the folder of task files: `FEDHPO_GYM_TASKS`, else that of the user's data."""
     if folder := os.environ.get(ENV_VAR):
-        return expanded(folder)
+        return expand_home(folder)
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return expanded(base) / "fedhpo_gym" / "tasks"
+    return expand_home(base) / "fedhpo_gym" / "tasks"
 
 
 def task_files() -> Iterator[Path]:
@@ -80,7 +80,7 @@ def task_files() -> Iterator[Path]:
         return
     for path in filter(os.path.isfile, paths):
         size = path.stat().st_size
-        total += size if size <= MOST_TOML else 0  # a larger one is refused before it is read
+        total += size if size <= MAX_TOML_BYTES else 0  # a larger one is refused before it is read
         if total > MOST_BYTES:
             warnings.warn(
                 f"task files from {path} on are left out: those of {folder} have more than "
@@ -91,7 +91,7 @@ def task_files() -> Iterator[Path]:
         yield path
 
 
-@checked_types
+@validate_call
 def read_task_file(path: Path) -> Mapping[str, Maker]:
     """Return what makes each problem of a task file, by `<name>-v<version>`; data are not read.
 
@@ -117,7 +117,7 @@ def _unusable(path: Path, error: Exception) -> InvalidArgumentError:
 
 
 def _makers(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
-    kind = as_typed("kind", content.pop("kind", "table"), str)
+    kind = coerce("kind", content.pop("kind", "table"), str)
     require_known("kind of task file", kind, KINDS)
     return KINDS[kind](path, content)
 
@@ -134,18 +134,20 @@ class TableFile:
         check_fields(self)
         rounds, rates = [*self.rounds], [*self.client_sample_rates]
         if rounds[:1] != [1] or sorted({*rounds}) != rounds:
-            raise InvalidArgumentError(f"`rounds` must begin with 1 and rise, got {shown(rounds)}")
+            raise InvalidArgumentError(
+                f"`rounds` must begin with 1 and rise, got {short_repr(rounds)}"
+            )
         if len(rates) != 2 or not 0 < rates[0] < rates[1] <= 1:
             raise InvalidArgumentError(
                 "`client_sample_rates` must be the lowest and the highest share of the clients, "
-                f"such as [0.1, 1.0], got {shown(rates)}"
+                f"such as [0.1, 1.0], got {short_repr(rates)}"
             )
         for model, changes in self.space.items():
             require_known("model of `space`", model, RANGED)
             for name, own in changes.items():
                 for entry, value in own.items():
                     require_known(f"entry of {name}", entry, ENTRIES)
-                    as_typed(f"space.{model}.{name}.{entry}", value, ENTRIES[entry])
+                    coerce(f"space.{model}.{name}.{entry}", value, ENTRIES[entry])
                 if own.get("high", 0) > (most := LARGEST.get(name, math.inf)):
                     raise InvalidArgumentError(
                         f"`space.{model}.{name}.high` must be at most {most}, got {own['high']}"
@@ -191,10 +193,10 @@ def _of_table(path: Path, content: dict[str, Any]) -> Mapping[str, Maker]:
     for entry in content:
         require_known("entry of a task file", entry, known)
     others = {name: content.pop(name) for name in extras if name in content}
-    table = as_record("a task file", OwnTable, content)
-    extra = as_record("a task file", TableFile, others)
+    table = coerce_record("a task file", OwnTable, content)
+    extra = coerce_record("a task file", TableFile, others)
     there = data.REGISTERED.get(table.name)
-    if isinstance(there, OwnSource) and there.path != path and is_there(there.path):
+    if isinstance(there, OwnSource) and there.path != path and path_exists(there.path):
         raise InvalidArgumentError(
             f"`name` must be of one task file, {there.path} has {table.name!r}, too; give another"
         )
@@ -302,7 +304,7 @@ class NewTask:
     notes: tuple[str, ...]
 
 
-@checked_types
+@validate_call
 def write_task(
     source: Any,
     target: str | None = None,
@@ -350,7 +352,7 @@ def write_task(
     if client is None and clients is None:
         raise InvalidArgumentError(
             "`client` must name the column that says who holds a row, or `clients` to how many the "
-            f"rows are dealt, got neither; there are {shown([*frame])}"
+            f"rows are dealt, got neither; there are {short_repr([*frame])}"
         )
     if name is None:
         stem = stem_of(Path(source)) if isinstance(source, str | Path) else "Own"
@@ -387,7 +389,7 @@ def write_task(
     except ValueError as error:  # a lone surrogate, or thousands of columns
         raise InvalidArgumentError(f"`data` must fit into a task file: {error}") from error
     with sole_writer(into):
-        if is_there(path) and not overwrite:
+        if path_exists(path) and not overwrite:
             raise InvalidArgumentError(
                 f"`name` must be new, {path} is there; give another (`--name`), or overwrite it"
             )

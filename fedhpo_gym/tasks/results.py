@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from fedhpo_gym.core.checks import Range, as_record, as_typed, check_fields
+from fedhpo_gym.core.checks import Range, check_fields, coerce, coerce_record
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -101,15 +101,15 @@ LOWEST: Final = {EPOCHS: 0, BATCH_SIZE: 1}
 def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
     for entry in own:
         require_known(f"entry of {name}", entry, ("values", "low", "high", "log"))
-    values = as_typed(f"values of {name}", own.get("values", []), list)
+    values = coerce(f"values of {name}", own.get("values", []), list)
     if name in LOWEST:
         for value in (*values, own.get("low", math.inf)):
-            as_typed(f"space.{name}", value, Annotated[float, Range(LOWEST[name])])
-    log = as_typed("log", own.get("log", False), bool)
+            coerce(f"space.{name}", value, Annotated[float, Range(LOWEST[name])])
+    log = coerce("log", own.get("log", False), bool)
     if values and all(isinstance(value, str) for value in values):
         return Dimension.of_categories(name, values)
     ends = [own[entry] for entry in ("low", "high") if entry in own]
-    points = as_typed(f"values of {name}", values or ends, Sequence[float])
+    points = coerce(f"values of {name}", values or ends, Sequence[float])
     if not values and len(ends) < 2:
         raise InvalidArgumentError(f"`space` must give {name!r} `values`, or `low` and `high`")
     kind: Any = "int" if all(isinstance(value, int) for value in points) else "float"
@@ -119,5 +119,5 @@ def _dimension(name: str, own: Mapping[str, Any]) -> Dimension:
 def results_problems(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what makes the problem of a task file, by `<name>-v<version>`."""
     del path
-    task = as_record("a task file of results", ResultsFile, content).task
+    task = coerce_record("a task file of results", ResultsFile, content).task
     return {task.key: lambda: task}

@@ -5,32 +5,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import ALGORITHMS
 from fedhpo_gym.algorithms.asynchronous import BUFFER
-from fedhpo_gym.core.checks import checked_types, explained_types
+from fedhpo_gym.core.arrays import AnyIntegers, Bools, Floats
+from fedhpo_gym.core.checks import validate_call, validate_failed_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import base_name, client_values
 from fedhpo_gym.systems import ClientWork, CourseHistory, JobClock, System, Work
-from fedhpo_gym.systems.base import Floats
 from fedhpo_gym.tasks.federated import Task
 
 EPOCHS, BATCH_SIZE = "step_size", "batch_size"
 
-Samples = NDArray[np.integer]
-Chosen = NDArray[np.bool_]
 
-
-@explained_types
+@validate_failed_call
 def work_of(
     task: Task,
     configuration: Mapping[str, Value],
     rounds: int,
     client_sample_rate: float,
-    sampled: Chosen | None = None,
-    num_samples: Samples | None = None,
+    sampled: Bools | None = None,
+    num_samples: AnyIntegers | None = None,
     happened: CourseHistory | None = None,
 ) -> Work:
     """Return the work of some rounds of a course."""
@@ -48,8 +45,8 @@ def works_of(
     task: Task,
     configurations: Sequence[Mapping[str, Value]],
     fidelities: Sequence[Fidelity],
-    sampled: Chosen | None,
-    num_samples: Samples | None,
+    sampled: Bools | None,
+    num_samples: AnyIntegers | None,
     happened: Sequence[CourseHistory | None],
 ) -> list[Work]:
     """Return the work of some rounds of B courses, of which (B, clients) took part."""
@@ -80,12 +77,12 @@ def works_of(
     ]
 
 
-@checked_types
+@validate_call
 def job_clock(
     task: Task,
     configuration: Mapping[str, Value],
     client_sample_rate: float,
-    num_samples: Samples | None = None,
+    num_samples: AnyIntegers | None = None,
 ) -> JobClock | None:
     """Return how long jobs of an asynchronous course take; None for synchronous algorithms."""
     if not task.asynchronous:
@@ -94,7 +91,7 @@ def job_clock(
     return JobClock(task.system, work)
 
 
-@explained_types
+@validate_failed_call
 def decisive_names(task: Task) -> tuple[str, ...]:
     """Return the hyperparameters of the search space that decide what a round costs."""
     reads = {
@@ -103,12 +100,12 @@ def decisive_names(task: Task) -> tuple[str, ...]:
         "steps": (EPOCHS, BATCH_SIZE),
         "samples": (EPOCHS,),
     }[task.system.compute]
-    own = [name for name in task.space.names if name.partition("@")[0] in reads]
+    own = [name for name in task.space.names if base_name(name) in reads]
     buffer = [name for name in task.space.names if name == BUFFER]
     return (*task.architecture, *own, *buffer)
 
 
-@checked_types
+@validate_call
 def round_system(task: Task) -> System:
     """Return the system of round environments: local epochs cost unless asked otherwise."""
     if task.system.compute != "constant":
@@ -119,14 +116,9 @@ def round_system(task: Task) -> System:
 def _of_clients(
     task: Task, configurations: Sequence[Mapping[str, Value]], name: str, default: float
 ) -> Floats:
-    """Return the (B, clients) values of a hyperparameter; `name@i` is that of client i alone."""
-    values, prefix = np.empty((len(configurations), task.num_clients)), f"{name}@"
-    values[:] = [[_shared(task, one, name, default)] for one in configurations]
-    for row, one in zip(values, configurations, strict=True):
-        for key in one:
-            if key.startswith(prefix):
-                row[int(key.removeprefix(prefix))] = one[key]
-    return values
+    """Return the (B, clients) values of a hyperparameter."""
+    defaults = [_shared(task, one, name, default) for one in configurations]
+    return client_values(configurations, name, defaults, task.num_clients)
 
 
 def _shared(task: Task, configuration: Mapping[str, Value], name: str, default: float) -> float:

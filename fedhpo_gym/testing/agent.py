@@ -12,7 +12,7 @@ import pytest
 
 from fedhpo_gym.agents import Agent, Step, agent_class, make_agent, read_problem, run_episode
 from fedhpo_gym.agents.base import SCALAR
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDependencyError
 from fedhpo_gym.testing.analytic import AnalyticRounds, make_env
 from fedhpo_gym.testing.rollout import in_another_process, plain
@@ -325,7 +325,7 @@ class LearnedAgentConformance(AgentConformance):
             make_agent(self.name, self.env(), 0)
 
 
-@checked_types
+@validate_call
 def agent_laws(name: str) -> tuple[type[AgentConformance], ...]:
     """Return the classes of laws that an agent's attributes say it has to obey."""
     kind = agent_class(name)

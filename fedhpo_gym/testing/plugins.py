@@ -11,7 +11,7 @@ import pytest
 from fedhpo_gym.agents import AGENTS, Agent
 from fedhpo_gym.agents import REGISTERED as OWN_AGENTS
 from fedhpo_gym.algorithms import ALGORITHMS, Algorithm, algorithm_name
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.plugins import import_named, plugin_modules
 from fedhpo_gym.objectives import OBJECTIVES, get_objective
@@ -27,7 +27,7 @@ from fedhpo_gym.testing.conformance import (
 from fedhpo_gym.testing.task import RoundConformance, TaskConformance
 
 
-@checked_types
+@validate_call
 def laws_of(name: str, settings: Mapping[str, float] = MappingProxyType({})) -> Mapping[str, type]:
     """Return classes of laws for pytest, by their names: put them into a test module's globals.
 
@@ -75,7 +75,7 @@ globals().update(laws_of({name!r}, {settings!r}))
 """
 
 
-@checked_types
+@validate_call
 def check_plugin(
     name: str,
     settings: Mapping[str, float] = MappingProxyType({}),

@@ -11,10 +11,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from fedhpo_gym.core.checks import checked_types
+from fedhpo_gym.core.checks import validate_call
 
 
-@checked_types
+@validate_call
 def rollout(env: gym.Env[Any, Any], seed: int = 0, steps: int = 4) -> list[Any]:
     """Return all that `reset` and seeded random steps of an environment return, as plain data.
 
@@ -36,7 +36,7 @@ def go_on(env: gym.Env[Any, Any], steps: int) -> list[Any]:
     return trace
 
 
-@checked_types
+@validate_call
 def plain(value: Any) -> Any:
     """Return nested built-in data, equal only where types, shapes and orders are, too."""
     if isinstance(value, Mapping):

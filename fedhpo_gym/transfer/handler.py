@@ -12,10 +12,11 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import Axes, Range, as_integer, checked_types, shown
+from fedhpo_gym.core.arrays import Reals
+from fedhpo_gym.core.checks import Axes, Range, as_integer, short_repr, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, require_known
-from fedhpo_gym.core.plugins import Lazy
-from fedhpo_gym.transfer.source import SEEDS, HPOBFiles, MetaSource, OwnTasks, Reals, Tables
+from fedhpo_gym.core.plugins import LazyDict
+from fedhpo_gym.transfer.source import SEEDS, HPOBFiles, MetaSource, OwnTasks, Tables
 
 OURS: Final = "FedHPO-B"
 """The word for the meta-data set of this package, in place of a folder."""
@@ -57,7 +58,7 @@ class HPOBHandler:
         InvalidArgumentError: an argument breaks a rule, here and in the methods.
     """
 
-    @checked_types
+    @validate_call
     def __init__(
         self,
         root_dir: str | Path | MetaSource = OURS,
@@ -98,10 +99,10 @@ class HPOBHandler:
             known = self._source.initial(space, dataset)
             return {seed: list(some) for seed, some in known.items()}
 
-        def by_dataset(space: str) -> Lazy[dict[str, list[int]]]:
-            return Lazy({one: partial(rows, space, one) for one in self.meta_test_data[space]})
+        def by_dataset(space: str) -> LazyDict[dict[str, list[int]]]:
+            return LazyDict({one: partial(rows, space, one) for one in self.meta_test_data[space]})
 
-        return Lazy({space: partial(by_dataset, space) for space in self.meta_test_data})
+        return LazyDict({space: partial(by_dataset, space) for space in self.meta_test_data})
 
     @cached_property
     def surrogates_stats(self) -> dict[str, dict[str, float]]:
@@ -121,7 +122,7 @@ class HPOBHandler:
         def width(space: str) -> int:
             return len(next(iter(self.meta_test_data[space].values()))["X"][0])
 
-        return Lazy({space: partial(width, space) for space in self.meta_test_data})
+        return LazyDict({space: partial(width, space) for space in self.meta_test_data})
 
     def _tables(self, *splits: str) -> Tables:
         """Return the tables of some splits; the first says which search spaces there are."""
@@ -130,18 +131,20 @@ class HPOBHandler:
             x, y = self._source.table(space, dataset, split)
             return {"X": x.tolist(), "y": y.reshape(-1, 1).tolist()}
 
-        def by_dataset(space: str) -> Lazy[dict[str, Any]]:
+        def by_dataset(space: str) -> LazyDict[dict[str, Any]]:
             where = {one: split for split in splits for one in self._source.datasets(space, split)}
-            return Lazy({one: partial(entry, space, one, split) for one, split in where.items()})
+            return LazyDict(
+                {one: partial(entry, space, one, split) for one, split in where.items()}
+            )
 
         spaces = self._source.search_spaces(splits[0])
-        return Lazy({space: partial(by_dataset, space) for space in spaces})
+        return LazyDict({space: partial(by_dataset, space) for space in spaces})
 
     def get_search_spaces(self) -> list[str]:
         """Return the ids of the search spaces to test on."""
         return list(self.meta_test_data)
 
-    @checked_types
+    @validate_call
     def get_datasets(self, search_space: str) -> list[str]:
         """Return the ids of the data sets to test on in a search space."""
         require_known("search space", search_space, self.meta_test_data)
@@ -151,18 +154,18 @@ class HPOBHandler:
         """Return the names of the initial rows."""
         return self.seeds
 
-    @checked_types
+    @validate_call
     def get_search_space_dim(self, search_space: str) -> int:
         """Return the number of columns of a search space."""
         require_known("search space", search_space, self.search_space_dims)
         return self.search_space_dims[search_space]
 
-    @checked_types
+    @validate_call
     def decode(self, search_space: str, x: ArrayLike) -> dict[str, Any]:
         """Return what an (F,) configuration in [0, 1] means, in natural units; not in HPO-B."""
         return dict(self._source.decode(search_space, x))
 
-    @checked_types
+    @validate_call
     def normalize(
         self, y: Annotated[Reals, Axes()], y_min: float | None = None, y_max: float | None = None
     ) -> Reals:
@@ -176,7 +179,7 @@ class HPOBHandler:
         with np.errstate(divide="ignore", invalid="ignore"):
             return (y - y_min) / (y_max - y_min)
 
-    @checked_types
+    @validate_call
     def evaluate(
         self,
         bo_method: Any = None,
@@ -205,7 +208,7 @@ class HPOBHandler:
                 break
         return history + [best] * (n_trials + 1 - len(history))
 
-    @checked_types
+    @validate_call
     def evaluate_continuous(
         self,
         bo_method: Any = None,
@@ -258,7 +261,7 @@ class HPOBHandler:
         if not rows or len(set(rows)) < len(rows) or not 0 <= min(rows) <= max(rows) < len(x):
             raise InvalidArgumentError(
                 f"`bo_initializations` must name different rows, below {len(x)} for data set "
-                f"{dataset} in search space {space}, got {shown(rows)}"
+                f"{dataset} in search space {space}, got {short_repr(rows)}"
             )
         return x, y.reshape(-1, 1), rows
 
@@ -267,7 +270,7 @@ def _suggestions(bo_method: Any) -> Callable[..., Any]:
     suggest: Callable[..., Any] | None = getattr(bo_method, "observe_and_suggest", None)
     if suggest is None or not callable(suggest):
         raise InvalidArgumentError(
-            f"`bo_method` must be an object with `observe_and_suggest`, got {shown(bo_method)}"
+            f"`bo_method` must be an object with `observe_and_suggest`, got {short_repr(bo_method)}"
         )
     return suggest
 
@@ -278,7 +281,7 @@ def _place(value: object, count: int) -> int:
     if place is None or not -count <= place < count:
         raise InvalidArgumentError(
             f"`observe_and_suggest` must return the place of one of {count} pending rows, an "
-            f"integer, got {shown(value)}"
+            f"integer, got {short_repr(value)}"
         )
     return place
 
@@ -292,6 +295,6 @@ def _points(value: Any, width: int) -> NDArray[np.float64]:
     if not len(points) or np.isnan(points).any():
         raise InvalidArgumentError(
             f"`observe_and_suggest` must return {width} numbers, or rows of as many, got "
-            f"{shown(value)}"
+            f"{short_repr(value)}"
         )
     return points

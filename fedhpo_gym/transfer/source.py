@@ -17,8 +17,8 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
-from fedhpo_gym.core.checks import FAULTS, as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Reals, Singles
+from fedhpo_gym.core.checks import FOREIGN_ERRORS, as_integer, coerce, coerce_reals, short_repr
 from fedhpo_gym.core.errors import (
     DamagedDataError,
     FedHPOError,
@@ -31,7 +31,6 @@ from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, known_spaces, 
 
 SEEDS: Final = ("test0", "test1", "test2", "test3", "test4")
 """HPO-B's names of the initial rows of a run."""
-Reals = NDArray[np.floating]
 
 
 class Response(Protocol):
@@ -129,11 +128,11 @@ class OwnTasks:
     def decode(self, space: str, x: ArrayLike) -> Mapping[str, Any]:
         """Return the configuration of an (F,) point."""
         data = open_meta_data(space)
-        width, point = data.features.shape[2], as_reals("x", x).astype(np.float64)
+        width, point = data.features.shape[2], coerce_reals("x", x).astype(np.float64)
         if point.shape != (width,) or not (np.abs(point - 0.5) <= 0.5).all():
             raise InvalidArgumentError(
-                f"`x` must be {width} numbers in [0, 1], got {shown(x)}; a category has one of "
-                "them for each of its values"
+                f"`x` must be {width} numbers in [0, 1], got {short_repr(x)}; a category has one "
+                "of them for each of its values"
             )
         return data.space.decode(data.space.from_features(point[None])[0])
 
@@ -170,7 +169,7 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise MissingDataError(f"{path} cannot be read ({error}); {AGAIN}") from error
-    except FAULTS as error:
+    except FOREIGN_ERRORS as error:
         words = f"{type(error).__name__}: {error}"
         raise DamagedDataError(f"{path} is no file of HPO-B ({words}); {AGAIN}") from error
 
@@ -211,7 +210,7 @@ class BoostedTrees:
 
     def __call__(self, x: ArrayLike) -> Singles:
         """Return the (n,) responses at (n, F) points; NaN is a value that is missing."""
-        trees, points = self.trees, as_reals("x", x).astype(np.float32)
+        trees, points = self.trees, coerce_reals("x", x).astype(np.float32)
         if points.ndim != 2 or points.shape[1] != trees.features:
             raise InvalidArgumentError(
                 f"`x` must have rows of {trees.features} values, got an array of shape "
@@ -374,9 +373,9 @@ class HPOBFiles:
         require_known("search space", space, known)
         with reading(path):
             order, logged, variables = (
-                as_typed(name, known[space][name], hint) for name, hint in _DESCRIPTOR.items()
+                coerce(name, known[space][name], hint) for name, hint in _DESCRIPTOR.items()
             )
-        point = as_reals("x", x)
+        point = coerce_reals("x", x)
         if point.shape != (len(order),):
             raise InvalidArgumentError(
                 f"`x` must have {len(order)} values, those of {', '.join(order)}, got an array of "

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.spaces import utils
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_typed
+from fedhpo_gym.core.checks import coerce
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.space import INACTIVE, Dimension, SearchSpace, Value
 from fedhpo_gym.wrappers.checks import check_env
@@ -90,7 +90,7 @@ class NamedAction(gym.ActionWrapper[Any, Any, Any], gym.utils.RecordConstructorA
             InvalidArgumentError: a name is missing or unknown, or a value is out of range.
             OffGridError: a value is not on the grid.
         """
-        return self._space.encode(as_typed("action", action, Mapping[str, Any]))
+        return self._space.encode(coerce("action", action, Mapping[str, Any]))
 
     def _follow_search_space(self) -> None:
         self._space = self.env.get_wrapper_attr("search_space")

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import gymnasium as gym
 
-from fedhpo_gym.core.checks import as_typed, parameter_types
+from fedhpo_gym.core.checks import coerce, parameter_types
 from fedhpo_gym.wrappers.checks import check_env
 
 
@@ -27,7 +27,7 @@ class BackendWrapper(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructo
 
     def _exchange(self, env: gym.Env[Any, Any], **options: Any) -> None:
         hints = parameter_types(type(self))
-        options = {name: as_typed(name, value, hints[name]) for name, value in options.items()}
+        options = {name: coerce(name, value, hints[name]) for name, value in options.items()}
         gym.utils.RecordConstructorArgs.__init__(self, **options)
         gym.Wrapper.__init__(self, check_env(env, "use_backend"))
         env.get_wrapper_attr("use_backend")(self.backend, **options)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.checks import as_number, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.checks import check_env
 
@@ -152,5 +152,5 @@ def _checked(name: str, value: float) -> float:
     number = as_number(value)
     if number is None or not 0 < number < math.inf or (whole and number != int(number)):
         rule = "a positive whole number" if whole else "positive and finite"
-        raise InvalidArgumentError(f"`{name}` must be {rule}, got {shown(value)}")
+        raise InvalidArgumentError(f"`{name}` must be {rule}, got {short_repr(value)}")
     return number

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, as_typed, shown
+from fedhpo_gym.core.checks import Range, coerce, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.wrappers.checks import check_env
 
@@ -81,7 +81,7 @@ class ParallelTrials:
                 `workers` is out of its range.
         """
         check_env(env, "begin_trial", "cost_of", "course_of", "end_next_at", "setup")
-        number = as_typed("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])
+        number = coerce("workers", workers, Annotated[int, Range(1, MAX_WORKERS)])
         if env.action_space != env.unwrapped.action_space:
             raise InvalidArgumentError(
                 "`env` must have the actions of its trial environment, whose costs are known "
@@ -148,7 +148,7 @@ class ParallelTrials:
         self._require_episode()
         if worker not in self._free:
             raise InvalidArgumentError(
-                f"`worker` must be one of {self.workers} that is free, got {shown(worker)}"
+                f"`worker` must be one of {self.workers} that is free, got {short_repr(worker)}"
             )
         self._begin(action, worker, self._idle_since[worker])
         return self.finish()

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from fedhpo_gym.core.arrays import Floats
-from fedhpo_gym.core.checks import Range, as_plain, as_typed, shown
+from fedhpo_gym.core.checks import Range, coerce, short_repr, to_plain
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.evaluation.multi_objective import Constraints, read_constraints
 from fedhpo_gym.wrappers.checks import check_env
@@ -34,7 +34,7 @@ class Penalty:
         if not worst <= LARGEST:
             raise InvalidArgumentError(
                 "`constraints` must have limits and weights whose penalty is finite as float32 for "
-                f"the worst trial, got {shown(constraints)}"
+                f"the worst trial, got {short_repr(constraints)}"
             )
 
     def of(self, scores: Floats) -> Floats:
@@ -82,7 +82,7 @@ class ScalarizePenalty(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         """
         objectives = check_env(env, "objectives").get_wrapper_attr("objectives")
         self.penalty = Penalty(objectives, constraints)
-        gym.utils.RecordConstructorArgs.__init__(self, constraints=as_plain(constraints))
+        gym.utils.RecordConstructorArgs.__init__(self, constraints=to_plain(constraints))
         gym.Wrapper.__init__(self, env)
         if constraints and hasattr(env.unwrapped, "constrain"):
             env.unwrapped.constrain(constraints)
@@ -119,7 +119,7 @@ class IncumbentValue:
         self.kind, self._discount, self._per_cost = kind, float(discount), per_cost
         self._problem, self._scale = problem, float(problem.error_scale)
         limit = problem.task.budget_s if budget_s is None else budget_s
-        self._budget_s = float(as_typed("budget_s", limit, BUDGET))
+        self._budget_s = float(coerce("budget_s", limit, BUDGET))
 
     @property
     def objective(self) -> Any:
@@ -227,7 +227,7 @@ class IncumbentReward(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruct
         """
         check_env(env, "objectives", "error_scale", "task", "penalty", "all_trials")
         named = {"kind": kind, "discount": discount, "per_cost": per_cost, "budget_s": budget_s}
-        gym.utils.RecordConstructorArgs.__init__(self, **as_plain(named))
+        gym.utils.RecordConstructorArgs.__init__(self, **to_plain(named))
         gym.Wrapper.__init__(self, env)
         self.value = IncumbentValue(env.unwrapped, kind, discount, per_cost, budget_s)
         self._start()
@@ -262,9 +262,9 @@ def check_reward(
     kind: str, discount: float = 1.0, per_cost: bool = False, known: Sequence[str] = KINDS
 ) -> None:
     """Refuse a kind, a discount or a division by cost that rewards do not have."""
-    require_known("reward", as_typed("reward", kind, str), known)
-    as_typed("reward_per_cost", per_cost, bool)
-    number = as_typed("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
+    require_known("reward", coerce("reward", kind, str), known)
+    coerce("reward_per_cost", per_cost, bool)
+    number = coerce("reward_discount", discount, Annotated[float, Range(0, 1, "(]")])
     if kind != "improvement" and (per_cost or number != 1):
         raise InvalidArgumentError(
             "`reward_discount` and `reward_per_cost` change reward='improvement' only, "

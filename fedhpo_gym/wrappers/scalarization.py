@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from fedhpo_gym.core.arrays import Bools, Floats
-from fedhpo_gym.core.checks import Range, as_number, as_plain, as_typed, shown
+from fedhpo_gym.core.checks import Range, as_number, coerce, short_repr, to_plain
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.multi_objective import hypervolume, non_dominated
 from fedhpo_gym.wrappers.checks import check_env
@@ -63,7 +63,7 @@ class Source:
         if not isinstance(points, Mapping) or set(points) != {"ideal", "nadir"}:
             raise InvalidArgumentError(
                 f"`points` must be one of {SOURCES} or {{'ideal': [...], 'nadir': [...]}}, got "
-                f"{shown(points)}"
+                f"{short_repr(points)}"
             )
         self._given = [
             self.errors(checked_numbers(f"points: {name}", points[name], len(objectives)))
@@ -72,7 +72,7 @@ class Source:
         if not (self._given[0] <= self._given[1]).all():
             raise InvalidArgumentError(
                 "`points` must have a nadir point that is nowhere better than the ideal one, got "
-                f"{shown(points)}"
+                f"{short_repr(points)}"
             )
 
     def errors(self, values: Sequence[float] | Floats) -> Floats:
@@ -151,7 +151,7 @@ class Scalarization(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructor
             )
         objectives = env.get_wrapper_attr("objectives")
         self._episodes = Episodes(self.rule(objectives, **arguments), 1)
-        gym.utils.RecordConstructorArgs.__init__(self, **as_plain(arguments))
+        gym.utils.RecordConstructorArgs.__init__(self, **to_plain(arguments))
         gym.Wrapper.__init__(self, env)
 
     @classmethod
@@ -206,7 +206,7 @@ class VectorScalarization(_VectorWrapper):
         if not isinstance(env, gym.vector.VectorEnv) or objectives is None:
             raise InvalidArgumentError(
                 f"`env` must be what `gymnasium.make_vec` makes of an MO-FedHPO-* id, got "
-                f"{shown(env)}"
+                f"{short_repr(env)}"
             )
         super().__init__(env)
         self._episodes = Episodes(kind.rule_of(objectives, **arguments), self.num_envs)
@@ -255,7 +255,7 @@ def checked_weights(objectives: Objectives, weights: Sequence[float] | None) -> 
     found = checked_numbers("weights", weights, size)
     if found.min() < 0 or not found.sum() > 0:
         raise InvalidArgumentError(
-            f"`weights` must not be negative, and one must be positive, got {shown(weights)}"
+            f"`weights` must not be negative, and one must be positive, got {short_repr(weights)}"
         )
     return np.asarray(found / found.sum())
 
@@ -266,7 +266,7 @@ def checked_numbers(name: str, values: object, size: int) -> Floats:
     numbers = [as_number(value) for value in given]
     if len(numbers) != size or any(one is None or not np.isfinite(one) for one in numbers):
         raise InvalidArgumentError(
-            f"`{name}` must be {size} finite numbers, one per objective, got {shown(values)}"
+            f"`{name}` must be {size} finite numbers, one per objective, got {short_repr(values)}"
         )
     return np.array(numbers, dtype=np.float64)
 
@@ -276,7 +276,7 @@ def by_name(name: str, objectives: Objectives, given: object) -> dict[str, float
     known = [one.name for one in objectives]
     if not isinstance(given, Mapping):
         raise InvalidArgumentError(
-            f"`{name}` must be a mapping from objectives to numbers, got {shown(given)}"
+            f"`{name}` must be a mapping from objectives to numbers, got {short_repr(given)}"
         )
     for one in given:
         require_known(f"objective in `{name}`", one, known)
@@ -332,7 +332,7 @@ class Chebyshev(Scalarization):
     @staticmethod
     def rule(objectives: Objectives, weights: Weights, rho: float, points: Points) -> Rule:
         source, w = Source(objectives, points), checked_weights(objectives, weights)
-        share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
+        share = float(coerce("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
             weighted = w * front.normalised(error)
@@ -371,10 +371,10 @@ class Achievement(Scalarization):
         if missing := [one.name for one in objectives if one.name not in wanted]:
             raise InvalidArgumentError(
                 f"`aspiration` must have a value of every objective, got none of {missing} in "
-                f"{shown(aspiration)}"
+                f"{short_repr(aspiration)}"
             )
         aspired = source.errors([wanted[one.name] for one in objectives])
-        share = float(as_typed("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
+        share = float(coerce("rho", rho, Annotated[float, Range(0, np.inf, "[)")]))
 
         def value(error: Floats, _: Floats, front: Front) -> float:
             lacking = front.normalised(error) - front.normalised(aspired)
@@ -413,7 +413,7 @@ class EpsilonConstraint(Scalarization):
             if index == chosen:
                 raise InvalidArgumentError(
                     f"`limits` must be of other objectives than the one that is optimised, "
-                    f"{name!r}, got {shown(limits)}"
+                    f"{name!r}, got {short_repr(limits)}"
                 )
             highest[index] = objectives[index].limit_error(limit)
 

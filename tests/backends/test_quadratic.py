@@ -66,7 +66,7 @@ def test_a_round_is_local_steps_and_a_mean(local: bool, number: int) -> None:
     courses.start([0], [1])
     courses.configure([given], [number / task.num_clients])
     report = courses.advance(1)
-    chosen = np.flatnonzero(report.sampled[0, 0])
+    chosen = np.flatnonzero(report.feedback.sampled[0, 0])
     assert len(chosen) == number
     own = Quadratics.of(task, INSTANCES[1])
     ends = []
@@ -81,14 +81,17 @@ def test_a_round_is_local_steps_and_a_mean(local: bool, number: int) -> None:
     losses = own.curvature / 2 * (after @ after)
     np.testing.assert_allclose(report.metrics[0, :, 1, 0], losses, rtol=1e-6)
     norms = np.linalg.norm(moves, axis=1)
-    np.testing.assert_allclose(report.update_norm[0, 0, chosen], norms, rtol=1e-6)
+    np.testing.assert_allclose(report.feedback.update_norm[0, 0, chosen], norms, rtol=1e-6)
     cosines = moves @ mean / norms / np.linalg.norm(mean)
-    np.testing.assert_allclose(report.alignment[0, 0, chosen], cosines, rtol=1e-5)
+    np.testing.assert_allclose(report.feedback.alignment[0, 0, chosen], cosines, rtol=1e-5)
     if local:
-        for told, models in ((report.before, [own.first] * number), (report.after, ends)):
+        for told, models in (
+            (report.feedback.before, [own.first] * number),
+            (report.feedback.after, ends),
+        ):
             found = [own.curvature[c] / 2 * (m @ m) for c, m in zip(chosen, models, strict=True)]
             np.testing.assert_allclose(told[0, 0, chosen, 1, 0], found, rtol=1e-6)
-        assert np.count_nonzero(report.before[0, 0, :, 1, 0]) == number
+        assert np.count_nonzero(report.feedback.before[0, 0, :, 1, 0]) == number
 
 
 def test_who_will_train_is_known_before() -> None:
@@ -96,7 +99,7 @@ def test_who_will_train_is_known_before() -> None:
     courses = QuadraticCourses(QUADRATIC, INSTANCES, 3, given, 0.1, horizon=9)
     courses.start([0, 1, 2], [0, 1, 2])
     ahead = [courses.sampled(rounds) for rounds in (1, 3)]
-    sampled = courses.advance(3).sampled
+    sampled = courses.advance(3).feedback.sampled
     np.testing.assert_array_equal(ahead[0], sampled[:, 0])
     np.testing.assert_array_equal(ahead[1], sampled.any(axis=1))
     assert ahead[1].sum() > 9

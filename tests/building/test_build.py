@@ -24,7 +24,7 @@ from fedhpo_gym.building import build
 from fedhpo_gym.building.build import build_table
 from fedhpo_gym.building.design import GridDesign, encode_curves
 from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError
-from fedhpo_gym.core.files import ENV_VAR
+from fedhpo_gym.core.files import MAX_BYTES_VARIABLE
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.stored.table import Table
 from stored_files import tiny_folder, tiny_task
@@ -340,7 +340,7 @@ def test_a_unit_that_may_not_be_read_is_no_damaged_one(
 ) -> None:
     folder = copy_of_parts(tmp_path)
     before = set(parts_of(folder).iterdir())
-    monkeypatch.setenv(ENV_VAR, "1000")
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, "1000")
     with pytest.raises(TooLargeError, match="1,000 may be read"):
         build_table(TASK, folder, workers=1)
     assert set(parts_of(folder).iterdir()) == before

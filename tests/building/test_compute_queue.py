@@ -30,7 +30,7 @@ from fedhpo_gym.building.compute_queue import (
 from fedhpo_gym.building.sample import SampleDesign
 from fedhpo_gym.cli import ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.core.files import MOST_TOML
+from fedhpo_gym.core.files import MAX_TOML_BYTES
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.stored.catalogue import ENV_VAR, open_sample
 from fedhpo_gym.tasks import get_task
@@ -340,7 +340,7 @@ def test_a_list_that_cannot_be_used_is_named_with_the_reason(
 def test_the_list_of_the_repository_can_be_read() -> None:
     names = [design.parts_name for design in read_queue(ROOT / "numbers.toml") if not _away(design)]
     assert names
-    assert (ROOT / "numbers.toml").stat().st_size < MOST_TOML
+    assert (ROOT / "numbers.toml").stat().st_size < MAX_TOML_BYTES
 
 
 def _away(design: SampleDesign) -> bool:

@@ -35,7 +35,7 @@ from fedhpo_gym.building.sample import (
     halton,
 )
 from fedhpo_gym.cli import main
-from fedhpo_gym.core.archive import DIGEST, write_archive
+from fedhpo_gym.core.archive import DIGEST_ENTRY, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, MissingDataError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import SearchSpace
@@ -420,7 +420,7 @@ def test_a_variant_with_a_sample_only_has_no_table(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENV_VAR, str(built))
-    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", built)
+    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED_FOLDER", built)
     assert len(open_sample(NAME)) == SIZE
     with pytest.raises(
         MissingDataError, match=r"use its pool, which backend=\"tabular\" opens.*fedhpo-gym build"
@@ -437,7 +437,7 @@ def test_a_course_of_no_seed_is_damage(built: Path, tmp_path: Path, position: in
     with np.load(arrays_of(card)) as stored:
         arrays = dict(stored)
     arrays["seed"] = np.full_like(arrays["seed"], position)
-    for key in ("arrays", "bytes", "sha256", DIGEST):
+    for key in ("arrays", "bytes", "sha256", DIGEST_ENTRY):
         content.pop(key, None)
     sample = Sample(write_archive(tmp_path, f"{NAME}.sample", content, arrays))
     with pytest.raises(DamagedDataError, match="'seed' must hold positions among"):

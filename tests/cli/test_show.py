@@ -17,9 +17,9 @@ from problems_table import page
 import fedhpo_gym
 from fedhpo_gym.cli import BAD, ERROR, listing, main
 from fedhpo_gym.cli.health import chosen
-from fedhpo_gym.core.archive import DIGEST, add_to_card, card_digest
+from fedhpo_gym.core.archive import DIGEST_ENTRY, add_to_card, card_digest
 from fedhpo_gym.core.errors import DamagedDataError
-from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR, open_table
 from fedhpo_gym.stored.health import HEALTH, LABELS
 from fedhpo_gym.stored.table import FORMAT
 from fedhpo_gym.tasks import get_task
@@ -172,7 +172,7 @@ def test_a_variant_without_numbers_names_the_version_that_has_them(
 
 
 def card_of(name: str, kind: str = "table") -> Any:
-    return json.loads((EMBEDDED / f"{name}.{kind}.json").read_text(encoding="utf-8"))
+    return json.loads((EMBEDDED_FOLDER / f"{name}.{kind}.json").read_text(encoding="utf-8"))
 
 
 def test_variants_and_backends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +230,7 @@ def test_wrong_words(words: list[str], message: str, capsys: pytest.CaptureFixtu
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the card of a table in the user's folder, whose name is that of a real one."""
     monkeypatch.setenv(ENV_VAR, str(tmp_path))
-    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED", tmp_path / "none")
+    monkeypatch.setattr("fedhpo_gym.stored.catalogue.EMBEDDED_FOLDER", tmp_path / "none")
     return write_made_up_table(tmp_path)
 
 
@@ -277,7 +277,7 @@ def rewrite(card: Path, *names: str, value: object) -> None:
     for name in names[:-1]:
         holder = holder[name]
     holder[names[-1]] = value
-    said[DIGEST] = said[HEALTH]["of"] = card_digest(said)
+    said[DIGEST_ENTRY] = said[HEALTH]["of"] = card_digest(said)
     card.write_text(json.dumps(said), encoding="utf-8")
     os.utime(card, ns=(next(TIMES), 0))
 

@@ -17,7 +17,7 @@ from fedhpo_gym.cli import ERROR, health, main
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, open_table
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR, open_table
 from fedhpo_gym.stored.health import SURVIVAL, survival_on
 from fedhpo_gym.stored.lattice import landscape_of
 from fedhpo_gym.stored.table import FORMAT
@@ -80,7 +80,7 @@ def test_every_weight_moves_and_none_by_more_than_it_says() -> None:
 def test_it_is_said_and_written_onto_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    card = EMBEDDED / f"{NAME}.table.json"
+    card = EMBEDDED_FOLDER / f"{NAME}.table.json"
     for path in (card, arrays_of(card)):
         shutil.copy(path, tmp_path)
     monkeypatch.setenv(ENV_VAR, str(tmp_path))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.agents import AGENTS, agent_class, make_agent
-from fedhpo_gym.core.checks import parameter_types, shown
+from fedhpo_gym.core.checks import parameter_types, short_repr
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.envs import make_trial_env
 from fedhpo_gym.envs.round.arguments import RoundArguments
@@ -118,7 +118,7 @@ def check(call: Callable[[Any], object]) -> int:
         except FedHPOError as error:
             lengths.append(len(str(error)))
         except Exception as error:  # noqa: BLE001 - exactly these are what is looked for
-            pytest.fail(f"{shown(value)} brought {type(error).__name__}: {str(error)[:500]}")
+            pytest.fail(f"{short_repr(value)} brought {type(error).__name__}: {str(error)[:500]}")
     assert 0 < min(lengths) <= max(lengths) < LONG
     return taken
 

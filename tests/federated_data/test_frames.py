@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, TooLargeError
-from fedhpo_gym.core.files import ENV_VAR as MAX_BYTES
+from fedhpo_gym.core.files import MAX_BYTES_VARIABLE as MAX_BYTES
 from fedhpo_gym.data.frames import read_frame
 
 pandas = pytest.importorskip("pandas")

@@ -16,7 +16,8 @@ pytest.importorskip("sklearn")
 from fedhpo_gym.algorithms import ALGORITHMS, get_algorithm  # noqa: E402
 from fedhpo_gym.core.errors import InvalidArgumentError  # noqa: E402
 from fedhpo_gym.data.federation import Federation  # noqa: E402
-from fedhpo_gym.fl.course import Course, Feedback  # noqa: E402
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback  # noqa: E402
+from fedhpo_gym.fl.course import Course  # noqa: E402
 from fedhpo_gym.fl.engine import CourseBatch, Curves  # noqa: E402
 from fedhpo_gym.fl.group import Group  # noqa: E402
 from fedhpo_gym.fl.models import LogisticRegression  # noqa: E402
@@ -125,7 +126,7 @@ def test_no_course_notices_which_others_are_trained_beside_it(algorithm: str, fa
         for found, expected in zip(run([index]), together, strict=True):
             np.testing.assert_array_equal(found.metrics[0], expected.metrics[index])
             assert found.diverged_at[0] == expected.diverged_at[index]
-            for field in fields(Feedback):
+            for field in fields(ClientFeedback):
                 one, other = (getattr(curves.feedback, field.name) for curves in (found, expected))
                 np.testing.assert_array_equal(one[0], other[index], err_msg=field.name)
 
@@ -292,7 +293,7 @@ def test_observing_changes_nothing(federations: dict[int, Federation], algorithm
 def test_feedback_of_clients_that_did_not_train_is_zero(federations: dict[int, Federation]) -> None:
     wild = course(learning_rate=1e30, weight_decay=1e30)
     feedback = make(federations, [course(0.4), wild], observe=True).advance(3).feedback
-    assert isinstance(feedback, Feedback)
+    assert isinstance(feedback, ClientFeedback)
     for values in (feedback.before, feedback.after, feedback.update_norm, feedback.alignment):
         assert np.isfinite(values[0]).all()
         assert (values[0][~feedback.sampled[0]] == 0).all()

@@ -138,13 +138,13 @@ def test_a_stream_begins_anew_whenever_it_is_asked_for() -> None:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return how many streams were prepared, time after time."""
     counts: list[int] = []
-    real = seeding.first_words
+    real = seeding.seed_words
 
     def counted(name: str, keys: NDArray[np.uint32]) -> NDArray[np.uint64]:
         counts.append(len(keys))
         return real(name, keys)
 
-    monkeypatch.setattr(seeding, "first_words", counted)
+    monkeypatch.setattr(seeding, "seed_words", counted)
     return counts
 
 

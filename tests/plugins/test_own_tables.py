@@ -27,7 +27,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     TooLargeError,
 )
-from fedhpo_gym.core.files import ENV_VAR as MAX_BYTES
+from fedhpo_gym.core.files import MAX_BYTES_VARIABLE as MAX_BYTES
 from fedhpo_gym.data import load_dataset
 from fedhpo_gym.data.frames import read_frame
 from fedhpo_gym.data.own_table import OwnTable

@@ -21,7 +21,7 @@ from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.evaluation.multi_objective import kendall
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.space import SearchSpace
-from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER
 from fedhpo_gym.stored.health import (
     KINDS,
     Difficulty,
@@ -36,7 +36,7 @@ from fedhpo_gym.stored.table import Table
 from fedhpo_gym.tasks import get_task
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "difficulty.md"
-CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
+CARDS = sorted(card for ending in KINDS for card in EMBEDDED_FOLDER.glob(f"*{ending}"))
 ROW_OF = ("LR-CreditG-v1-fedavg-standardized.table.json", "CNN-FEMNIST-v1-fedavg-bfloat16")
 
 
@@ -95,7 +95,7 @@ def test_the_usual_configuration_is_plain_averaging() -> None:
 
 @pytest.mark.slow
 def test_figures_of_a_table_are_those_of_its_numbers() -> None:
-    stored = open_card(EMBEDDED / "LR-CreditG-v1-fedavg-standardized.table.json")
+    stored = open_card(EMBEDDED_FOLDER / "LR-CreditG-v1-fedavg-standardized.table.json")
     assert isinstance(stored, Table)
     found = difficulty_of(stored)
     # (rounds, hyperparameters.., rates, seeds)
@@ -111,7 +111,7 @@ def test_figures_of_a_table_are_those_of_its_numbers() -> None:
 
 @pytest.mark.slow
 def test_a_space_in_which_nothing_learns_is_no_contest_and_has_no_share() -> None:
-    found = difficulty_of(open_card(EMBEDDED / "LR-CreditG-fedavg.table.json"))
+    found = difficulty_of(open_card(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json"))
     assert found.useless == 1.0
     assert found.best > found.guess
     assert np.isnan(found.scaled(25)[0])

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from problems_table import PAGE, page
 
-from fedhpo_gym.core.archive import DIGEST, add_to_card
+from fedhpo_gym.core.archive import DIGEST_ENTRY, add_to_card
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.evaluation.records import Fidelity
-from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR
 from fedhpo_gym.stored.health import (
     HEALTH,
     KINDS,
@@ -143,7 +143,7 @@ def test_written_health_changes_no_digest_and_no_arrays(card: Path, tmp_path: Pa
     assert {p.name for p in tmp_path.iterdir()} == files
     assert (tmp_path / before["arrays"]).read_bytes() == arrays
     table = Table(card)
-    assert table.digest == before[DIGEST]
+    assert table.digest == before[DIGEST_ENTRY]
     assert health_on(table, "x") == health_of(table)
     write_health(card)
     assert json.loads(card.read_text()) == after, "written again, it is the same"
@@ -151,7 +151,7 @@ def test_written_health_changes_no_digest_and_no_arrays(card: Path, tmp_path: Pa
 
 def test_entries_that_decide_a_number_cannot_be_added(card: Path) -> None:
     before = card.read_bytes()
-    for name in ("seeds", "arrays", DIGEST, "new"):
+    for name in ("seeds", "arrays", DIGEST_ENTRY, "new"):
         with pytest.raises(InvalidArgumentError, match="must decide no answer"):
             add_to_card(card, FORMAT, {name: 1})
     assert card.read_bytes() == before
@@ -189,7 +189,7 @@ def test_a_surrogate_is_asked_on_a_stated_lattice(monkeypatch: pytest.MonkeyPatc
 
 # ------------------------------------------------- the health of everything that the package stores
 
-CARDS = sorted(card for ending in KINDS for card in EMBEDDED.glob(f"*{ending}"))
+CARDS = sorted(card for ending in KINDS for card in EMBEDDED_FOLDER.glob(f"*{ending}"))
 _EDGES = "the optimum lies at two or more ends that are natural: of batches, epochs or decay"
 UNHEALTHY: dict[str, str] = {
     f"LR-{name}-v1-fedavg-standardized.table.json": _EDGES
@@ -224,7 +224,7 @@ def test_every_card_states_the_health_of_its_numbers(card: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_card_of_a_surrogate_states_is_true() -> None:
-    stored = open_card(EMBEDDED / "GNN-CiteSeer-v1-fedprox.surrogate.json")
+    stored = open_card(EMBEDDED_FOLDER / "GNN-CiteSeer-v1-fedprox.surrogate.json")
     assert agree(health_of(stored), dict(health_on(stored, COMMAND)))
 
 
@@ -235,11 +235,11 @@ def test_tables_of_version_one_are_healthy() -> None:
 
 def test_a_degenerate_table_would_be_noticed() -> None:
     words = ["optimum loses to the label frequencies", "optimum at more than one edge"]
-    assert faults_of(open_card(EMBEDDED / "LR-CreditG-fedavg.table.json")) == words
+    assert faults_of(open_card(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json")) == words
 
 
 def test_a_wrong_figure_would_be_noticed() -> None:
-    stored = open_card(EMBEDDED / "LR-CreditG-fedavg.table.json")
+    stored = open_card(EMBEDDED_FOLDER / "LR-CreditG-fedavg.table.json")
     found = dict(health_on(stored, COMMAND))
     changes: list[dict[str, Any]] = [{"seed_noise": found["seed_noise"] * 1.01}, {"edges": {}}]
     for change in (*changes, {"new": None}):

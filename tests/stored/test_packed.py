@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.archive import write_archive
 from fedhpo_gym.core.errors import InvalidArgumentError, TooLargeError, UnknownNameError
-from fedhpo_gym.core.files import ENV_VAR
+from fedhpo_gym.core.files import MAX_BYTES_VARIABLE
 from fedhpo_gym.stored import codec, curve_coder
-from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER
 from fedhpo_gym.stored.codec import CONTEXTS, MOST, Decoder, Encoder, lanes_for
 from fedhpo_gym.stored.curve_coder import COUNTS, ENTRY, VALUES, WORDS, CurveLayout, pack, unpack
 from fedhpo_gym.stored.table import FORMAT, Sample, StoredCurves, Table, write_sample, write_table
@@ -178,9 +178,9 @@ def some_stored() -> list[Any]:
 
     What others unpack to has the checksum of what was packed, or is damage.
     """
-    samples = sorted(EMBEDDED.glob("*.sample.json"))
+    samples = sorted(EMBEDDED_FOLDER.glob("*.sample.json"))
     kinds = {(path.name.partition("-")[0], "-v1-" in path.name): path for path in samples}
-    grid = pytest.param(*EMBEDDED.glob("LR-Segment-v1-*.table.json"), marks=pytest.mark.slow)
+    grid = pytest.param(*EMBEDDED_FOLDER.glob("LR-Segment-v1-*.table.json"), marks=pytest.mark.slow)
     return [*kinds.values(), grid]
 
 
@@ -255,7 +255,7 @@ def test_a_card_of_a_huge_table_is_measured_first(
     with np.load(arrays_of(card)) as stored:
         members = {**dict(stored), **members}
     write_archive(tmp_path, card.name.removesuffix(".json"), content, members)
-    monkeypatch.setenv(ENV_VAR, "50000000")
+    monkeypatch.setenv(MAX_BYTES_VARIABLE, "50000000")
     table = Table(card)
     tracemalloc.start()
     with pytest.raises(TooLargeError, match=r"unpacking .* would take .* 50,000,000 may be read"):

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.building.candidates import _gradients, train_network
 from fedhpo_gym.building.surrogate_data import PreparedRows
-from fedhpo_gym.core.archive import DIGEST, card_digest
+from fedhpo_gym.core.archive import DIGEST_ENTRY, card_digest
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER
 from fedhpo_gym.stored.surrogate import Surrogate, list_surrogates, open_surrogate
 from fedhpo_gym.stored.surrogate_curves import NOTICED, CurveModel, running_best, way_between
 from fedhpo_gym.stored.surrogate_models import ExactKernel, MultiHeadNetwork
@@ -272,10 +272,10 @@ def test_only_what_varies_is_multiplied() -> None:
 def _damage(folder: Path, **model: Any) -> Path:
     """Write a stored card with other entries under `model`, and a digest that vouches for them."""
     stem = "CNN-FEMNIST-v1-fedavg-bfloat16.surrogate"
-    content: dict[str, Any] = json.loads((EMBEDDED / f"{stem}.json").read_text())
-    shutil.copy(EMBEDDED / content["arrays"], folder)
+    content: dict[str, Any] = json.loads((EMBEDDED_FOLDER / f"{stem}.json").read_text())
+    shutil.copy(EMBEDDED_FOLDER / content["arrays"], folder)
     content["model"] |= model
-    content[DIGEST] = card_digest(content)
+    content[DIGEST_ENTRY] = card_digest(content)
     card = folder / f"{stem}.json"
     card.write_text(json.dumps(content))
     return card

@@ -25,7 +25,13 @@ from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.stored import codec
-from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR, list_tables, open_sample, open_table
+from fedhpo_gym.stored.catalogue import (
+    EMBEDDED_FOLDER,
+    ENV_VAR,
+    list_tables,
+    open_sample,
+    open_table,
+)
 from fedhpo_gym.stored.health import LABELS, agree, health_of, health_on
 from fedhpo_gym.stored.table import WHICH, Table, write_table
 from fedhpo_gym.tasks import Task, get_task
@@ -269,7 +275,7 @@ def test_published_records_still_name_the_numbers_in_the_package() -> None:
     former = {f"table-sha256:{sha256}" for sha256 in SEGMENT}
     assert former < {*backend.former_fingerprints}
     assert backend.fingerprint not in former
-    card = EMBEDDED / "GNN-Cora-v1-fedavg.surrogate.json"
+    card = EMBEDDED_FOLDER / "GNN-Cora-v1-fedavg.surrogate.json"
     assert _is_fitted(card, open_sample("GNN-Cora-fedavg"))
 
 

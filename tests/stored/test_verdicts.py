@@ -13,7 +13,7 @@ import pytest
 import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.backends import STORED
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
-from fedhpo_gym.stored.catalogue import EMBEDDED, open_sample
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, open_sample
 from fedhpo_gym.stored.surrogate import (
     CLAIMED,
     ENTRY,
@@ -151,7 +151,7 @@ def test_every_stated_loss_passes(name: str) -> None:
     ],
 )
 def test_damaged_figures_are_named(change: dict[str, Any]) -> None:
-    path: Path = EMBEDDED / "GNN-Cora-v1-fedavg.surrogate.json"
+    path: Path = EMBEDDED_FOLDER / "GNN-Cora-v1-fedavg.surrogate.json"
     card = json.loads(path.read_text(encoding="utf-8"))
     card[ENTRY] |= change
     with pytest.raises(DamagedDataError, match="--measure"):

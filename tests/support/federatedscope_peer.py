@@ -65,7 +65,8 @@ def talk(arguments: dict[str, str]) -> list[Any]:
         found: list[Any] = [courses.first_metrics([0])]
         for _ in range(STEPS):
             found.append(courses.sampled(ROUNDS))
-            found += [v for v in vars(courses.advance(ROUNDS)).values() if v is not None]
+            report = courses.advance(ROUNDS)
+            found += [report.metrics, report.diverged, *vars(report.feedback).values()]
     finally:
         courses.close()
         process.close_all()

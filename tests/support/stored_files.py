@@ -21,7 +21,7 @@ import pytest
 
 from fedhpo_gym.agents.policy import Policy
 from fedhpo_gym.core import archive
-from fedhpo_gym.core.archive import DIGEST, card_digest
+from fedhpo_gym.core.archive import DIGEST_ENTRY, card_digest
 from fedhpo_gym.core.identity import Identity
 from fedhpo_gym.evaluation.records import METRICS, SPLITS
 from fedhpo_gym.space import Dimension, SearchSpace
@@ -189,7 +189,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Task:
 
 def arrays_of(card: Path) -> Path:
     """Return the file of arrays that a card names."""
-    return archive.arrays_of(card, json.loads(card.read_text(encoding="utf-8")))
+    return archive.arrays_path(card, json.loads(card.read_text(encoding="utf-8")))
 
 
 def stamped(content: bytes) -> bytes:
@@ -203,7 +203,7 @@ def stamped(content: bytes) -> bytes:
         return content
     if not isinstance(card, dict):
         return content
-    return json.dumps({**card, DIGEST: card_digest(card)}).encode()
+    return json.dumps({**card, DIGEST_ENTRY: card_digest(card)}).encode()
 
 
 def numbered_policy(number: int) -> Policy:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from fedhpo_gym.core.files import new_file
-from fedhpo_gym.core.processes import JobResult, Work
+from fedhpo_gym.core.processes import JobFunction, JobResult
 
 J = TypeVar("J")
 
@@ -20,7 +20,7 @@ J = TypeVar("J")
 class CrewHere(Generic[J]):
     """Does the jobs of a `WorkerPool` in this process, where starting one would take seconds."""
 
-    def __init__(self, _size: int, work: Work[J]) -> None:
+    def __init__(self, _size: int, work: JobFunction[J]) -> None:
         self._work = work
 
     def __enter__(self) -> Self:

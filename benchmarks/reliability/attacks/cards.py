@@ -15,11 +15,11 @@ from attacks.damage import change
 from attacks.verdicts import Tally, judged, run_cases
 from fedhpo_gym.cli import main
 from fedhpo_gym.cli.show import description
-from fedhpo_gym.core.archive import DIGEST, UNDIGESTED, arrays_of, card_digest
+from fedhpo_gym.core.archive import DIGEST_ENTRY, UNDIGESTED_ENTRIES, arrays_path, card_digest
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial import truth
 from fedhpo_gym.stored import catalogue
-from fedhpo_gym.stored.catalogue import EMBEDDED, ENV_VAR
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR
 from fedhpo_gym.stored.health import (
     agree,
     faults,
@@ -73,9 +73,9 @@ def _forged(number: int, told: Told, count: int, seed: int, room: Path) -> Tally
             rng = stream(seed, "cards", number, index)
             card = json.loads(json.dumps(good))
             what = _changed(card, rng)
-            card[DIGEST] = card_digest(card)
+            card[DIGEST_ENTRY] = card_digest(card)
             if isinstance(card.get("health"), dict) and rng.random() < 0.9:
-                card["health"]["of"] = card[DIGEST]
+                card["health"]["of"] = card[DIGEST_ENTRY]
             path.write_text(json.dumps(card), encoding="utf-8")
             os.utime(path, ns=(index, index))  # a card that was written anew is another one
             verdict, said = judged(lambda: attempt(path))
@@ -90,8 +90,8 @@ def _written(told: Told, folder: Path) -> Path:
         from stored_files import write_made_up_table
 
         return write_made_up_table(folder)
-    card = EMBEDDED / told.file
-    arrays = arrays_of(card, json.loads(card.read_text(encoding="utf-8")))
+    card = EMBEDDED_FOLDER / told.file
+    arrays = arrays_path(card, json.loads(card.read_text(encoding="utf-8")))
     (folder / arrays.name).symlink_to(arrays)
     (folder / told.file).write_bytes(card.read_bytes())
     return folder / told.file
@@ -99,7 +99,7 @@ def _written(told: Told, folder: Path) -> Path:
 
 def _changed(card: dict[str, object], rng: np.random.Generator) -> str:
     """Change what decides no answer as often as the rest, which has many more places."""
-    names = sorted(UNDIGESTED & card.keys()) if rng.random() < 0.5 else sorted(card)
+    names = sorted(UNDIGESTED_ENTRIES & card.keys()) if rng.random() < 0.5 else sorted(card)
     name = names[int(rng.integers(len(names)))]
     part = {name: card.pop(name)}
     what = change(part, rng)

@@ -19,13 +19,13 @@ import numpy as np
 
 from fedhpo_gym.agents.policy import Policy, load_policy, save_policy
 from fedhpo_gym.building.design import read_unit, write_unit
-from fedhpo_gym.core.archive import arrays_of, write_archive
+from fedhpo_gym.core.archive import arrays_path, write_archive
 from fedhpo_gym.data import SOURCES, cache
 from fedhpo_gym.data.leaf import LeafData, UserSamples, read_files, write_files
 from fedhpo_gym.data.records import Dataset, Source
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.records.files import read_record, write_record
-from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER
 from fedhpo_gym.stored.surrogate import Surrogate
 from fedhpo_gym.stored.table import Sample, Table
 from fedhpo_gym.studies.plan import Request, make_plans
@@ -77,9 +77,9 @@ def _embedded(name: str) -> Callable[[Path], None]:
     """Return what writes a surrogate of the package anew, as it is written today."""
 
     def make(folder: Path) -> None:
-        path = EMBEDDED / f"{name}.surrogate.json"
+        path = EMBEDDED_FOLDER / f"{name}.surrogate.json"
         card = json.loads(path.read_text(encoding="utf-8"))
-        with np.load(arrays_of(path, card)) as archive:
+        with np.load(arrays_path(path, card)) as archive:
             arrays = {key: archive[key] for key in archive.files}
         said = {
             k: v for k, v in card.items() if k not in ("arrays", "sha256", "bytes", "card_sha256")

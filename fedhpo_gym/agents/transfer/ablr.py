@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.networks import nn, torch
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 
-with needing("agent 'ablr'", "scikit-learn", "agents", "sklearn"):
+with require_optional("agent 'ablr'", "scikit-learn", "agents", "sklearn"):
     from sklearn.linear_model import BayesianRidge
 
 WIDTHS = (50, 50, 50)
@@ -17,13 +17,13 @@ STEPS, RATE = 1000, 5e-3
 TASKS, SHOTS = 8, 50
 
 
-def linear_model(features: Array, targets: Array) -> BayesianRidge:
+def linear_model(features: Floats, targets: Floats) -> BayesianRidge:
     """Return Bayesian linear regression with precisions of most evidence, under weak priors."""
     prior = {"alpha_1": 2.0, "alpha_2": 0.2, "lambda_1": 1.0, "lambda_2": 0.1}
     return BayesianRidge(fit_intercept=False, max_iter=100, **prior).fit(features, targets)
 
 
-def function_of(model: BayesianRidge, features: Array) -> tuple[Array, Array]:
+def function_of(model: BayesianRidge, features: Floats) -> tuple[Floats, Floats]:
     """Return (c,) means and deviations of what a linear model says, without noise."""
     variance = ((features @ model.sigma_) * features).sum(axis=1)
     return np.asarray(features @ model.coef_), np.sqrt(np.maximum(variance, 1e-12))
@@ -32,14 +32,14 @@ def function_of(model: BayesianRidge, features: Array) -> tuple[Array, Array]:
 class AdaptiveRegressionSearch(process.EnsembleSearch):
     """Expected improvement of a linear model on features that all source tasks share."""
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         known = self._features(own.points)
         model = linear_model(known, process.normal_scores(own.scores))
         best = float(function_of(model, known)[0].max())
         found = function_of(model, self._features(candidates))
         return process.log_expected_improvement(*found, best)
 
-    def _features(self, points: Array) -> Array:
+    def _features(self, points: Floats) -> Floats:
         network = process.made_once("ablr", self.sources, self._trained)
         with networks.one_thread():
             found = network(networks.tensor(points)).double()

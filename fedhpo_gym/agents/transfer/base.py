@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.agents.search import Array, TrialSearch
+from fedhpo_gym.agents.search import TrialSearch
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.seeding import stream
 
 DRAWN, NEAR = 500, 5
@@ -17,8 +18,8 @@ DRAWN, NEAR = 500, 5
 class Known(NamedTuple):
     """Trials of a task as models see them."""
 
-    points: Array  # (n, F) `SearchSpace.features`, in [0, 1]
-    scores: Array  # (n,) higher is better
+    points: Floats  # (n, F) `SearchSpace.features`, in [0, 1]
+    scores: Floats  # (n,) higher is better
 
 
 class TransferSearch(TrialSearch):
@@ -40,7 +41,7 @@ class TransferSearch(TrialSearch):
     replays = False
 
     @abstractmethod
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         """Return how much each of (c, F) candidates is preferred, (c,); the highest is chosen."""
 
     @property
@@ -75,7 +76,7 @@ class TransferSearch(TrialSearch):
         found = (candidates[i] for i in order.tolist() if candidates[i].tobytes() not in asked)
         return next(found, candidates[order[0]])
 
-    def _drawn(self, rng: np.random.Generator, actions: Array, scores: Array) -> NDArray[Any]:
+    def _drawn(self, rng: np.random.Generator, actions: Floats, scores: Floats) -> NDArray[Any]:
         """Return (c, n) actions to choose from."""
         pool = self.problem.candidates() if self.problem.candidates is not None else None
         if pool is not None:

@@ -4,18 +4,18 @@ import math
 
 import numpy as np
 
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.gaussian_process import ndtri, rankdata
 from fedhpo_gym.agents.transfer.networks import nn, torch
+from fedhpo_gym.core.arrays import Floats
 
 HIDDEN, LEAST = 50, 0.01
 STEPS, BATCH, RATE = 1500, 256, 5e-3
 
 
-def copula_scores(scores: Array) -> Array:
+def copula_scores(scores: Floats) -> Floats:
     """Return normal quantiles of the empirical distribution of (n,) scores, cut at both ends."""
     n = max(len(scores), 2)
     cut = 1.0 / (4.0 * n**0.25 * math.sqrt(math.pi * math.log(n)))
@@ -30,7 +30,7 @@ class CopulaSearch(process.EnsembleSearch):
 
     eager = True
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         network = process.made_once("cts", self.sources, self._trained)
         with networks.one_thread():
             mean, spread = network(networks.tensor(candidates)).double().numpy().T

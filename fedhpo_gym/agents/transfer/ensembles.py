@@ -4,18 +4,18 @@ from functools import cached_property
 
 import numpy as np
 
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.gaussian_process import (
     EnsembleSearch,
     GaussianProcessSearch,
     log_expected_improvement,
 )
+from fedhpo_gym.core.arrays import Floats
 
 DRAWS, QUANTILE = 128, 0.95
 
 
-def ranking_losses(predicted: Array, scores: Array, against: Array) -> Array:
+def ranking_losses(predicted: Floats, scores: Floats, against: Floats) -> Floats:
     """Return (...,) pairs of n trials that (..., n) predictions rank wrongly, counted both ways.
 
     The prediction of one is compared with what `against` says of the other. Equal scores are left
@@ -28,7 +28,7 @@ def ranking_losses(predicted: Array, scores: Array, against: Array) -> Array:
     return np.asarray(np.count_nonzero(below) + less.astype(np.float32) @ should)
 
 
-def weights_of(losses: Array) -> Array:
+def weights_of(losses: Floats) -> Floats:
     """Return (m,) how often each of m models has the least of (m, S) losses, the last its own.
 
     Where models tie, the draw is shared, but its own takes all that it ties for. A source whose
@@ -51,7 +51,7 @@ class RankingEnsemble(EnsembleSearch):
     own scores are equal, all sources weigh the same.
     """
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         model = self.model(own)
         mean, deviation = self.means(own.points), self.deviations(own.points)
         noise = rng.standard_normal((len(mean) + 1, DRAWS, len(own.scores)))
@@ -73,7 +73,7 @@ BANDWIDTH, TOP = 0.4, 0.75
 """The width was chosen on meta-validation tasks of FedHPO-B."""
 
 
-def similarities(means: Array, scores: Array, bandwidth: float = BANDWIDTH) -> Array:
+def similarities(means: Floats, scores: Floats, bandwidth: float = BANDWIDTH) -> Floats:
     """Return (m,) Epanechnikov weights of (m, n) predictions of n scores.
 
     The distance is the share of pairs of different scores that are predicted in another order.
@@ -91,7 +91,7 @@ class TwoStageSearch(EnsembleSearch):
     that of its own model.
     """
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         weights = np.append(similarities(self.means(own.points), own.scores), TOP)
         deviation = self.model(own).deviation(candidates)
         return self.improvement(weights / weights.sum(), own, candidates, deviation)
@@ -103,7 +103,7 @@ class TransferAcquisition(EnsembleSearch):
     The transfer acquisition function TAF-R (Wistuba, Schilling and Schmidt-Thieme, 2018).
     """
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         known = self.means(own.points)
         weights = similarities(known, own.scores)
         used = np.flatnonzero(weights)
@@ -114,7 +114,7 @@ class TransferAcquisition(EnsembleSearch):
         return np.asarray((TOP * gain + weights[used] @ gains) / (TOP + weights.sum()))
 
 
-def portfolio_gains(table: Array, covered: Array) -> Array:
+def portfolio_gains(table: Floats, covered: Floats) -> Floats:
     """Return (c,) how much a candidate adds to the best of every task, summed over tasks.
 
     `table` has (tasks, c) scores, `covered` the (tasks,) best of what is in the portfolio already.
@@ -132,7 +132,7 @@ class ZeroShotSearch(EnsembleSearch):
 
     eager = True
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         table = self.means(candidates)
         tried = self.means(own.points) if len(own.points) else table.min(1, keepdims=True)
         gains = portfolio_gains(table, tried.max(axis=1))
@@ -150,12 +150,12 @@ class BoundingBoxSearch(GaussianProcessSearch):
     eager = True
 
     @cached_property
-    def box(self) -> tuple[Array, Array]:
+    def box(self) -> tuple[Floats, Floats]:
         """(F,) lowest and highest features of the best of every source task."""
         best = np.array([source.points[source.scores.argmax()] for source in self.sources])
         return best.min(axis=0), best.max(axis=0)
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         value = rng.random(len(candidates))
         if len(own.scores) >= self.initial:
             value = super().prefer(own, candidates, rng)

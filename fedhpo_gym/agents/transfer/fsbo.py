@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.networks import nn, torch
+from fedhpo_gym.core.arrays import Floats
 
 HIDDEN = (32, 32, 32, 32)
 STEPS, RATE = 1200, 3e-3
@@ -36,7 +36,7 @@ class DeepKernel(nn.Module):
         found = normal.log_prob(y)  # type: ignore[no-untyped-call]
         return torch.as_tensor(-found.mean() / x.shape[1])
 
-    def embedded(self, points: Array) -> Array:
+    def embedded(self, points: Floats) -> Floats:
         """Return what the network makes of (n, F) points."""
         with networks.one_thread():
             return np.asarray(self.network(networks.tensor(points)).double().numpy())
@@ -45,7 +45,7 @@ class DeepKernel(nn.Module):
 class DeepKernelSearch(process.EnsembleSearch):
     """Expected improvement of a deep kernel, learned from sources and tuned to its trials."""
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         kernel = copy.deepcopy(process.made_once("fsbo", self.sources, self._trained))
         targets = process.normal_scores(own.scores)
         x, y = networks.tensor(own.points[None]), networks.tensor(targets[None])

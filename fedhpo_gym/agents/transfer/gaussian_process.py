@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.agents.base import SearchProblem
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known, TransferSearch
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("an agent that transfers", "scipy", "agents", "scipy"):
+with require_optional("an agent that transfers", "scipy", "agents", "scipy"):
     from scipy.linalg import cho_solve
     from scipy.optimize import minimize
     from scipy.special import erfcx, ndtr
@@ -38,12 +38,12 @@ REMEMBERED: Final = 5000
 Made = TypeVar("Made")
 
 
-def normal_scores(scores: Array) -> Array:
+def normal_scores(scores: Floats) -> Floats:
     """Return normal quantiles of the ranks of (n,) scores; equal ones share their mean rank."""
     return np.asarray(ndtri((rankdata(scores) - 0.5) / len(scores)))
 
 
-def log_expected_improvement(mean: Array, deviation: Array, best: float) -> Array:
+def log_expected_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """Return log E max(y - best, 0) of normal y (Ament et al., 2023)."""
     wide = np.maximum(deviation, 1e-12)
     z = (mean - best) / wide
@@ -64,7 +64,7 @@ class GaussianProcess:
         settings: (F + 2,) logarithms of lengths, scale and noise.
     """
 
-    def __init__(self, points: Array, targets: Array, settings: Array) -> None:
+    def __init__(self, points: Floats, targets: Floats, settings: Floats) -> None:
         self.points, self.targets, self.settings = points, targets, settings
         self._lengths, self.scale = np.exp(settings[:-2]), float(np.exp(settings[-2]))
         self.noise = float(np.exp(settings[-1])) + JITTER
@@ -73,23 +73,23 @@ class GaussianProcess:
         self._inverse = np.linalg.inv(covariance)
         self._weights = self._inverse @ targets
 
-    def covariance(self, left: Array, right: Array) -> Array:
+    def covariance(self, left: Floats, right: Floats) -> Floats:
         a, b = left / self._lengths, right / self._lengths
         squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * a @ b.T
         r = ROOT_5 * np.sqrt(np.maximum(squares, 0.0))
         return np.asarray(self.scale * (1.0 + r + r**2 / 3.0) * np.exp(-r))
 
-    def mean(self, points: Array) -> Array:
+    def mean(self, points: Floats) -> Floats:
         """Return (c,) means of the function."""
         return np.asarray(self.covariance(points, self.points) @ self._weights)
 
-    def deviation(self, points: Array) -> Array:
+    def deviation(self, points: Floats) -> Floats:
         """Return (c,) deviations of the function, without noise."""
         cross = self.covariance(points, self.points)
         left = self.scale - ((cross @ self._inverse) * cross).sum(axis=1)
         return np.asarray(np.sqrt(np.maximum(left, 1e-10)))
 
-    def predict(self, points: Array) -> tuple[Array, Array]:
+    def predict(self, points: Floats) -> tuple[Floats, Floats]:
         """Return (c,) means and deviations of the function, without noise."""
         return self.mean(points), self.deviation(points)
 
@@ -98,13 +98,13 @@ class GaussianProcess:
         """The highest mean among its points: what is to be improved, noise aside."""
         return float(self.mean(self.points).max())
 
-    def leave_one_out(self) -> tuple[Array, Array]:
+    def leave_one_out(self) -> tuple[Floats, Floats]:
         """Return (n,) means and deviations of every target, given the others."""
         precision = np.diag(self._inverse)
         return self.targets - self._weights / precision, np.sqrt(1.0 / precision)
 
 
-def likeliest(tasks: Sequence[Known]) -> Array:
+def likeliest(tasks: Sequence[Known]) -> Floats:
     """Return (F + 2,) logarithms of lengths, scale and noise: the maximum a posteriori.
 
     Several tasks have them in common. `Known.scores` are what is modelled.
@@ -114,7 +114,7 @@ def likeliest(tasks: Sequence[Known]) -> Array:
     centre = np.append(np.full(width, LENGTH + 0.5 * math.log(width)), [0.0, NOISE])
     spread = np.append(np.full(width, SPREAD), [1.0, 1.0])
 
-    def loss(settings: Array) -> tuple[float, Array]:
+    def loss(settings: Floats) -> tuple[float, Floats]:
         shrink, (scale, noise) = np.exp(-2.0 * settings[:-2]), np.exp(settings[-2:])
         away = (settings - centre) / spread
         value, slopes = 0.5 * away @ away, away / spread
@@ -151,8 +151,8 @@ class GaussianProcessSearch(TransferSearch):
 
     def __init__(self, problem: SearchProblem) -> None:
         super().__init__(problem)
-        self._settings: tuple[bytes, Array] = b"", np.empty(0)
-        self._answers: dict[tuple[str, bytes], Array] = {}
+        self._settings: tuple[bytes, Floats] = b"", np.empty(0)
+        self._answers: dict[tuple[str, bytes], Floats] = {}
 
     def model(self, own: Known) -> GaussianProcess:
         """Return the model of its own trials; beyond some, settings are chosen seldom."""
@@ -164,7 +164,7 @@ class GaussianProcessSearch(TransferSearch):
             self._settings = key, chosen
         return GaussianProcess(own.points, normal_scores(own.scores), self._settings[1])
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         if len({*own.scores.tolist()}) < 2:  # a model of nothing would look at the corners first
             return rng.random(len(candidates))
         model = self.model(own)
@@ -206,13 +206,13 @@ class EnsembleSearch(GaussianProcessSearch):
 
     transfers = True
 
-    def prefer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def prefer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         if not self.sources:
             return super().prefer(own, candidates, rng)
         return self.transfer(own, candidates, rng)
 
     @abstractmethod
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         """Return what `prefer` does, where there are sources."""
 
     @cached_property
@@ -231,20 +231,20 @@ class EnsembleSearch(GaussianProcessSearch):
             return super().model(own)
         return GaussianProcess(own.points, normal_scores(own.scores), self.models[0].settings)
 
-    def means(self, points: Array, used: NDArray[np.intp] | slice = slice(None)) -> Array:
+    def means(self, points: Floats, used: NDArray[np.intp] | slice = slice(None)) -> Floats:
         """Return (u, n) means of the models that are used."""
         return self._remembered(GaussianProcess.mean, points, used)
 
-    def deviations(self, points: Array, used: NDArray[np.intp] | slice = slice(None)) -> Array:
+    def deviations(self, points: Floats, used: NDArray[np.intp] | slice = slice(None)) -> Floats:
         """Return (u, n) deviations of the models that are used."""
         return self._remembered(GaussianProcess.deviation, points, used)
 
     def _remembered(
         self,
-        ask: Callable[[GaussianProcess, Array], Array],
-        points: Array,
+        ask: Callable[[GaussianProcess, Floats], Floats],
+        points: Floats,
         used: NDArray[np.intp] | slice,
-    ) -> Array:
+    ) -> Floats:
         """Return (u, n) answers of models, computing those that it was not asked for before."""
         if len(self._answers) > REMEMBERED:
             self._answers.clear()
@@ -258,7 +258,9 @@ class EnsembleSearch(GaussianProcessSearch):
         self._answers.update(zip(keys, answers.T, strict=True))
         return answers[used]
 
-    def improvement(self, weights: Array, own: Known, candidates: Array, deviation: Array) -> Array:
+    def improvement(
+        self, weights: Floats, own: Known, candidates: Floats, deviation: Floats
+    ) -> Floats:
         """Return log EI of a weighted mean; of the (m,) weights, the last is its own model's."""
         model, used = self.model(own), np.flatnonzero(weights[:-1])
         kept = weights[[*used, -1]]

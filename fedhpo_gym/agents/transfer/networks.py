@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.gaussian_process import normal_scores
-from fedhpo_gym.core.errors import needing
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.errors import require_optional
 from fedhpo_gym.core.seeding import stream
 
-with needing("an agent with a network", "torch", "torch", "torch"):
+with require_optional("an agent with a network", "torch", "torch", "torch"):
     import torch
     from torch import Tensor, nn
 
@@ -63,7 +63,7 @@ def train(model: nn.Module, loss: Callable[[], Tensor], steps: int, rate: float)
             schedule.step()
 
 
-def tensor(array: Array) -> Tensor:
+def tensor(array: Floats) -> Tensor:
     """Return the numbers of an array in single precision."""
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fedhpo_gym.agents.search import Array
 from fedhpo_gym.agents.transfer import gaussian_process as process
 from fedhpo_gym.agents.transfer import networks
 from fedhpo_gym.agents.transfer.base import Known
 from fedhpo_gym.agents.transfer.networks import nn, torch
+from fedhpo_gym.core.arrays import Floats
 
 WIDTH, HEADS, LAYERS = 64, 4, 3
 STEPS, RATE = 1500, 1e-3
@@ -62,7 +62,7 @@ class PriorFitted(nn.Module):
         return mean, nn.functional.softplus(spread) + LEAST
 
 
-def drawn_function(points: Array, rng: np.random.Generator) -> Array:
+def drawn_function(points: Floats, rng: np.random.Generator) -> Floats:
     """Return (n,) noisy values of a Gaussian process, or of a network of random weights."""
     relevance = np.asarray(rng.gamma(0.5, 2.0, points.shape[1]) * rng.uniform(0.5, 3.0))
     weights = rng.standard_normal((points.shape[1], WAVES)) * relevance[:, None]
@@ -82,7 +82,7 @@ class PriorFittedSearch(process.EnsembleSearch):
 
     eager = True
 
-    def transfer(self, own: Known, candidates: Array, rng: np.random.Generator) -> Array:
+    def transfer(self, own: Known, candidates: Floats, rng: np.random.Generator) -> Floats:
         network = process.made_once("pfn", self.sources, self._trained)
         x = networks.tensor(np.concatenate([own.points, candidates, own.points])[None])
         y = networks.tensor(process.normal_scores(own.scores)[None])

@@ -27,7 +27,7 @@ from fedhpo_gym.backends.federatedscope.configuration import (
 from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message, Peer, next_number
 from fedhpo_gym.backends.training import task_federation
-from fedhpo_gym.core.checks import Range, as_typed, shown
+from fedhpo_gym.core.checks import Range, coerce, short_repr
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.files import new_file
 from fedhpo_gym.data.federation import Federation
@@ -114,7 +114,7 @@ class RemoteCourse:
         def take(message: Message) -> None:
             what, number = due.popleft() if due else ("done", 0)
             if configuration.whole(message, what) != number:
-                found = shown(message[what])
+                found = short_repr(message[what])
                 raise configuration.unreadable(what, f"must be {number}, got {found}")
             hear(message)
 
@@ -436,16 +436,16 @@ def described(peer: Peer) -> dict[str, object]:
 
 def checked_limit(value: object) -> float:
     """Return a time limit."""
-    return float(as_typed("time_limit_s", value, Annotated[float, Range(0, ends="()")]))
+    return float(coerce("time_limit_s", value, Annotated[float, Range(0, ends="()")]))
 
 
 def _checked_data(entries: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if entries is None:
         return None
-    given = dict(as_typed("own_data", entries, Mapping[str, Any]))
+    given = dict(coerce("own_data", entries, Mapping[str, Any]))
     if "data.type" not in given or not all(key.startswith("data.") for key in given):
         raise InvalidArgumentError(
             "`own_data` must hold entries `data.*` of FederatedScope's configuration, `data.type` "
-            f"among them, got {shown(given)}"
+            f"among them, got {short_repr(given)}"
         )
     return given

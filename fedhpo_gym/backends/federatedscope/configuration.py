@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import as_number, shown
+from fedhpo_gym.core.checks import as_number, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, WorkerLostError
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Fidelity
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import base_name
 from fedhpo_gym.tasks import Task
 
 Entries = dict[str, Any]
@@ -78,7 +79,7 @@ def unsupported(task: Task) -> str:
     if task.tuned:
         return "`tune` needs settings of algorithms that the bridge does not know"
     known = {*LOCAL[CURRENT], *SERVER[CURRENT], "mu"}
-    names = {*task.all_settings, *(name.partition("@")[0] for name in task.space.names)}
+    names = {*task.all_settings, *(base_name(name) for name in task.space.names)}
     if unknown := sorted(names & {"momentum", "rate_decay", "clip_norm"} - known):
         return f"the bridge does not know the settings {', '.join(unknown)}"
     return ""
@@ -241,7 +242,7 @@ def _by_client(clients: object, number: int) -> list[Mapping[str, Any]]:
     """Return what is said of each client, in their order."""
     known = _mapping("clients", clients)
     if set(known) != {str(client) for client in range(1, number + 1)}:
-        raise unreadable("clients", f"must be 1 to {number}, got {shown(sorted(known)[:10])}")
+        raise unreadable("clients", f"must be 1 to {number}, got {short_repr(sorted(known)[:10])}")
     return [_mapping(f"client {i}", known[str(i)]) for i in range(1, number + 1)]
 
 
@@ -252,7 +253,7 @@ def client_updates(
     numbers = {str(client + 1): client for client in range(num_clients)}
     for name, said in _mapping("clients", message.get("clients")).items():
         if name not in numbers:
-            raise unreadable("clients", f"must be 1 to {num_clients}, got {shown(name)}")
+            raise unreadable("clients", f"must be 1 to {num_clients}, got {short_repr(name)}")
         yield numbers[name], _mapping(f"client {name}", said)
 
 
@@ -268,7 +269,7 @@ def cohorts(said: object, rounds: int, num_clients: int) -> list[list[int]]:
     ):
         raise unreadable(
             "cohorts",
-            f"must be {rounds} lists of clients from 1 to {num_clients}, got {shown(said)}",
+            f"must be {rounds} lists of clients from 1 to {num_clients}, got {short_repr(said)}",
         )
     return [[number - 1 for number in one] for one in each]
 
@@ -288,7 +289,7 @@ def whole(message: Mapping[str, Any], name: str) -> int:
     """Return a whole number of a message."""
     value = message.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise unreadable(name, f"must be a whole number, got {shown(value)}")
+        raise unreadable(name, f"must be a whole number, got {short_repr(value)}")
     return value
 
 
@@ -299,9 +300,11 @@ def bounded_value(
     found = said.get(name)
     number = found if isinstance(found, float) else as_number(found)  # NaN is a number here
     if number is None:
-        raise unreadable(name, f"must be a number, got {shown(found)}")
+        raise unreadable(name, f"must be a number, got {short_repr(found)}")
     if number < low or number > high:
-        raise unreadable(name, f"must be a number from {low:g} to {high:g}, got {shown(found)}")
+        raise unreadable(
+            name, f"must be a number from {low:g} to {high:g}, got {short_repr(found)}"
+        )
     return float(number)
 
 
@@ -309,13 +312,13 @@ def _count(said: Mapping[str, Any], name: str) -> int:
     """Return a number of samples; FederatedScope may write it as a float."""
     number = bounded_value(said, name, 0, MOST_SAMPLES) if name in said else 0
     if number != number or number % 1:
-        raise unreadable(name, f"must be a whole number, got {shown(number)}")
+        raise unreadable(name, f"must be a whole number, got {short_repr(number)}")
     return int(number)
 
 
 def _mapping(name: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise unreadable(name, f"must be an object, got {shown(value)}")
+        raise unreadable(name, f"must be an object, got {short_repr(value)}")
     return value
 
 

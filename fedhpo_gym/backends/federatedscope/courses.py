@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedhpo_gym.backends import training
-from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, TrainingReport
 from fedhpo_gym.backends.federatedscope.backend import (
     LIMIT_S,
     REVISION,
@@ -38,8 +38,9 @@ from fedhpo_gym.backends.federatedscope.installation import find
 from fedhpo_gym.backends.federatedscope.process import Lease, Message
 from fedhpo_gym.core.arrays import Bools, Integers
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.records import METRICS, SPLITS
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import split_clients
 from fedhpo_gym.tasks import Instance, Task
 
 
@@ -197,16 +198,19 @@ class FederatedScopeCourses(Courses):
                     row[cohort] = True
         return found
 
-    def advance(self, rounds: int) -> Report:
-        heard = [self._advanced(one, rounds) for one in self._courses]
-        for position, (one, listener) in enumerate(zip(self._courses, heard, strict=True)):
-            if one.state.metrics is None:  # it diverged before it ever was finite
-                one.state = replace(one.state, metrics=self.first_metrics([position])[0])
-            listener.metrics = one.state.metrics
-        shapes = {name: [getattr(one, name) for one in heard] for name in CourseListener.ARRAYS}
-        return Report(
-            diverged=np.array([one.state.diverged for one in self._courses]),
-            **{name: np.stack(values) for name, values in shapes.items()},
+    def advance(self, rounds: int) -> TrainingReport:
+        feedback = ClientFeedback.empty(len(self._courses), rounds, self._task.num_clients)
+        metrics = []
+        for position, course in enumerate(self._courses):
+            self._advance_course(course, rounds, feedback, position)
+            if course.state.metrics is None:  # it diverged before it ever was finite
+                initial = self.first_metrics([position])[0]
+                course.state = replace(course.state, metrics=initial)
+            metrics.append(course.state.metrics)
+        return TrainingReport(
+            metrics=np.array(metrics),
+            diverged=np.array([course.state.diverged for course in self._courses]),
+            feedback=feedback,
         )
 
     def snapshot(self, position: int) -> CourseSnapshot:
@@ -226,23 +230,22 @@ class FederatedScopeCourses(Courses):
         last = state.steps[-1] if state.steps else self._start
         self._courses[position] = _Course(snapshot.instance, last, state, one.remote, one.done)
 
-    def _advanced(self, one: _Course, rounds: int) -> "CourseListener":
-        """Train a course; one that has diverged stays where it is."""
-        samples = self._samples(one.instance)
-        listener = CourseListener(rounds, self._task.num_clients, samples, measured=self._measured)
-        if one.state.diverged:
-            return listener
-        remote = self._remote(one)
-        step = replace(one.next, rounds=rounds)
-        listener.before_first = one.state.rounds
-        self._take(remote, step, one.state.rounds, listener.hear)
-        steps = (*one.state.steps, step)
-        one.done = len(steps)
+    def _advance_course(
+        self, course: _Course, rounds: int, feedback: ClientFeedback, row: int
+    ) -> None:
+        """Train a course and write a row of the feedback; a diverged course stays as it is."""
+        if course.state.diverged:
+            return
+        samples, state = self._samples(course.instance), course.state
+        listener = CourseListener(feedback, row, state.rounds, samples, measured=self._measured)
+        step = replace(course.next, rounds=rounds)
+        self._take(self._remote(course), step, state.rounds, listener.read)
+        steps = (*state.steps, step)
+        course.done = len(steps)
         diverged = listener.metrics is None or not is_finite(listener.metrics)
-        one.state = _State(steps, one.state.metrics if diverged else listener.metrics, diverged)
+        course.state = _State(steps, state.metrics if diverged else listener.metrics, diverged)
         if diverged:
-            one.end()
-        return listener
+            course.end()
 
     def _remote(self, one: _Course) -> RemoteCourse:
         """Return the remote course, where the course stands: trained again if need be."""
@@ -252,7 +255,10 @@ class FederatedScopeCourses(Courses):
             start = one.state.steps[0] if one.state.steps else one.next
             request = CourseRequest(
                 task=self._task.variant(alpha=instance.alpha),
-                configuration={**self._start.configuration, **_shared(start.configuration)},
+                configuration={
+                    **self._start.configuration,
+                    **split_clients(start.configuration)[0],
+                },
                 client_sample_rate=start.client_sample_rate,
                 seed=instance.seed,
                 rounds=self._horizon,
@@ -272,16 +278,12 @@ class FederatedScopeCourses(Courses):
 
     def _changes(self, step: _Step) -> dict[str, Any]:
         """Return what to change for a step: of all clients, of single ones, of the server."""
-        values = step.configuration
-        clients: dict[str, dict[str, Value]] = {}
-        for name, value in values.items():
-            base, at, client = name.partition("@")
-            if at:
-                clients.setdefault(str(int(client) + 1), {})[base] = value
+        shared, by_client = split_clients(step.configuration)
         return {
-            "entries": self._client_entries(_shared(values)),
-            "clients": {client: self._client_entries(own) for client, own in clients.items()},
-            "server": server_values(values) if self._task.algorithm == "fedopt" else {},
+            "entries": self._client_entries(shared),
+            # FederatedScope counts clients from 1.
+            "clients": {str(c + 1): self._client_entries(v) for c, v in by_client.items()},
+            "server": server_values(step.configuration) if self._task.algorithm == "fedopt" else {},
             "sample_client_num": cohort_size(self._task, step.client_sample_rate),
         }
 
@@ -297,39 +299,48 @@ class FederatedScopeCourses(Courses):
         return training.task_federation(task, instance.seed).num_samples
 
 
-def _shared(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Return what all clients share of a configuration; `name@i` is that of client i alone."""
-    return {name: value for name, value in values.items() if "@" not in name}
-
-
 class CourseListener:
-    """What is said of a course while it takes some rounds, as arrays of a `Report`."""
+    """Reads the messages of a course while it trains some rounds.
 
-    ARRAYS = ("metrics", "sampled", "update_norm", "alignment", "before", "after")
+    Attributes:
+        metrics: (clients, splits, metrics) after the last round; None until they arrive.
+    """
 
-    def __init__(self, rounds: int, clients: int, num_samples: Integers, *, measured: bool) -> None:
-        splits = (len(SPLITS), len(METRICS))
-        self.before_first = 0  # rounds that the course had finished before
-        self.metrics: Metrics | None = None  # after the last round, once they are said
-        self.sampled = np.zeros((rounds, clients), dtype=np.bool_)
-        self.update_norm = np.zeros((rounds, clients), dtype=np.float32)
-        self.alignment = np.zeros((rounds, clients), dtype=np.float32)
-        self.before = np.zeros((rounds, clients, *splits), dtype=np.float32)
-        self.after = np.zeros_like(self.before)
-        self._samples = num_samples  # (clients, splits)
-        self._told = (("before", self.before), ("after", self.after)) if measured else ()
+    def __init__(
+        self,
+        feedback: ClientFeedback,
+        row: int,
+        finished_rounds: int,
+        num_samples: Integers,
+        *,
+        measured: bool,
+    ) -> None:
+        """Write into a row of the feedback, with (clients, splits) samples.
 
-    def hear(self, message: Message) -> None:
-        """Take in what is said of a round."""
+        Args:
+            feedback: that of all courses.
+            row: position of the course.
+            finished_rounds: rounds that the course had finished before.
+            num_samples: of each client and split.
+            measured: whether clients measure the model before and after training it.
+        """
+        self.metrics: Metrics | None = None
+        self._feedback, self._row, self._finished_rounds = feedback, row, finished_rounds
+        self._samples = num_samples
+        self._measured = {"before": feedback.before, "after": feedback.after} if measured else {}
+
+    def read(self, message: Message) -> None:
+        """Write what a message says of a round."""
         if "round" in message:
             self.metrics = client_metrics(message.get("clients"), self._samples)
         if "trained" not in message:
             return
-        row = whole(message, "trained") - self.before_first - 1
-        for client, said in client_updates(message, len(self._samples)):
-            self.sampled[row, client] = True
-            self.update_norm[row, client] = bounded_norm(said)
-            self.alignment[row, client] = bounded_value(said, "alignment", -1.0, 1.0)
-            for when, array in self._told:
-                one = {"1": said.get(when)}
-                array[row, client] = client_metrics(one, self._samples[[client]])[0]
+        round_index = whole(message, "trained") - self._finished_rounds - 1
+        feedback = self._feedback
+        for client, entry in client_updates(message, len(self._samples)):
+            at = self._row, round_index, client
+            feedback.sampled[at] = True
+            feedback.update_norm[at] = bounded_norm(entry)
+            feedback.alignment[at] = bounded_value(entry, "alignment", -1.0, 1.0)
+            for name, array in self._measured.items():
+                array[at] = client_metrics({"1": entry.get(name)}, self._samples[[client]])[0]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.backends.federatedscope.installation import Installation
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import (
     InvalidArgumentError,
     MissingDependencyError,
@@ -142,7 +142,7 @@ class Peer:
         if not isinstance(hello, dict) or not all(
             isinstance(version, str) and version.isprintable() for version in hello.values()
         ):
-            raise self._no_answer(f"`hello` must hold versions, got {shown(hello)}")
+            raise self._no_answer(f"`hello` must hold versions, got {short_repr(hello)}")
         return hello
 
     def _receive(self, deadline: float, what: str) -> Message:
@@ -150,9 +150,9 @@ class Peer:
         try:
             message = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise self._no_answer(shown(line)) from error
+            raise self._no_answer(short_repr(line)) from error
         if not isinstance(message, dict) or _depth(message) > DEEPEST:
-            raise self._no_answer(shown(line))
+            raise self._no_answer(short_repr(line))
         self._require("request", message.pop("request", None), self._asked)
         self._require("line", message.pop("line", None), self._heard)
         self._heard += 1
@@ -173,7 +173,8 @@ class Peer:
     def _require(self, name: str, found: object, due: object) -> None:
         if type(found) is not int or found != due:
             raise self._no_answer(
-                f"`{name}` must be {due}, got {shown(found)}: a line was lost, came twice or late"
+                f"`{name}` must be {due}, got {short_repr(found)}: a line was lost, came twice or "
+                "late"
             )
 
     def _line(self, deadline: float, what: str) -> bytes:

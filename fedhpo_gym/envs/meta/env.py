@@ -10,10 +10,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.arrays import Bools
+from fedhpo_gym.core.checks import as_integer, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs import vector
-from fedhpo_gym.envs.arguments import check_own, from_names, takes
+from fedhpo_gym.envs.arguments import check_own, parse_arguments, with_signature_of
 from fedhpo_gym.envs.meta.generated import GeneratedArguments
 from fedhpo_gym.envs.meta.pools import PoolArguments
 from fedhpo_gym.envs.meta.setup import NOWHERE, MetaProcess, MetaSetup, MetaTruth, truth_of
@@ -158,7 +159,7 @@ class MetaEnv(SetupEnv):
             count = self.action_space.n  # type: ignore[attr-defined]
             if place is None or not 0 <= place < count:
                 raise InvalidArgumentError(
-                    f"`action` must be an integer from 0 to {count - 1}, got {shown(action)}"
+                    f"`action` must be an integer from 0 to {count - 1}, got {short_repr(action)}"
                 )
             return np.asarray(place, np.intp)
         return checked_action(action, self.action_space.shape)
@@ -233,7 +234,7 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
         """Return the (N, P) places that were not tried."""
         return np.stack([self._process.untried(index) for index in range(self.num_envs)])
 
-    def _checked(self, actions: ArrayLike, active: vector.Mask) -> vector.Actions:
+    def _checked(self, actions: ArrayLike, active: Bools) -> vector.Actions:
         if not self.setup.by_index:
             return super()._checked(actions, active)
         count = int(self.single_action_space.n)  # type: ignore[attr-defined]
@@ -243,7 +244,7 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
             array = np.empty(0)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "iu":
             raise InvalidArgumentError(
-                f"`actions` must be {self.num_envs} integers, got {shown(actions)}"
+                f"`actions` must be {self.num_envs} integers, got {short_repr(actions)}"
             )
         if array.min() < 0 or array.max() >= count:
             bad = np.flatnonzero(active & ((array < 0) | (array >= count)))
@@ -254,7 +255,7 @@ class MetaVectorEnv(vector.BatchedVectorEnv):
             array = np.where(active, array, 0)
         return array.astype(np.intp, copy=False)
 
-    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
+    def _advance(self, actions: vector.Actions, active: Bools) -> vector.StepOutcome:
         process, setup = self._process, self.setup
         rewards: NDArray[np.floating] = process.step(actions)
         if setup.arguments.vector_reward:
@@ -274,13 +275,13 @@ def _entry_points(
 ) -> tuple[Callable[..., MetaEnv], Callable[..., MetaVectorEnv]]:
     """Return what makes an environment, and what makes N as one, of a kind of arguments."""
 
-    @takes(record)
+    @with_signature_of(record)
     def make_env(*, render_mode: str | None = None, **arguments: Any) -> MetaEnv:
         check_own(make_env, {"render_mode": render_mode})
-        setup = from_names(record, arguments, ("render_mode",), "space").open()
+        setup = parse_arguments(record, arguments, ("render_mode",), "space").open()
         return MetaEnv(setup, render_mode=render_mode)
 
-    @takes(record)
+    @with_signature_of(record)
     def make_vector_env(
         *,
         num_envs: int = 1,
@@ -288,7 +289,7 @@ def _entry_points(
         copy: bool = True,
         **arguments: Any,
     ) -> MetaVectorEnv:
-        setup = from_names(record, arguments, ("autoreset_mode", "copy"), "space").open()
+        setup = parse_arguments(record, arguments, ("autoreset_mode", "copy"), "space").open()
         return MetaVectorEnv(num_envs, setup, autoreset_mode=autoreset_mode, copy=copy)
 
     return make_env, make_vector_env

@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.arrays import Floats, Integers, Singles
-from fedhpo_gym.core.checks import as_integer, check_fields, shown
+from fedhpo_gym.core.arrays import Floats, Indices, Integers, Singles
+from fedhpo_gym.core.checks import as_integer, check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, Keys, MetaProcess, MetaSetup
-from fedhpo_gym.envs.vector import Indices, Layout, named_stream
+from fedhpo_gym.envs.vector import Layout, named_stream
 from fedhpo_gym.evaluation.records import SourceTask
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored.meta_data import score_of
@@ -86,7 +86,7 @@ class GeneratedSetup(MetaSetup):
         if not self.instances or any(one is None or not 0 <= one < TASKS for one in numbers):
             raise InvalidArgumentError(
                 f"`instances` must be integers from 0 to {TASKS - 1}, at least one, got "
-                f"{shown(wanted)}"
+                f"{short_repr(wanted)}"
             )
         free = [n for n in ("client_sample_rate", "round") if n not in (arguments.fidelity or {})]
         if arguments.choose_fidelity:

@@ -9,11 +9,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.arrays import Floats, Integers, Singles
-from fedhpo_gym.core.checks import check_fields, shown
+from fedhpo_gym.core.arrays import Floats, Indices, Integers, Singles
+from fedhpo_gym.core.checks import check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.envs.meta.setup import DEFAULT_OBJECTIVES, TRIALS, Keys, MetaProcess, MetaSetup
-from fedhpo_gym.envs.vector import Indices, Layout
+from fedhpo_gym.envs.vector import Layout
 from fedhpo_gym.evaluation.records import FIDELITIES, SourceTask
 from fedhpo_gym.space import Value
 from fedhpo_gym.stored.meta_data import MODEL_SUFFICES, MetaData, open_meta_data
@@ -78,7 +78,7 @@ class PoolSetup(MetaSetup):
         if arguments.continuous and arguments.fidelity:
             raise InvalidArgumentError(
                 f"`fidelity` must be left out with continuous=True, whose surrogate answers at the "
-                f"last round and all clients, got {shown(arguments.fidelity)}"
+                f"last round and all clients, got {short_repr(arguments.fidelity)}"
             )
         self.exact = not arguments.continuous
         self.by_index = self.exact and arguments.actions == "index"
@@ -88,7 +88,7 @@ class PoolSetup(MetaSetup):
         if not self.tasks:
             raise InvalidArgumentError(
                 f"`instances` must leave a task in which some configuration is better than label "
-                f"frequencies at {self.fixed}, got {shown(arguments.instances)}; with "
+                f"frequencies at {self.fixed}, got {short_repr(arguments.instances)}; with "
                 f"continuous=True, only those whose surrogate has a tau of {MODEL_SUFFICES} or more"
             )
         self.instances = tuple(data.names[task] for task in self.tasks)

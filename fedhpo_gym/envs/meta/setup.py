@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery
-from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
-from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.arrays import Bools, Floats, Indices, Integers, Singles
+from fedhpo_gym.core.checks import as_integer, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OffGridError, require_known
 from fedhpo_gym.envs.trial.truth import SearchResult, Truth
-from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, named_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, named_stream
 from fedhpo_gym.evaluation.records import FIDELITIES, Fidelity, SourceTask
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.space import SearchSpace, Value
@@ -51,7 +51,7 @@ class MetaSetup(ABC):
         trials = as_integer(arguments.trials)
         if trials is None or not 1 <= trials <= most:
             raise InvalidArgumentError(
-                f"`trials` must be an integer from 1 to {most}, got {shown(arguments.trials)}"
+                f"`trials` must be an integer from 1 to {most}, got {short_repr(arguments.trials)}"
             )
         self.trials = trials
         asked = dict(arguments.fidelity or {})
@@ -62,7 +62,8 @@ class MetaSetup(ABC):
         for name, value in self.fixed.items():
             if value not in self.known[name]:
                 raise InvalidArgumentError(
-                    f"`fidelity['{name}']` must be one of {self.known[name]}, got {shown(value)}"
+                    f"`fidelity['{name}']` must be one of {self.known[name]}, got "
+                    f"{short_repr(value)}"
                 )
         for name in arguments.objectives:
             require_known("objective", name, data.objectives)
@@ -70,7 +71,7 @@ class MetaSetup(ABC):
         if not self.objectives or len(set(arguments.objectives)) < len(self.objectives):
             raise InvalidArgumentError(
                 "`objectives` must be a list of different names, at least one, got "
-                f"{shown(arguments.objectives)}"
+                f"{short_repr(arguments.objectives)}"
             )
 
     @property
@@ -187,7 +188,7 @@ class MetaTruth(Truth):
             if away.size:
                 raise OffGridError(
                     f"`configurations` must be in the pool of {self._setup.instances[0]}, got "
-                    f"{shown(configurations[away[0]])}; `truth.query(i)` says the i-th"
+                    f"{short_repr(configurations[away[0]])}; `truth.query(i)` says the i-th"
                 )
         return self._values_of(actions)
 

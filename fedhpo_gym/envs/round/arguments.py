@@ -15,9 +15,9 @@ from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.arguments import (
     check_own,
     chosen_options,
-    from_names,
+    parse_arguments,
     refuse_render_mode,
-    takes,
+    with_signature_of,
 )
 from fedhpo_gym.envs.round.env import INFO_KEYS, RoundEnv, RoundVectorEnv
 from fedhpo_gym.envs.round.process import RoundProcess
@@ -233,17 +233,17 @@ OF_VECTORS: Final = ("autoreset_mode", "copy", "info_keys", "num_envs")
 """Arguments of the vector form alone, for suggestions."""
 
 
-@takes(RoundArguments)
+@with_signature_of(RoundArguments)
 def make_round_env(
     *, vector_reward: bool = False, render_mode: str | None = None, **arguments: Any
 ) -> RoundEnv:
     """Build a round environment; the entry point of every `FedHPO-DAC-*` id."""
     check_own(make_round_env, {"vector_reward": vector_reward, "render_mode": render_mode})
-    process = from_names(RoundArguments, arguments, OF_FORM).open()
+    process = parse_arguments(RoundArguments, arguments, OF_FORM).open()
     return RoundEnv(process, vector_reward=vector_reward, render_mode=render_mode)
 
 
-@takes(RoundArguments)
+@with_signature_of(RoundArguments)
 def make_round_vector_env(
     num_envs: int = 1,
     *,
@@ -262,7 +262,7 @@ def make_round_vector_env(
         {"copy": copy, "info_keys": info_keys, "vector_reward": vector_reward},
     )
     checked_keys(info_keys, INFO_KEYS)
-    asked = from_names(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
+    asked = parse_arguments(RoundArguments, arguments, (*OF_FORM, *OF_VECTORS))
     return RoundVectorEnv(
         asked.open(count),
         info_keys=info_keys,

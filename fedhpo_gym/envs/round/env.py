@@ -13,7 +13,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode
 from numpy.typing import ArrayLike, NDArray
 
-from fedhpo_gym.core.checks import as_plain, as_typed
+from fedhpo_gym.core.arrays import Bools, Indices
+from fedhpo_gym.core.checks import coerce, to_plain
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import DrawnEnv, plot_course
 from fedhpo_gym.envs.round.process import EpisodeSnapshot, RoundProcess
@@ -203,7 +204,7 @@ class RoundEnv(DrawnEnv):
             InvalidArgumentError: it is no snapshot, or of an environment made with other arguments;
                 the message names the first that differs, and the episode stays where it is.
         """
-        as_typed("snapshot", snapshot, Snapshot)
+        coerce("snapshot", snapshot, Snapshot)
         self.process.restore(0, snapshot.episode)
         self._trace = list(snapshot.trace)
         return self._observation()
@@ -246,7 +247,7 @@ def _references(spec: EnvSpec | None) -> References | None:
     env_id = spec.id.removeprefix("MO-")
     own, usual = (
         {name: value for name, value in kwargs.items() if name not in _FORM}
-        for kwargs in (spec.kwargs, as_plain(gym.spec(env_id).kwargs))
+        for kwargs in (spec.kwargs, to_plain(gym.spec(env_id).kwargs))
     )
     return references_of(env_id) if own == usual else None
 
@@ -315,11 +316,11 @@ class RoundVectorEnv(vector.BatchedVectorEnv):
         self._check_stepped(index, self.process.episodes.steps)
         return self.process.info(index)
 
-    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
+    def _restart(self, where: Indices, seeds: vector.Seeds) -> None:
         super()._restart(where, seeds)
         self._show()
 
-    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
+    def _advance(self, actions: vector.Actions, active: Bools) -> vector.StepOutcome:
         never = np.zeros(self.num_envs, dtype=np.bool_)
         if active.any():
             outcome = self.process.step(actions)

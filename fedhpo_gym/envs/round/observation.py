@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.envs.round.settings import DECADES, decades
 from fedhpo_gym.envs.trial.observation import box
 from fedhpo_gym.envs.vector import Layout
@@ -23,7 +24,6 @@ from fedhpo_gym.objectives.base import LARGEST
 from fedhpo_gym.objectives.performance import WORST_FAIRNESS
 from fedhpo_gym.tasks import Task
 
-Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
 Where = NDArray[np.intp] | slice
 """Which of N episodes."""

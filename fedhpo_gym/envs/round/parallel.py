@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from fedhpo_gym.core.checks import as_reals, as_typed, shown
+from fedhpo_gym.core.checks import coerce, coerce_reals, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.envs.round.env import RoundEnv
 from fedhpo_gym.envs.round.settings import DECADES
+from fedhpo_gym.space.per_client import split_key
 
 Observation = dict[str, NDArray[np.float32]]
 Action = NDArray[np.float32]
@@ -56,10 +57,12 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         if not isinstance(course, RoundEnv) or course.process.controls.num_rows is None:
             raise InvalidArgumentError(
                 "`env` must be a FedHPO-DAC-* environment made with per_client=True, got "
-                f"{shown(env)}"
+                f"{short_repr(env)}"
             )
-        if as_typed("reward", reward, str) not in REWARDS:
-            raise InvalidArgumentError(f"`reward` must be one of {REWARDS}, got {shown(reward)}")
+        if coerce("reward", reward, str) not in REWARDS:
+            raise InvalidArgumentError(
+                f"`reward` must be one of {REWARDS}, got {short_repr(reward)}"
+            )
         if course.vector_reward:
             raise InvalidArgumentError("`env` must have scalar rewards; use the id without MO-")
         self.env = env
@@ -89,7 +92,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
         """Start a course (`RoundEnv.reset`). PettingZoo lets options be there that nobody knows."""
-        given = as_typed("options", {} if options is None else options, Mapping[str, Any])
+        given = coerce("options", {} if options is None else options, Mapping[str, Any])
         known = {name: value for name, value in given.items() if name == "instance"}
         observation, info = self.env.reset(seed=seed, options=known)
         self.agents = list(self.possible_agents)
@@ -107,7 +110,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         """Train with the hyperparameters of all agents."""
         if not self.agents:
             raise gym.error.ResetNeeded("the episode has ended, or none has begun; call `reset`")
-        actions = as_typed("actions", actions, Mapping[str, Any])
+        actions = coerce("actions", actions, Mapping[str, Any])
         if missing := [agent for agent in self.agents if agent not in actions]:
             raise InvalidArgumentError(f"`actions` must have one of every agent, lacks {missing}")
         rows = np.stack([self._row(agent, actions[agent]) for agent in self.possible_agents])
@@ -125,7 +128,7 @@ class ClientsParallelEnv(ParallelEnv):  # type: ignore[misc]  # untyped
         )
 
     def _row(self, agent: str, action: object) -> NDArray[np.floating]:
-        row = as_reals(f"actions[{agent!r}]", action)
+        row = coerce_reals(f"actions[{agent!r}]", action)
         if row.shape != (self._width,):
             raise InvalidArgumentError(
                 f"`actions[{agent!r}]` must have shape ({self._width},), got {row.shape}"
@@ -179,9 +182,9 @@ def _split_nested(value: dict[str, Any], number: int) -> list[dict[str, Any]]:
     """Return a copy for every client, in which `name@i` is the `name` of client i alone."""
     parts: list[dict[str, Any]] = [{} for _ in range(number)]
     for key, item in value.items():
-        name, _, client = key.partition("@")
-        if client:
-            parts[int(client)][name] = item
+        name, client = split_key(key)
+        if client is not None:
+            parts[client][name] = item
             continue
         shown = _split_nested(item, number) if isinstance(item, dict) else [item] * number
         for part, one in zip(parts, shown, strict=True):

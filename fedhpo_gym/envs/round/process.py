@@ -14,10 +14,10 @@ from fedhpo_gym.backends.base import (
     Courses,
     CourseSnapshot,
     Metrics,
-    Report,
+    TrainingReport,
     one_validates,
 )
-from fedhpo_gym.core.checks import shown
+from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
 from fedhpo_gym.envs.round import observation
@@ -39,6 +39,7 @@ from fedhpo_gym.envs.round.settings import (
     measured_objectives,
 )
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.evaluation.noise import STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
@@ -221,10 +222,10 @@ class RoundProcess:
         )
         refused = self._overspent(configurations, fidelities)
         report = self.courses.advance(rounds)
-        trained = np.logical_or.reduce(report.sampled, axis=1)
+        trained = np.logical_or.reduce(report.feedback.sampled, axis=1)
         kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
         before = {name: getattr(state, name).copy() for name in kept}
-        samples, past = state.num_samples[:, :, TRAIN], self._happened(report)
+        samples, past = state.num_samples[:, :, TRAIN], self._histories(report.feedback)
         works = works_of(self.task, configurations, fidelities, trained, samples, past)
         costs = [*map(system.cost, works)]
         state.elapsed_s += [cost.time_s for cost in costs]
@@ -408,23 +409,24 @@ class RoundProcess:
             if other != value:
                 raise InvalidArgumentError(
                     f"`snapshot` must be of an environment made alike, got one with another "
-                    f"{name!r}: {shown(other)}, which is {shown(value)} here; restore it where it "
-                    "was taken, or make an environment with the arguments of that one"
+                    f"{name!r}: {short_repr(other)}, which is {short_repr(value)} here; restore it "
+                    "where it was taken, or make an environment with the arguments of that one"
                 )
         self.courses.restore(index, snapshot.course)
         self.episodes.put(index, snapshot.row)
 
-    def _happened(self, report: Report) -> list[CourseHistory]:
+    def _histories(self, feedback: ClientFeedback) -> list[CourseHistory]:
         """Return the rounds of every episode's step, before its clock goes on."""
         state = self.episodes
         columns = (state.instance.tolist(), state.rounds.tolist(), state.elapsed_s.tolist())
-        seconds = [None] * len(state.over) if report.seconds is None else report.seconds
+        # The clock of the system decides how long rounds of synchronous algorithms take.
+        seconds = feedback.seconds if self.task.asynchronous else [None] * len(state.over)
         return [
             CourseHistory(self.instances[instance].seed, *past)
-            for instance, *past in zip(*columns, report.sampled, seconds, strict=True)
+            for instance, *past in zip(*columns, feedback.sampled, seconds, strict=True)
         ]
 
-    def _measure(self, report: Report, trained: NDArray[np.bool_]) -> None:
+    def _measure(self, report: TrainingReport, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""
         state = self.episodes
         heard = self._hear(report.metrics, _ALL)
@@ -433,9 +435,9 @@ class RoundProcess:
         state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
         self._take_in(heard, _ALL)
         state.potential[state.diverged] = POTENTIALS[self.settings.potential].low
-        chosen = report.sampled.reshape(len(trained), -1)
-        norms = log_norms(report.update_norm.reshape(chosen.shape))
-        apart = 1.0 - report.alignment.reshape(chosen.shape).astype(np.float64)
+        chosen = report.feedback.sampled.reshape(len(trained), -1)
+        norms = log_norms(report.feedback.update_norm.reshape(chosen.shape))
+        apart = 1.0 - report.feedback.alignment.reshape(chosen.shape).astype(np.float64)
         found = mean_and_spread(np.array([norms, apart]), chosen)
         state.update_norm, state.disagreement = found.swapaxes(0, 1)
         state.trained[:] = trained
@@ -444,10 +446,10 @@ class RoundProcess:
         if self.controls.num_rows is not None:  # else nobody has asked for them
             rows, clients = np.ogrid[: trained.shape[0], : trained.shape[1]]
             for losses, metrics, way in (
-                (state.val_loss_before, report.before, 1),
-                (state.val_loss_after, report.after, -1),
+                (state.val_loss_before, report.feedback.before, 1),
+                (state.val_loss_after, report.feedback.after, -1),
             ):
-                first = report.sampled[:, ::way].argmax(axis=1)
+                first = report.feedback.sampled[:, ::way].argmax(axis=1)
                 said = metrics[:, ::way, :, VAL, LOSS][rows, first, clients].astype(np.float64)
                 losses[:] = np.where(trained, np.fmin(said, LARGEST), 0.0)
         (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()

@@ -8,11 +8,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, check_fields, shown
+from fedhpo_gym.core.arrays import Floats
+from fedhpo_gym.core.checks import Range, check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known, unknown_name
 from fedhpo_gym.evaluation.noise import Noise
 from fedhpo_gym.objectives import CAP, MAX_LOSS, Objective
 from fedhpo_gym.space import INACTIVE, Dimension, SearchSpace, Value
+from fedhpo_gym.space.per_client import base_name, client_key, split_key
 from fedhpo_gym.systems import Work
 from fedhpo_gym.tasks import Task, work_of
 
@@ -30,12 +32,11 @@ REWARDS: Final = ("improvement", "time", *AMOUNTS, "fairness")
 DECADES = 3.0
 """Losses are told apart within a factor of 10^3 of chance level, either way."""
 
-Numbers = NDArray[np.float64]
 Rounds: TypeAlias = Annotated[int, Range(1, MAX_ROUNDS)]
 Factor: TypeAlias = Annotated[float, Range(0, LARGEST)]
 
 
-def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
+def decades(loss: NDArray[np.floating], chance: float) -> Floats:
     """Return log10(loss / chance), clipped to +-`DECADES`."""
     ratio = np.maximum(np.asarray(loss, dtype=np.float64) / chance, 1e-300)
     return np.log10(ratio).clip(-DECADES, DECADES)
@@ -45,7 +46,7 @@ def decades(loss: NDArray[np.floating], chance: float) -> Numbers:
 class Potential:
     """How good a state of a course is, of loss, accuracy and chance; `low` if it diverged."""
 
-    measure: Callable[[Numbers, Numbers, float], Numbers]
+    measure: Callable[[Floats, Floats, float], Floats]
     low: float
     high: float
 
@@ -89,7 +90,7 @@ class RoundSettings:
             raise InvalidArgumentError("`rewards` must hold at least one name, got none")
         if len(set(self.names)) < len(self.names):
             raise InvalidArgumentError(
-                f"`rewards` must be a list of different names, got {shown(self.names)}"
+                f"`rewards` must be a list of different names, got {short_repr(self.names)}"
             )
         if self.noise is not None and self.noise.iid and self.potential != "accuracy":
             raise InvalidArgumentError(
@@ -203,8 +204,9 @@ class Controls:
             return self._named(coordinates)
         configuration = dict(self.default)
         for client, row in enumerate(coordinates):
-            own = self._named(row)
-            configuration.update({f"{n}@{client}": own[n] for n in self.space.names if n in own})
+            values = self._named(row)
+            names = [name for name in self.space.names if name in values]
+            configuration.update({client_key(name, client): values[name] for name in names})
         return configuration
 
     def _named(self, coordinates: Sequence[float]) -> dict[str, Value]:
@@ -223,7 +225,7 @@ class Controls:
         # once, the longer it takes until enough have reported.
         low = ("batch_size", RATE) if self._task.asynchronous else ("batch_size",)
         for d in self.space.dimensions:
-            dearest[d.name] = d.low if d.name.partition("@")[0] in low else d.high
+            dearest[d.name] = d.low if base_name(d.name) in low else d.high
         rate = float(dearest[RATE])
         return work_of(self._task, dearest, rounds, rate, num_samples=num_samples)
 
@@ -256,7 +258,7 @@ def _rows(task: Task) -> tuple[Dimension, ...]:
     """Return the dimensions of one client: those of all clients `name@i` are one `name` here."""
     found: dict[str, Dimension] = {}
     for dimension in task.space.dimensions:
-        name, _, client = dimension.name.partition("@")
+        name, client = split_key(dimension.name)
         row = replace(dimension, name=name)
         if found.setdefault(name, row) != row:
             raise InvalidArgumentError(

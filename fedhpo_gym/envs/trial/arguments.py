@@ -16,15 +16,15 @@ from fedhpo_gym.backends import (
     default_backend,
     make_backend,
 )
-from fedhpo_gym.core.checks import check_fields, shown
+from fedhpo_gym.core.checks import check_fields, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.identity import IMPORTED
 from fedhpo_gym.envs.arguments import (
     check_own,
     chosen_options,
-    from_names,
+    parse_arguments,
     refuse_render_mode,
-    takes,
+    with_signature_of,
 )
 from fedhpo_gym.envs.trial.env import TrialEnv, TrialVectorEnv
 from fedhpo_gym.envs.trial.instances import open_instances
@@ -166,7 +166,7 @@ class TrialArguments:
             if given != (None, 1.0, False):
                 raise InvalidArgumentError(
                     "`reward` must not be given where the reward is a vector, got "
-                    f"{shown(self.reward)}; use the id without MO-"
+                    f"{short_repr(self.reward)}; use the id without MO-"
                 )
         else:
             check_reward(self.reward_kind, *given[1:], known=REWARDS)
@@ -176,8 +176,8 @@ class TrialArguments:
             return
         if self.seed is not None:
             raise InvalidArgumentError(
-                f"`seed` must be None where `instances` draws it, got {shown(self.seed)}; name it "
-                "in a list of instances"
+                f"`seed` must be None where `instances` draws it, got {short_repr(self.seed)}; "
+                "name it in a list of instances"
             )
         if self.backend_name not in STORED:
             raise InvalidArgumentError(
@@ -187,7 +187,7 @@ class TrialArguments:
         if not isinstance(self.instances, str) and (self.alpha, self.preprocessing) != (None, None):
             raise InvalidArgumentError(
                 "`alpha` and `preprocessing` must be None where `instances` lists them, got "
-                f"{shown((self.alpha, self.preprocessing))}"
+                f"{short_repr((self.alpha, self.preprocessing))}"
             )
 
     @property
@@ -294,17 +294,17 @@ def _refuse_constants(setup: TrialSetup) -> None:
         if name in ("flops", *COST_NAMES):
             raise InvalidArgumentError(
                 f"`objectives` must be able to vary, but {name!r} is the same for all actions "
-                f"where `fidelity` is {shown(dict(setup.fixed))} and `system['compute']` is "
+                f"where `fidelity` is {short_repr(dict(setup.fixed))} and `system['compute']` is "
                 f"{setup.task.system.compute!r}; leave the fidelity free, choose "
                 "system={'compute': 'epochs'}, or leave the objective out"
             )
 
 
-@takes(TrialArguments)
+@with_signature_of(TrialArguments)
 def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.Env[Any, Any]:
     """Build a trial environment with its budget and, unless `vector_reward`, a scalar reward."""
     check_own(make_trial_env, {"render_mode": render_mode})
-    asked = from_names(TrialArguments, arguments, ("render_mode",))
+    asked = parse_arguments(TrialArguments, arguments, ("render_mode",))
     env: gym.Env[Any, Any] = TrialEnv(asked.open(), render_mode=render_mode)
     env = BudgetTermination(env, **asked.budgets)  # type: ignore[arg-type]
     if asked.vector_reward:
@@ -315,7 +315,7 @@ def make_trial_env(*, render_mode: str | None = None, **arguments: Any) -> gym.E
     return IncumbentReward(env, **asked.incumbent_reward)
 
 
-@takes(TrialArguments)
+@with_signature_of(TrialArguments)
 def make_trial_vector_env(
     num_envs: int = 1,
     *,
@@ -328,7 +328,7 @@ def make_trial_vector_env(
     """Build N trial environments as one; the vector entry point of every `FedHPO-*` id."""
     refuse_render_mode(render_mode)
     checked_number(num_envs)
-    asked = from_names(TrialArguments, arguments, ("render_mode",))
+    asked = parse_arguments(TrialArguments, arguments, ("render_mode",))
     setup, reward = asked.open(), not asked.vector_reward
     return TrialVectorEnv(
         num_envs,

@@ -11,11 +11,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery, make_backend
-from fedhpo_gym.core.arrays import Floats, Singles
-from fedhpo_gym.core.checks import Range, as_typed
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
+from fedhpo_gym.core.checks import Range, coerce
 from fedhpo_gym.envs import vector
 from fedhpo_gym.envs.rendering import SetupEnv, plot_trials
-from fedhpo_gym.envs.trial.evaluator import TIME_S, VIOLATION
 from fedhpo_gym.envs.trial.instances import TrialInstance
 from fedhpo_gym.envs.trial.ledger import charge, unmoved
 from fedhpo_gym.envs.trial.process import INFO_KEYS, History, Trial, TrialProcess
@@ -194,7 +193,7 @@ class TrialEnv(SetupEnv):
             MissingDataError: it has nothing to answer from.
             InvalidArgumentError: it takes no such option, or not this value.
         """
-        as_typed("name", name, str)
+        coerce("name", name, str)
         former = self.setup.instances or (self.backend,)
         backends = tuple(
             make_backend(name, one.task, **{"seed": one.seed, **options}) for one in former
@@ -217,16 +216,16 @@ class TrialEnv(SetupEnv):
         if not self._ready:
             raise gym.error.ResetNeeded("call `reset` before `step`: an episode starts there")
         asked = checked_action(action, self.action_space.shape)
-        numbers = self._process.step(asked[None], _ALL, self._ends_s)
+        (result,) = self._process.step(asked[None], _ALL, self._ends_s)
         self._ends_s = None
         state = self._process.episodes
         taken = np.array(action, dtype=np.float32)
         best = int(state.best_trial[0])
-        values = self._process.values(numbers[0])
-        self._steps.add((state.handles[0], taken, values, float(state.elapsed_s[0]), best))
+        elapsed_s = float(state.elapsed_s[0])
+        self._steps.add((state.handles[0], taken, result["values"], elapsed_s, best))
         if self.render_mode == "human":
             self.render()
-        reward = numbers[0, self._process.scores].astype(np.float32)
+        reward = result["scores"].astype(np.float32)
         return self._observation(), reward, False, False, self._process.info(0)
 
     def decode(self, action: NDArray[np.floating]) -> CheckedQuery:
@@ -258,7 +257,7 @@ class TrialEnv(SetupEnv):
     def end_next_at(self, time_s: float) -> None:
         """Let the next trial end at a time, in simulated seconds (`fedhpo_gym.parallel`)."""
         now = float(self._process.episodes.elapsed_s[0])
-        self._ends_s = float(as_typed("time_s", time_s, Annotated[float, Range(now, ends="[)")]))
+        self._ends_s = float(coerce("time_s", time_s, Annotated[float, Range(now, ends="[)")]))
 
     def _plot(self, figure: Any) -> None:
         plot_trials(figure, self.trials, self.task.name, self.setup.objective_names[0])
@@ -350,7 +349,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
         self._check_stepped(index, state.trials)
         info = self._process.info(index)
         if self._penalty is not None:
-            scores = state.numbers[index, self._process.scores]
+            scores = state.results["scores"][index]
             penalty = float(self._penalty.of(scores))
             info.update(score=float(scores[0]) - penalty, penalty=penalty)
         return info
@@ -363,7 +362,7 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
     def _options(self) -> tuple[str, ...]:
         return ("instance",) if self.setup.instances else ()
 
-    def _restart(self, where: vector.Indices, seeds: vector.Seeds) -> None:
+    def _restart(self, where: Integers, seeds: vector.Seeds) -> None:
         super()._restart(where, seeds)
         self._potentials[where] = 0.0
         if self.setup.instances:
@@ -377,12 +376,12 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
             self._known_optima[number] = self._incumbent.find_optimum(trials)
         return self._known_optima.get(number, 1.0)
 
-    def _advance(self, actions: vector.Actions, active: vector.Mask) -> vector.StepOutcome:
-        numbers = self._process.step(actions, active)
+    def _advance(self, actions: vector.Actions, active: Bools) -> vector.StepOutcome:
+        results = self._process.step(actions, active)
         state = self._process.episodes
         left = self._budget.left(state.elapsed_s, state.rounds, state.trials)
         self._frame[:, self._remaining] = np.maximum(left, 0.0)
-        scores = numbers[:, self._process.scores]
+        scores = results["scores"]
         info = self._process.infos(self._info_keys)
         if self._penalty is None:
             rewards: NDArray[np.floating] = scores.astype(np.float32)
@@ -390,11 +389,10 @@ class TrialVectorEnv(vector.BatchedVectorEnv):
             info["penalty"] = self._penalty.of(scores)
             info["score"] = rewards = scores[:, 0] - info["penalty"]
         if self._incumbent is not None:
-            before, best = self._potentials, state.best_numbers
-            values = self._process.values(best)[:, 0]
-            self._potentials = self._incumbent.potential(values, best[:, VIOLATION])
+            before, best = self._potentials, state.best_results
+            self._potentials = self._incumbent.potential(best["values"][:, 0], best["violation"])
             rewards = self._incumbent.rewards(
-                before, self._potentials, numbers[:, TIME_S], state.elapsed_s, self._optima
+                before, self._potentials, results["time_s"], state.elapsed_s, self._optima
             )
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return vector.StepOutcome(rewards, left <= 0.0, never, info)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import STORED, Backend, make_backend
-from fedhpo_gym.core.checks import as_integer, shown
+from fedhpo_gym.core.checks import as_integer, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.tasks import Task
 from fedhpo_gym.tasks.federated import OF_GRAPHS, PREPROCESSINGS
@@ -57,7 +57,7 @@ def open_instances(
     if not variants or len(task.seeds) < 2:
         raise InvalidArgumentError(
             f"`instances` must be a list, or the problem must have stored numbers of several "
-            f"seeds, got {shown(wanted)} for {task.id} with backend={name!r}, which has "
+            f"seeds, got {short_repr(wanted)} for {task.id} with backend={name!r}, which has "
             f"{len(variants)} stored variants of {len(task.seeds)} seeds; build more with "
             f"`fedhpo-gym build {task.identity.arguments}`, or leave `instances` out"
         )
@@ -85,7 +85,7 @@ def _open(task: Task, name: str, entry: Mapping[str, float | str]) -> Backend:
     seed = as_integer(entry.get("seed"))
     if seed is None:
         raise InvalidArgumentError(
-            f"`instances` must hold mappings with a whole `seed`, got {shown(entry)}"
+            f"`instances` must hold mappings with a whole `seed`, got {short_repr(entry)}"
         )
     changes = {key: value for key, value in entry.items() if key != "seed"}
     return make_backend(name, task.variant(**changes), seed=seed)

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from fedhpo_gym import objectives
 from fedhpo_gym.backends import CheckedQuery
+from fedhpo_gym.core.arrays import Indices
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import Indices
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations
 from fedhpo_gym.space import Value
+from fedhpo_gym.space.per_client import base_name
 from fedhpo_gym.tasks import Task, decisive_names, work_of
 from fedhpo_gym.tasks.privacy import DELTA, privacy_spent, renyi_spent
 from fedhpo_gym.tasks.work import EPOCHS
@@ -70,7 +71,7 @@ def unmoved(setup: TrialSetup) -> tuple[str, ...]:
 
 def _costs(task: Task, columns: Mapping[str, NDArray[Any]]) -> objectives.Costs:
     """Return (B,) costs by each of `COST_NAMES`; equal queries are priced once."""
-    deciding = {*decisive_names(task), *(d for d in columns if d.partition("@")[0] == EPOCHS)}
+    deciding = {*decisive_names(task), *(d for d in columns if base_name(d) == EPOCHS)}
     names = ["round", "client_sample_rate", *sorted(deciding)]
     queries = list(zip(*(columns[name].tolist() for name in names), strict=True))
     known = {

@@ -1,4 +1,10 @@
-"""The decision process of trial environments, for N episodes at once; one is the case N = 1."""
+"""The decision process of trial environments, for N episodes at once.
+
+`TrialEnv` runs it with N = 1 and `TrialVectorEnv` with any N, so both return the same bits. The
+state of all episodes is in `Episodes`. A step passes the actions to a `TrialSource`, adds the
+results to the state, and writes the observations into a frame (N, size) that the environment owns.
+Wrappers for budgets and rewards are not part of it.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -9,115 +15,126 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
+from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.envs.trial import evaluator
+from fedhpo_gym.envs.trial.evaluator import Results, TrialSource, TrialStreams, opaque
 from fedhpo_gym.envs.trial.instances import STREAM, TrialInstance, statistics
 from fedhpo_gym.envs.trial.ledger import Prices, TuningLedger
 from fedhpo_gym.envs.trial.observation import TUNING, empty, is_counted
 from fedhpo_gym.envs.trial.setup import TrialSetup
-from fedhpo_gym.envs.vector import EpisodeDraws, Indices, Layout, Mask, columns_of, named_stream
+from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, named_stream
 from fedhpo_gym.evaluation.multi_objective import is_better
 from fedhpo_gym.evaluation.records import Fidelity
 from fedhpo_gym.objectives import PRIVACY_NAMES
 from fedhpo_gym.space import Value
 
-Numbers = NDArray[np.float64]
 INFO_KEYS = ("configuration", "fidelity", "test", "diverged", "best_round")
-"""What infos of vector environments say on request."""
+"""Keys of infos that vector environments add on request."""
 PAST = ("elapsed_time", "trials", "incumbent_value")
-"""Entries of an observation that depend on the past, besides the incumbent's action."""
+"""Entries of an observation that depend on earlier trials, besides the incumbent's action."""
 
 
 @dataclass
 class Episodes:
-    """The state of N episodes: handles and numbers of last queries and incumbents; NaN is none."""
+    """The state of N episodes; all arrays are (N,).
+
+    Attributes:
+        trials: trials since reset; `rounds` and `elapsed_s` were charged for them.
+        handles: handles of the last queries, which brought `results`.
+        best: handles of the incumbents, found in `best_trial`, with `best_results`.
+    """
 
     trials: NDArray[np.int64]
     rounds: NDArray[np.float64]
     elapsed_s: NDArray[np.float64]
     handles: NDArray[Any]
-    numbers: Numbers
+    results: Results
     best: NDArray[Any]
     best_trial: NDArray[np.int64]
-    best_numbers: Numbers
+    best_results: Results
 
     @classmethod
-    def start(cls, number: int, columns: int, handle_type: np.dtype[Any]) -> "Episodes":
-        return cls(
-            trials=np.zeros(number, np.int64),
-            rounds=np.zeros(number),
-            elapsed_s=np.zeros(number),
-            handles=np.zeros(number, handle_type),
-            numbers=np.zeros((number, columns)),
-            best=np.zeros(number, handle_type),
-            best_trial=np.zeros(number, np.int64),
-            best_numbers=np.full((number, columns), np.nan),
+    def start(
+        cls, num_envs: int, result_type: np.dtype[np.void], handle_type: np.dtype[Any]
+    ) -> "Episodes":
+        episodes = cls(
+            trials=np.zeros(num_envs, np.int64),
+            rounds=np.zeros(num_envs),
+            elapsed_s=np.zeros(num_envs),
+            handles=np.zeros(num_envs, handle_type),
+            results=np.zeros(num_envs, result_type),
+            best=np.zeros(num_envs, handle_type),
+            best_trial=np.zeros(num_envs, np.int64),
+            best_results=np.zeros(num_envs, result_type),
         )
+        episodes.restart(np.arange(num_envs))
+        return episodes
 
-    def restart(self, where: Indices) -> None:
+    def restart(self, where: Integers) -> None:
         self.trials[where] = self.rounds[where] = self.best_trial[where] = 0
         self.elapsed_s[where] = 0.0
-        self.best_numbers[where] = np.nan
+        for name in ("error", "shown_error", "violation", "values", "noise_free"):
+            self.best_results[name][where] = np.nan  # there is no incumbent yet
 
     def add(
         self,
         handles: NDArray[Any],
-        numbers: Numbers,
+        results: Results,
         ends_s: float | None = None,
         *,
         constrained: bool = True,
-    ) -> Indices:
-        """Add a trial to every episode, by default after its last; return where it is the best."""
-        self.handles, self.numbers = handles, numbers
+    ) -> Integers:
+        """Add a trial to each episode, and return the indices of those with a new incumbent.
+
+        The trial begins when the last one ended, unless `ends_s` sets the time at which it ends.
+        """
+        self.handles, self.results = handles, results
         self.trials += 1
-        self.rounds += numbers[:, evaluator.ROUNDS]
+        self.rounds += results["rounds"]
         if ends_s is None:
-            self.elapsed_s += numbers[:, evaluator.TIME_S]
+            self.elapsed_s += results["time_s"]
         else:
             self.elapsed_s[:] = ends_s
-        error, least = numbers[:, evaluator.ERROR], self.best_numbers[:, evaluator.ERROR]
+        error, least = results["error"], self.best_results["error"]
         if constrained:
-            best = self.best_numbers[:, evaluator.VIOLATION], least
-            (better,) = is_better(numbers[:, evaluator.VIOLATION], error, best).nonzero()
+            best = self.best_results["violation"], least
+            (better,) = is_better(results["violation"], error, best).nonzero()
         else:
-            (better,) = (~(error >= least)).nonzero()  # any error is better than NaN, which is none
+            (better,) = (~(error >= least)).nonzero()  # any error is better than NaN, no incumbent
         if len(better):
             self.best[better] = handles[better]
             self.best_trial[better] = self.trials[better]
-            self.best_numbers[better] = numbers[better]
+            opaque(self.best_results)[better] = opaque(results)[better]
         return better
 
 
 class TrialProcess:
     """N episodes of trials of one setup; every step writes (N, size) observations into `frame`."""
 
-    def __init__(self, setup: TrialSetup, layout: Layout, frame: NDArray[np.float32]) -> None:
+    def __init__(self, setup: TrialSetup, layout: Layout, frame: Singles) -> None:
         self.setup = setup
         self.frame = frame
-        self._first = np.zeros(layout.size, dtype=np.float32)
-        layout.fill(self._first, empty(setup.task, setup.observation_space))
-        number = len(frame)
+        self._empty_row = np.zeros(layout.size, dtype=np.float32)
+        layout.fill(self._empty_row, empty(setup.task, setup.observation_space))
+        num_envs = len(frame)
         self._prices = Prices(setup.task)
-        self._scorer = evaluator.Scorer(setup, layout)
-        trials = np.zeros(number, np.int64)
+        trials = np.zeros(num_envs, np.int64)
         freeze_thaw = setup.freeze_thaw
-        self._draws = (
-            evaluator.TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
-        )
-        self.source = evaluator.TrialSource(setup, layout, number, self._draws)
-        self.scores = self._scorer.scores
-        self.episodes = Episodes.start(number, self._scorer.width, self.source.handle_type)
-        self.episodes.trials = trials  # the draws follow this array
+        self._draws = TrialStreams(trials, freeze_thaw=freeze_thaw) if setup.noise else None
+        self.source = TrialSource(setup, layout, num_envs, self._draws)
+        self.episodes = Episodes.start(num_envs, self.source.result_type, self.source.handle_type)
+        self.episodes.trials = trials  # the draws read this array
         self._statistics = np.array([statistics(one) for one in setup.instances], np.float32)
-        self._shown = layout.columns.get("instance", slice(0, 0))
-        self._tuning = TuningLedger(number) if is_counted(setup.task) else None
-        self._tuned = layout.columns.get(TUNING, slice(0, 0))
-        self._incumbent = layout.columns["incumbent"]
-        self._actions = np.zeros((number, len(setup.search_space)), dtype=np.float32)
-        self._past = tuple(layout.columns[name].start for name in PAST)
-        self._metric_names = setup.task.metric_names
+        self._instance_columns = layout.columns.get("instance", slice(0, 0))
+        self._tuning = TuningLedger(num_envs) if is_counted(setup.task) else None
+        self._tuning_columns = layout.columns.get(TUNING, slice(0, 0))
+        self._incumbent_columns = layout.columns["incumbent"]
+        self._incumbent_actions: Singles = np.zeros(
+            (num_envs, len(setup.search_space)), dtype=np.float32
+        )
+        self._past_columns = tuple(layout.columns[name].start for name in PAST)
         boxes: Any = [setup.observation_space[name] for name in PAST]
-        self._most = [box.high.astype(np.float64) for box in boxes]
+        self._past_highs = [box.high.astype(np.float64) for box in boxes]
         self._least_value = boxes[-1].low.astype(np.float64)
 
     def draws(self) -> EpisodeDraws:
@@ -125,7 +142,7 @@ class TrialProcess:
         return EpisodeDraws(len(self.frame), len(self.setup.instances), start, noisy=noisy)
 
     def restart(
-        self, where: Indices, instances: Sequence[int] = (), keys: NDArray[np.int64] | None = None
+        self, where: Integers, instances: Sequence[int] = (), keys: NDArray[np.int64] | None = None
     ) -> None:
         """Forget all trials of some episodes and set their clocks to zero."""
         if self._draws is not None and keys is not None:
@@ -136,12 +153,12 @@ class TrialProcess:
             self._tuning.restart(where)
         if instances:
             self.source.instance[where] = instances
-        self.frame[where] = self._first
+        self.frame[where] = self._empty_row
         self._show_instances()
 
     def _show_instances(self) -> None:
         if len(self._statistics):
-            self.frame[:, self._shown] = self._statistics[self.source.instance]
+            self.frame[:, self._instance_columns] = self._statistics[self.source.instance]
 
     def instance(self, index: int) -> int:
         return int(self.source.instance[index])
@@ -150,49 +167,49 @@ class TrialProcess:
         return self.setup.parts[self.instance(index)]
 
     def describe(self, index: int) -> dict[str, Any]:
-        """Return what `reset` says of an episode: where its numbers come from."""
-        found = {**self.part(index).describe(), **self._named_instance(index)}
+        """Return the `info` of a reset: where the numbers of the episode come from."""
+        info = {**self.part(index).describe(), **self._named_instance(index)}
         if self.setup.noise is not None:
-            found["noise"] = self.setup.noise.describe()
-        return found
+            info["noise"] = self.setup.noise.describe()
+        return info
 
     def _named_instance(self, index: int) -> dict[str, Any]:
         if not self.setup.instances:
             return {}
-        number = self.instance(index)
-        found = asdict(TrialInstance.of(self.setup.instances[number]))
-        return {"instance": {"index": number, **found}}
+        instance_index = self.instance(index)
+        instance = TrialInstance.of(self.setup.instances[instance_index])
+        return {"instance": {"index": instance_index, **asdict(instance)}}
 
     def step(
-        self, actions: NDArray[np.floating], active: Mask, ends_s: float | None = None
-    ) -> Numbers:
-        """Evaluate one of (N, n) actions per episode; return (N, columns) what they brought."""
+        self, actions: NDArray[np.floating], active: Bools, ends_s: float | None = None
+    ) -> Results:
+        """Evaluate one of (N, n) actions per episode, and return the (N,) results."""
         state, frame = self.episodes, self.frame
-        handles, numbers = self.source.answer(actions, active, frame)
-        better = state.add(handles, numbers, ends_s, constrained=bool(self.setup.constraints))
+        handles, results = self.source.answer(actions, active, frame)
+        better = state.add(handles, results, ends_s, constrained=bool(self.setup.constraints))
         if len(better):
-            own = self.setup.search_space.canonical(actions[better].astype(np.float32))
-            self._actions[better] = np.clip(own, -1.0, 1.0)
-        frame[:, self._incumbent] = self._actions
+            canonical = self.setup.search_space.canonical(actions[better].astype(np.float32))
+            self._incumbent_actions[better] = np.clip(canonical, -1.0, 1.0)
+        frame[:, self._incumbent_columns] = self._incumbent_actions
         if self._tuning is not None:
             for index in np.flatnonzero(active).tolist():
-                rounds = int(numbers[index, evaluator.ROUNDS])
+                rounds = int(results["rounds"][index])
                 query = self.source.query(handles[index])
                 self._tuning.end(index, self.part(index).task, query, rounds)
-            frame[:, self._tuned] = self._tuning.vectors
+            frame[:, self._tuning_columns] = self._tuning.vectors
         self._show_instances()
-        value = np.maximum(state.best_numbers[:, evaluator.SHOWN], self._least_value)
-        past = zip(self._past, (state.elapsed_s, state.trials, value), self._most, strict=True)
-        for column, number, most in past:
-            frame[:, column] = np.minimum(number, most)
-        return numbers
+        value = np.maximum(state.best_results["shown_error"], self._least_value)
+        past = (state.elapsed_s, state.trials, value)
+        for column, entry, high in zip(self._past_columns, past, self._past_highs, strict=True):
+            frame[:, column] = np.minimum(entry, high)
+        return results
 
     def begin(self, index: int, query: CheckedQuery, rounds: int) -> None:
         """Count what a trial spends of privacy that begins now and ends at a later step."""
         if self._tuning is not None:
             self._tuning.begin(index, self.part(index).task, query, rounds)
 
-    def all_trials(self, index: int) -> tuple[Numbers, Numbers]:
+    def all_trials(self, index: int) -> tuple[Floats, Floats]:
         """Return the (B,) values and violations of all trials that an episode can ask for."""
         part = self.part(index)
         if not isinstance(part.backend, StoredBackend) or not part.is_grid:
@@ -204,104 +221,87 @@ class TrialProcess:
         truth = part.truth
         return truth.values[:, 0], truth.violations
 
-    def values(self, numbers: Numbers) -> Numbers:
-        """Return the (..., objectives) values in (..., columns) numbers."""
-        return numbers[..., self._scorer.values]
+    def _named(self, values: Floats) -> dict[str, Any]:
+        """Return (..., objectives) values by the name of the objective."""
+        return dict(zip(self.setup.objective_names, values.T, strict=True))
 
-    def named(self, numbers: Numbers) -> dict[str, float]:
-        """Return the values of the objectives in (columns,) numbers, by name."""
-        found = numbers[self._scorer.values].tolist()
-        return dict(zip(self.setup.objective_names, found, strict=True))
-
-    def _truth(self, numbers: Numbers, best: Numbers) -> dict[str, Any]:
-        """Return the true values of noisy (..., columns) trials and incumbents, by name."""
+    def _noise_free(self, results: Results, best_results: Results) -> dict[str, Any]:
+        """Return the values of noisy trials and incumbents without noise, by name."""
         if self.setup.noise is None:
             return {}
-        found = {}
-        for who, rows in (("objectives", numbers), ("incumbent", best)):
-            columns = rows.T[self._scorer.truth]
-            found[who] = dict(zip(self.setup.objective_names, columns, strict=True))
-        return {"truth": found}
+        values = {"objectives": results, "incumbent": best_results}
+        return {"truth": {key: self._named(v["noise_free"]) for key, v in values.items()}}
 
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
-        state, numbers = self.episodes, self.episodes.numbers[index]
-        noisy = self.setup.noise is not None
+        state = self.episodes
+        result, best_result = state.results[index], state.best_results[index]
         configuration, fidelity = self.source.query(state.handles[index])
-        rounds = int(numbers[evaluator.ROUNDS])
+        rounds = int(result["rounds"])
         cost = self._prices.charge(configuration, rounds, fidelity.client_sample_rate)
         best_configuration, best_fidelity = configuration, fidelity
         if state.best_trial[index] != state.trials[index]:
             best_configuration, best_fidelity = self.source.query(state.best[index])
-        names, found = self._metric_names, numbers[self._scorer.details].tolist()
+        test = dict(zip(self.setup.task.metric_names, result["test"].tolist(), strict=True))
         return {
             "trial": int(state.trials[index]),
             "configuration": configuration,
             "fidelity": dict(vars(fidelity)),
-            "objectives": self.named(numbers),
+            "objectives": _floats(self._named(result["values"])),
             "cost": dict(vars(cost)),
             "elapsed_s": float(state.elapsed_s[index]),
             "incumbent": {
                 "trial": int(state.best_trial[index]),
                 "configuration": dict(best_configuration),
                 "fidelity": dict(vars(best_fidelity)),
-                **self.named(state.best_numbers[index]),
-                **_floats(self.setup.violation_info(self.values(state.best_numbers[index]))),
+                **_floats(self._named(best_result["values"])),
+                **_floats(self.setup.violation_info(best_result["values"])),
             },
-            **_floats(self.setup.violation_info(self.values(numbers))),
-            "test": {
-                name: value
-                for name, value in zip(names, found[: len(names)], strict=True)
-                if value == value  # not NaN, which is no JSON
-            },
-            "best_round": [int(number) for number in found[len(names) + 1 :]],
-            "diverged": bool(found[len(names)]),
+            **_floats(self.setup.violation_info(result["values"])),
+            # JSON has no NaN, which stands for a metric that was not measured.
+            "test": {name: value for name, value in test.items() if not np.isnan(value)},
+            "best_round": result["best_round"].tolist(),
+            "diverged": bool(result["diverged"]),
             **({TUNING: self._tuning.info(index)} if self._tuning is not None else {}),
             **self._named_instance(index),
-            **(_floats(self._truth(numbers, state.best_numbers[index])) if noisy else {}),
+            **_floats(self._noise_free(result, best_result)),
         }
 
     def infos(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
         """Return the infos of all episodes' last steps, (N,) arrays in nested dictionaries."""
-        state = self.episodes
-        values = self.values(state.numbers)
+        state, results = self.episodes, self.episodes.results
         info: dict[str, Any] = {
             "trial": state.trials,
             "elapsed_s": state.elapsed_s,
-            "objectives": {
-                name: values[:, column] for column, name in enumerate(self.setup.objective_names)
-            },
-            "cost": {
-                "time_s": state.numbers[:, evaluator.TIME_S],
-                "rounds": state.numbers[:, evaluator.ROUNDS].astype(np.int64),
-            },
+            "objectives": self._named(results["values"]),
+            "cost": {"time_s": results["time_s"], "rounds": results["rounds"]},
             "incumbent": {"trial": state.best_trial},
-            **self.setup.violation_info(values),
-            **self._truth(state.numbers, state.best_numbers),
+            **self.setup.violation_info(results["values"]),
+            **self._noise_free(results, state.best_results),
         }
         if self._tuning is not None:
             info[TUNING] = dict(zip(PRIVACY_NAMES, self._tuning.vectors.T, strict=True))
         if self.setup.instances:
-            known = [TrialInstance.of(one) for one in self.setup.instances]
+            instances = [TrialInstance.of(one) for one in self.setup.instances]
             info["instance"] = {
                 "index": self.source.instance,
-                "alpha": np.array([one.alpha for one in known])[self.source.instance],
-                "seed": np.array([one.seed for one in known])[self.source.instance],
+                "alpha": np.array([one.alpha for one in instances])[self.source.instance],
+                "seed": np.array([one.seed for one in instances])[self.source.instance],
             }
         if names:
-            said = self._details()
-            info.update({name: said[name] for name in names})
+            details = self._details()
+            info.update({name: details[name] for name in names})
         return info
 
     def _details(self) -> dict[str, Any]:
-        pairs = [self.source.query(handle) for handle in self.episodes.handles]
-        details, names = self.episodes.numbers[:, self._scorer.details], self._metric_names
+        queries = [self.source.query(handle) for handle in self.episodes.handles]
+        results, metrics = self.episodes.results, self.setup.task.metric_names
         return {
-            "configuration": columns_of([configuration for configuration, _ in pairs]),
-            "fidelity": columns_of([vars(fidelity) for _, fidelity in pairs]),
-            "test": {name: details[:, column] for column, name in enumerate(names)},
-            "diverged": details[:, len(names)] > 0,
-            "best_round": details[:, len(names) + 1 :].astype(np.int64),
+            "configuration": columns_of([configuration for configuration, _ in queries]),
+            "fidelity": columns_of([vars(fidelity) for _, fidelity in queries]),
+            "test": dict(zip(metrics, results["test"].T, strict=True)),
+            "diverged": results["diverged"],
+            "best_round": results["best_round"],
         }
 
 

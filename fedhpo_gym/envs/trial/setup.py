@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhpo_gym.backends import Backend, CheckedQuery
-from fedhpo_gym.core.checks import as_typed, shown
+from fedhpo_gym.core.checks import coerce, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
-from fedhpo_gym.core.identity import FEDHPO_BENCH, OWN_TABLE
+from fedhpo_gym.core.identity import BUILT_TABLE, FEDHPO_BENCH
 from fedhpo_gym.envs.trial import instances, observation
 from fedhpo_gym.evaluation.multi_objective import (
     Constraints,
@@ -80,7 +80,7 @@ class TrialSetup:
         **others: Any,
     ) -> "TrialSetup":
         """Return the setup of objectives, the user's own among them."""
-        asked = as_typed("objectives", objectives, Sequence[str | Objective])
+        asked = coerce("objectives", objectives, Sequence[str | Objective])
         given = tuple(map(named_objective, asked))
         own = tuple(one for one in given if isinstance(one, Objective))
         names = tuple(one.name if isinstance(one, Objective) else one for one in given)
@@ -93,7 +93,7 @@ class TrialSetup:
         if not names or len(set(names)) < len(names):
             raise InvalidArgumentError(
                 "`objectives` must be a list of different names, at least one, got "
-                f"{shown(objectives)}"
+                f"{short_repr(objectives)}"
             )
         return cls(task, backend, names, dict(fidelity or {}), own=own, **others)
 
@@ -136,7 +136,7 @@ class TrialSetup:
                 kept.append(other)
             elif not self.leave_out or name in needed:
                 others = [one for one in self.task.objectives if not self._why_refused(one)]
-                raw = "backend='raw', " if self.task.table == OWN_TABLE else ""
+                raw = "backend='raw', " if self.task.table == BUILT_TABLE else ""
                 raise InvalidArgumentError(
                     f"`objectives` must be those that backend={self.backend.name!r} answers, got "
                     f"{name!r}. It is refused, {reason}. Use {raw}a table where there "

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import gymnasium as gym
 
 from fedhpo_gym.backends import make_backend
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.envs.trial.env import TrialEnv
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.evaluation.records import Evaluation, SourceTask
@@ -28,7 +28,7 @@ class TransferEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.source_tasks = source_tasks
 
 
-@checked_types
+@validate_call
 def transfer_env(
     task: Task,
     space: str = "Joint",

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedhpo_gym.backends import CheckedQuery, StoredBackend
 from fedhpo_gym.core.arrays import Bools, Floats, Integers
-from fedhpo_gym.core.checks import as_integer, as_reals, as_typed, shown
+from fedhpo_gym.core.checks import as_integer, coerce, coerce_reals, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.ledger import spending
@@ -216,7 +216,8 @@ class Truth:
         row, size = as_integer(index), len(self.values)
         if row is None or not -size <= row < size:
             raise InvalidArgumentError(
-                f"`index` must be a whole number from {-size} to {size - 1}, got {shown(index)}"
+                f"`index` must be a whole number from {-size} to {size - 1}, got "
+                f"{short_repr(index)}"
             )
         return self._query_of(row % size)
 
@@ -370,7 +371,7 @@ class Truth:
 
     def _columns(self, names: Sequence[str] | None) -> list[int]:
         known = [objective.name for objective in self.objectives]
-        as_typed("names", names, Sequence[str] | None)
+        coerce("names", names, Sequence[str] | None)
         for name in names or ():
             require_known("objective", name, known)
         return [known.index(name) for name in (known if names is None else names)]
@@ -393,7 +394,7 @@ class Truth:
 
 
 def _numbers(name: str, values: ArrayLike) -> Floats:
-    return as_reals(name, values).astype(np.float64)
+    return coerce_reals(name, values).astype(np.float64)
 
 
 def truth_of(setup: TrialSetup) -> Truth:

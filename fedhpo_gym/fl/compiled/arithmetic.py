@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Singles
 from fedhpo_gym.fl.compiled.jit import compiled
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -95,9 +95,6 @@ def power(base: float, exponent: float) -> float:
     return float(exp(exponent * log(base)))
 
 
-Floats = NDArray[np.float32]
-Integers = NDArray[np.int64]
-
 LANES = 8
 """Parts of a sum over features: rows are padded to multiples of it."""
 BLOCK = 32
@@ -110,7 +107,7 @@ _U = np.uint64
 
 
 @compiled
-def dot(a: Floats, i: int, b: Floats, j: int, length: int) -> Any:
+def dot(a: Singles, i: int, b: Singles, j: int, length: int) -> Any:
     """Return the product of a[i:] and b[j:], in eight parts; `length` is a multiple of eight."""
     p, q = _U(i), _U(j)
     s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = np.float32(0.0)
@@ -128,7 +125,7 @@ def dot(a: Floats, i: int, b: Floats, j: int, length: int) -> Any:
 
 
 @compiled
-def add_scaled(a: Floats, i: int, factor: Any, b: Floats, j: int, length: int) -> None:
+def add_scaled(a: Singles, i: int, factor: Any, b: Singles, j: int, length: int) -> None:
     """Add factor x b[j:] to a[i:]."""
     p, q = _U(i), _U(j)
     for k in range(_U(length)):
@@ -136,7 +133,7 @@ def add_scaled(a: Floats, i: int, factor: Any, b: Floats, j: int, length: int) -
 
 
 @compiled
-def copy(a: Floats, i: int, b: Floats, j: int, length: int) -> None:
+def copy(a: Singles, i: int, b: Singles, j: int, length: int) -> None:
     """Copy b[j:] to a[i:]; an assignment of slices takes seconds to compile."""
     p, q = _U(i), _U(j)
     for k in range(_U(length)):
@@ -145,7 +142,7 @@ def copy(a: Floats, i: int, b: Floats, j: int, length: int) -> None:
 
 @compiled
 def transposed(
-    x: Floats, width: int, rows: Any, begin: int, end: int, out: Floats, at: int
+    x: Singles, width: int, rows: Any, begin: int, end: int, out: Singles, at: int
 ) -> None:
     """Copy rows[begin:end] of x (n x width) to the columns of out[at:] (width x rows)."""
     count, n = _U(end - begin), _U(width)
@@ -166,7 +163,7 @@ def transposed(
 
 @compiled
 def residuals(
-    z: Floats,
+    z: Singles,
     at: int,
     stride: int,
     classes: int,
@@ -208,8 +205,8 @@ def sigmoid(x: float) -> Any:
 
 @compiled
 def add_product(
-    out: Floats, at: int, a: Floats, i: int, rows: int, inner: int, step: int, stride: int,
-    b: Floats, j: int, width: int,
+    out: Singles, at: int, a: Singles, i: int, rows: int, inner: int, step: int, stride: int,
+    b: Singles, j: int, width: int,
 ) -> None:  # fmt: skip
     """Add the product of matrices a (rows x inner) and b (inner x width) to out (rows x width)."""
     n, fours = _U(width), inner // 4

@@ -1,4 +1,9 @@
-"""Logistic regression: gradients and predictions, on dense and on sparse rows."""
+"""Logistic regression: gradients and predictions, on dense and on sparse rows.
+
+`fl/models/logistic.py` builds a `Dense` or a `Sparse` for each federation, and the loops of
+`fl/compiled/training.py` call the functions here by the type of that record. All sums have a fixed
+order, so that a gradient has the same bits whatever trains beside it.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedhpo_gym.core.arrays import Integers, Singles
 from fedhpo_gym.fl.compiled.arithmetic import (
     BLOCK,
     ONE,
     ZERO,
-    Floats,
-    Integers,
     add_product,
     add_scaled,
     dot,
@@ -27,7 +31,7 @@ from fedhpo_gym.fl.compiled.training import RowNumbers, gradient, predict
 class Dense(NamedTuple):
     """Dense rows, one after the other."""
 
-    x: Floats  # (n x width,) inputs, of which the last one before the padding is 1
+    x: Singles  # (n x width,) inputs, of which the last one before the padding is 1
     labels: Integers  # (n,) labels
     width: int  # inputs of a row, a multiple of `LANES`
     classes: int  # number of classes
@@ -40,7 +44,7 @@ class Sparse(NamedTuple):
     """Sparse rows: row r is first[r]:first[r + 1], in the order of the columns."""
 
     column: RowNumbers  # (stored,) columns
-    value: Floats  # (stored,) values
+    value: Singles  # (stored,) values
     first: Integers  # (n + 1,) where rows begin
     labels: Integers  # (n,)
     width: int  # weights of a class, padding included
@@ -51,7 +55,9 @@ class Sparse(NamedTuple):
 
 
 @compiled
-def _logits(model: Any, w: Floats, rows: Any, begin: int, end: int, s: Floats, fresh: bool) -> None:
+def _logits(
+    model: Any, w: Singles, rows: Any, begin: int, end: int, s: Singles, fresh: bool
+) -> None:
     """Set s to products (classes x rows), and s[classes x BLOCK:] to the columns of the rows."""
     width, classes, count, at = model.width, model.classes, end - begin, model.classes * BLOCK
     if fresh:
@@ -63,7 +69,14 @@ def _logits(model: Any, w: Floats, rows: Any, begin: int, end: int, s: Floats, f
 
 @implements(gradient, Dense)
 def _dense(
-    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any,
+    w: Singles,
+    rows: RowNumbers,
+    begin: int,
+    end: int,
+    rate: Any,
+    g: Singles,
+    s: Singles,
 ) -> None:
     width, classes, x = model.width, model.classes, model.x
     g[:] = np.float32(0.0)
@@ -93,7 +106,7 @@ def _dense(
 
 @implements(predict, Dense)
 def _predict_dense(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, fresh: bool
+    model: Any, w: Singles, rows: Any, begin: int, end: int, out: Singles, s: Singles, fresh: bool
 ) -> None:
     classes, count = model.classes, end - begin
     _logits(model, w, rows, begin, end, s, fresh)
@@ -104,7 +117,7 @@ def _predict_dense(
 
 
 @compiled
-def _product(model: Any, w: Floats, c: int, r: int) -> Any:
+def _product(model: Any, w: Singles, c: int, r: int) -> Any:
     at = c * model.width
     total = np.float32(0.0)
     for i in range(model.first[r], model.first[r + 1]):
@@ -114,7 +127,14 @@ def _product(model: Any, w: Floats, c: int, r: int) -> Any:
 
 @implements(gradient, Sparse)
 def _sparse(
-    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any,
+    w: Singles,
+    rows: RowNumbers,
+    begin: int,
+    end: int,
+    rate: Any,
+    g: Singles,
+    s: Singles,
 ) -> None:
     classes = model.classes
     raised = np.empty(classes, dtype=np.float64)
@@ -133,7 +153,7 @@ def _sparse(
 
 @implements(predict, Sparse)
 def _predict_sparse(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, _: Floats, __: bool
+    model: Any, w: Singles, rows: Any, begin: int, end: int, out: Singles, _: Singles, __: bool
 ) -> None:
     for row in range(begin, end):
         for c in range(model.classes):

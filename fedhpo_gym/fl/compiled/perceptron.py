@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedhpo_gym.core.arrays import Integers, Singles
 from fedhpo_gym.fl.compiled.arithmetic import (
     LANES,
     ONE,
     ZERO,
-    Floats,
-    Integers,
     add_product,
     add_scaled,
     copy,
@@ -38,7 +37,7 @@ class Network(NamedTuple):
     units and classes to multiples of eight stays zero.
     """
 
-    x: Floats  # (n x inputs,) rows
+    x: Singles  # (n x inputs,) rows
     labels: Integers  # (n,) labels
     inputs: int  # numbers of a row, a multiple of eight
     width: int  # units of a hidden layer, a multiple of eight
@@ -78,7 +77,7 @@ def _last_bias(model: Any, last: int) -> Any:
 
 
 @compiled
-def _centre(x: Floats, at: int, mean: int, rows: int, width: int) -> None:
+def _centre(x: Singles, at: int, mean: int, rows: int, width: int) -> None:
     """Subtract the mean row from x[at:] (rows x width), and leave it at x[mean:]."""
     m = _U(mean)
     for k in range(_U(width)):
@@ -94,7 +93,7 @@ def _centre(x: Floats, at: int, mean: int, rows: int, width: int) -> None:
 
 @compiled
 def _normalise(
-    model: Any, w: Floats, at: int, running: int, rows: int, s: Floats, product: int, unit: int,
+    model: Any, w: Singles, at: int, running: int, rows: int, s: Singles, product: int, unit: int,
     shifted: int,
 ) -> None:  # fmt: skip
     """Find by how much a hidden layer scales its products, and move its running statistics."""
@@ -121,7 +120,7 @@ def _normalise(
 
 @compiled
 def _rectify(
-    width: int, w: Floats, shift: int, rows: int, s: Floats, product: int, gain: int, hidden: int
+    width: int, w: Singles, shift: int, rows: int, s: Singles, product: int, gain: int, hidden: int
 ) -> None:
     """Write max(product x gain + shift, 0) to s[hidden:]."""
     n = _U(width)
@@ -133,7 +132,7 @@ def _rectify(
 
 @compiled
 def _unrectify(
-    width: int, g: Floats, shift: int, rows: int, s: Floats, hidden: int, back: int
+    width: int, g: Singles, shift: int, rows: int, s: Singles, hidden: int, back: int
 ) -> None:
     """Turn the gradient s[back:] of a layer's output into that before it was rectified."""
     n, b, h = _U(width), _U(back), _U(hidden)
@@ -149,7 +148,7 @@ def _unrectify(
 
 @compiled
 def _backward(
-    model: Any, g: Floats, at: int, rows: int, s: Floats, product: int, unit: int, back: int,
+    model: Any, g: Singles, at: int, rows: int, s: Singles, product: int, unit: int, back: int,
     first: bool,
 ) -> None:  # fmt: skip
     """Turn the gradient s[back:] of what is normalised into that of its products."""
@@ -179,7 +178,14 @@ def _backward(
 
 @implements(gradient, Network)
 def _network(  # noqa: C901 - forward and backward
-    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any,
+    w: Singles,
+    rows: RowNumbers,
+    begin: int,
+    end: int,
+    rate: Any,
+    g: Singles,
+    s: Singles,
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
     count = end - begin
@@ -253,7 +259,7 @@ def _network(  # noqa: C901 - forward and backward
 
 @implements(predict, Network)
 def _predict_network(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, _: bool
+    model: Any, w: Singles, rows: Any, begin: int, end: int, out: Singles, s: Singles, _: bool
 ) -> None:
     inputs, width, depth, classes = model.inputs, model.width, model.depth, model.classes
     count = end - begin

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.algorithms import Algorithm
 from fedhpo_gym.algorithms.base import Parameters, fit
+from fedhpo_gym.core.arrays import Singles
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.data.federation import Federation
@@ -27,7 +28,6 @@ from fedhpo_gym.fl.models.model import CompiledModel, Layout, flat_rows
 from fedhpo_gym.fl.participants import Items, Names
 from fedhpo_gym.fl.trainer import LocalResult, Terms, Trainer, Trainers
 
-Numbers = NDArray[np.float32]
 _NOBODY = np.empty((0, 0), dtype=np.float32)
 
 
@@ -69,7 +69,7 @@ class CompiledTrainer(Trainer):
         spans = [np.r_[part.span] for part in self._layout.parts if part.name in names]
         return np.concatenate([*spans, np.empty(0, dtype=np.int64)]).astype(np.int64)
 
-    def array(self, values: NDArray[Any]) -> Numbers:
+    def array(self, values: NDArray[Any]) -> Singles:
         with np.errstate(over="ignore"):  # an absurd step size is infinite: its course diverges
             return np.asarray(values, dtype=np.float32)
 
@@ -79,59 +79,59 @@ class CompiledTrainer(Trainer):
         found = [power(float(b), float(e)) for b, e in zip(*(p.flat for p in pairs), strict=True)]
         return np.reshape(found, pairs[0].shape)
 
-    def norm(self, values: Parameters) -> Numbers:
+    def norm(self, values: Parameters) -> Singles:
         """Sum in double precision, number after number."""
         total = np.zeros(next(iter(values.values())).shape[1])
         for value in values.values():
             training.add_squares(_rows_of(value), total)
         return self.array(np.sqrt(total))
 
-    def initial(self, rows: int) -> Numbers:
+    def initial(self, rows: int) -> Singles:
         return np.repeat(self._initial, rows, axis=0)
 
-    def zeros(self, rows: int) -> Numbers:
+    def zeros(self, rows: int) -> Singles:
         return np.zeros((rows, self._layout.size), dtype=np.float32)
 
-    def views(self, values: Numbers, without: Collection[str] = ()) -> Parameters:
+    def views(self, values: Singles, without: Collection[str] = ()) -> Parameters:
         return dict(self._layout.views(values, without))
 
-    def kept_of(self, values: Numbers) -> Numbers:
+    def kept_of(self, values: Singles) -> Singles:
         return values[:, self._kept_columns]
 
-    def kept_views(self, values: Numbers) -> Parameters:
+    def kept_views(self, values: Singles) -> Parameters:
         return dict(self._kept_layout.views(values))
 
-    def with_kept(self, values: Numbers, kept: Numbers) -> Numbers:
+    def with_kept(self, values: Singles, kept: Singles) -> Singles:
         values = values.copy()
         values[:, self._kept_columns] = kept
         return values
 
-    def with_personal(self, average: Numbers, start: Numbers) -> Numbers:
+    def with_personal(self, average: Singles, start: Singles) -> Singles:
         if len(self._personal_columns):
             average[:, self._personal_columns] = start[:, self._personal_columns]
         return average
 
-    def replaced(self, values: Numbers, new: Parameters) -> Numbers:
+    def replaced(self, values: Singles, new: Parameters) -> Singles:
         values = values.copy()
         self._layout.write(values, new)
         return values
 
-    def take(self, values: Numbers, rows: NDArray[np.int64]) -> Numbers:
+    def take(self, values: Singles, rows: NDArray[np.int64]) -> Singles:
         return values[rows]
 
-    def put(self, values: Numbers, rows: NDArray[np.int64], new: Numbers) -> None:
+    def put(self, values: Singles, rows: NDArray[np.int64], new: Singles) -> None:
         values[rows] = new
 
-    def concatenated(self, values: Sequence[Numbers]) -> Numbers:
+    def concatenated(self, values: Sequence[Singles]) -> Singles:
         return np.concatenate(values)
 
-    def where(self, live: NDArray[np.bool_], new: Numbers, old: Numbers) -> Numbers:
+    def where(self, live: NDArray[np.bool_], new: Singles, old: Singles) -> Singles:
         return np.where(live[:, None], new, old)
 
     def choose(self, live: NDArray[np.bool_], new: Any, old: Any) -> Any:
         return np.where(fit(live, new), new, old)
 
-    def finite(self, values: Numbers, more: Iterable[Any] = ()) -> NDArray[np.bool_]:
+    def finite(self, values: Singles, more: Iterable[Any] = ()) -> NDArray[np.bool_]:
         found = np.empty(len(values), dtype=np.bool_)
         training.finite(values, found)
         for value in more:
@@ -143,12 +143,12 @@ class CompiledTrainer(Trainer):
         return 4 * self._layout.size
 
     def receive(
-        self, start: Numbers, items: Items, purpose: str, without: Collection[str] = ()
-    ) -> Numbers:
+        self, start: Singles, items: Items, purpose: str, without: Collection[str] = ()
+    ) -> Singles:
         return start[items.course]
 
     def run(
-        self, local: Numbers, items: Items, settings: Hyperparameters, names: Names, terms: Terms
+        self, local: Singles, items: Items, settings: Hyperparameters, names: Names, terms: Terms
     ) -> None:
         added = _NOBODY
         if terms.shift:
@@ -172,15 +172,15 @@ class CompiledTrainer(Trainer):
 
     def advance(
         self,
-        start: Numbers,
+        start: Singles,
         items: Items,
         number: NDArray[np.int64],
         settings: Hyperparameters,
         pull: Any,
         course: tuple[NDArray[np.int64], NDArray[np.int64]],
         evaluated: NDArray[np.bool_],
-        compared: Numbers,
-    ) -> Numbers:
+        compared: Singles,
+    ) -> Singles:
         finished, diverged_at = course
         first = number.searchsorted(np.arange(len(evaluated) + 1))
         clients = self.federation.num_clients
@@ -213,16 +213,16 @@ class CompiledTrainer(Trainer):
         clients = groups.shape[1] // len(SPLITS)
         return out.reshape(len(out), len(start), clients, len(SPLITS), len(METRICS))
 
-    def updates(self, local: Numbers, received: Numbers) -> Numbers:
+    def updates(self, local: Singles, received: Singles) -> Singles:
         trained = self._layout.trained
         local[:, :trained] -= received[:, :trained]
         return local
 
     def add(
         self,
-        average: Numbers,
+        average: Singles,
         reports: Parameters,
-        sent: Numbers,
+        sent: Singles,
         said: Parameters,
         result: LocalResult,
     ) -> None:
@@ -237,36 +237,36 @@ class CompiledTrainer(Trainer):
             training.add_up(items.course, weight, _rows_of(said[name]), rows, 0, rows.shape[1])
             total[...] = np.moveaxis(rows.reshape(np.moveaxis(total, 1, 0).shape), 0, 1)
 
-    def _weight(self, items: Items) -> Numbers:
+    def _weight(self, items: Items) -> Singles:
         return items.counted_equally.weight if self.equally else items.weight
 
     def no_updates(self, rows: int) -> NDArray[np.float64]:
         return np.zeros((rows, self._layout.trained))
 
     def add_updates(
-        self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
+        self, items: Items, received: Singles, local: Singles, mean: NDArray[np.float64]
     ) -> None:
         own = np.arange(len(items))
         weight, end = self._weight(items), self._layout.trained
         training.add_updates(items.course, weight, received, own, local, mean, 0, end)
 
     def compare(
-        self, items: Items, received: Numbers, local: Numbers, mean: NDArray[np.float64]
-    ) -> tuple[Numbers, Numbers]:
+        self, items: Items, received: Singles, local: Singles, mean: NDArray[np.float64]
+    ) -> tuple[Singles, Singles]:
         found, sums = np.empty((len(local), 2), dtype=np.float32), np.zeros((len(local), 2))
         own, end = np.arange(len(items)), self._layout.trained
         training.add_products(items.course, received, own, local, mean, 0, end, sums)
         training.compare(items.course, sums, mean, courses.MAX_NORM, found)
         return found[:, 0], found[:, 1]
 
-    def measure(self, values: Numbers, client: int | None = None) -> Numbers:
+    def measure(self, values: Singles, client: int | None = None) -> Singles:
         clients = np.arange(self.federation.num_clients) if client is None else np.array([client])
         return self._measured(values, np.tile(clients, (len(values), 1)))
 
-    def measure_own(self, values: Numbers, client: NDArray[np.int64]) -> Numbers:
+    def measure_own(self, values: Singles, client: NDArray[np.int64]) -> Singles:
         return self._measured(values, client[:, None])[:, 0]
 
-    def _measured(self, models: Numbers, clients: NDArray[np.int64]) -> Numbers:
+    def _measured(self, models: Singles, clients: NDArray[np.int64]) -> Singles:
         """Return (models, clients, splits, metrics) of models on the data of (models, clients)."""
         count, width = clients.shape
         groups = (clients[:, :, None] * len(SPLITS) + np.arange(len(SPLITS))).reshape(count, -1)
@@ -288,7 +288,7 @@ def _chosen(settings: Hyperparameters, items: Items, pull: Any) -> Settings:
     )
 
 
-def _rows_of(values: Any) -> Numbers:
+def _rows_of(values: Any) -> Singles:
     """Return a copy of (own, items, ..) values as (items, numbers)."""
     return np.array(np.moveaxis(values, 1, 0).reshape(values.shape[1], -1), order="C")
 

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core.arrays import Integers, Singles
 from fedhpo_gym.fl.compiled import rng
-from fedhpo_gym.fl.compiled.arithmetic import BLOCK, Floats, Integers, copy, exp_of_negatives, log
+from fedhpo_gym.fl.compiled.arithmetic import BLOCK, copy, exp_of_negatives, log
 from fedhpo_gym.fl.compiled.jit import compiled, kernel
 
 
 def predict(
-    model: Any, w: Floats, rows: Any, begin: int, end: int, out: Floats, s: Floats, fresh: bool
+    model: Any, w: Singles, rows: Any, begin: int, end: int, out: Singles, s: Singles, fresh: bool
 ) -> None:
     """Set out (rows x classes) to the logits of rows[begin:end], `BLOCK` at most; `s` is memory.
 
@@ -25,7 +26,7 @@ def predict(
 
 @compiled
 def _count(
-    logits: Floats, rows: Any, begin: int, end: int, labels: Integers, counts: Any, loss: float,
+    logits: Singles, rows: Any, begin: int, end: int, labels: Integers, counts: Any, loss: float,
     raised: Any,
 ) -> float:  # fmt: skip
     """Add a block's labels, predictions and hits to (3, classes) counts, and its loss to `loss`."""
@@ -83,7 +84,7 @@ _TOGETHER = 8 * BLOCK
 
 @kernel
 def measure(  # noqa: C901 - one loop
-    model: Any, rows: Rows, labels: Integers, group: Integers, w: Floats, size: int, out: Floats
+    model: Any, rows: Rows, labels: Integers, group: Integers, w: Singles, size: int, out: Singles
 ) -> None:
     """Write (models, groups, 3) loss, accuracy and macro-F1.
 
@@ -146,10 +147,10 @@ _MOST_ORDERED = 1 << 22
 class Settings(NamedTuple):
     """Hyperparameters of local training, (items,) each."""
 
-    rate: Floats  # learning rates
-    decay: Floats  # factors of the parameters, 1 - learning rate x weight decay
-    pull: Floats  # strength of the pull towards what was received
-    momentum: Floats  # share of a step that the next one takes again
+    rate: Singles  # learning rates
+    decay: Singles  # factors of the parameters, 1 - learning rate x weight decay
+    pull: Singles  # strength of the pull towards what was received
+    momentum: Singles  # share of a step that the next one takes again
     batch_size: Integers  # samples per minibatch
     epochs: Integers  # local epochs
 
@@ -170,7 +171,14 @@ class Items(NamedTuple):
 
 
 def gradient(
-    model: Any, w: Floats, rows: RowNumbers, begin: int, end: int, rate: Any, g: Floats, s: Floats
+    model: Any,
+    w: Singles,
+    rows: RowNumbers,
+    begin: int,
+    end: int,
+    rate: Any,
+    g: Singles,
+    s: Singles,
 ) -> None:
     """Set g to rate x the gradient of the mean loss on rows[begin:end].
 
@@ -181,15 +189,15 @@ def gradient(
 
 @compiled
 def _step(
-    w: Floats,
-    g: Floats,
+    w: Singles,
+    g: Singles,
     decay: Any,
     pull: Any,
-    anchor: Floats,
+    anchor: Singles,
     rate: Any,
-    shift: Floats,
+    shift: Singles,
     share: Any,
-    last: Floats,
+    last: Singles,
 ) -> None:
     """Take a step, and note in `last` how w moved."""
     for p in range(len(g)):
@@ -206,7 +214,7 @@ def _step(
 
 
 @compiled
-def _plain_step(w: Floats, g: Floats, decay: Any) -> None:
+def _plain_step(w: Singles, g: Singles, decay: Any) -> None:
     for p in range(np.uint64(len(g))):
         w[p] = w[p] * decay - g[p]
 
@@ -220,11 +228,11 @@ def train(  # noqa: C901 - one loop
     items: Items,
     order_of_items: Integers,
     live: NDArray[np.bool_],
-    sent: Floats,
-    local: Floats,
-    anchor: Floats,
+    sent: Singles,
+    local: Singles,
+    anchor: Singles,
     anchor_of: Integers,
-    shift: Floats,
+    shift: Singles,
     size: int,
 ) -> None:
     """Train items: from what their courses sent, or in place where `sent` has no rows.
@@ -292,7 +300,7 @@ def train(  # noqa: C901 - one loop
 
 @kernel
 def add_up(
-    courses: Integers, weight: Floats, local: Floats, average: Floats, first: int, end: int
+    courses: Integers, weight: Singles, local: Singles, average: Singles, first: int, end: int
 ) -> None:
     """Add weighted parameters to the averages of their courses, item after item.
 
@@ -306,7 +314,7 @@ def add_up(
 
 
 @kernel
-def add_squares(values: Floats, total: NDArray[np.float64]) -> None:
+def add_squares(values: Singles, total: NDArray[np.float64]) -> None:
     """Add the squares of (n, numbers) values to (n,) totals."""
     for n in range(len(values)):
         for p in range(values.shape[1]):
@@ -314,7 +322,7 @@ def add_squares(values: Floats, total: NDArray[np.float64]) -> None:
 
 
 @kernel
-def finite(values: Floats, found: NDArray[np.bool_]) -> None:
+def finite(values: Singles, found: NDArray[np.bool_]) -> None:
     """Note for every row of (n, numbers) values whether all are finite."""
     for n in range(len(values)):
         total = np.float32(0.0)
@@ -326,10 +334,10 @@ def finite(values: Floats, found: NDArray[np.bool_]) -> None:
 @kernel
 def add_updates(
     courses: Integers,
-    weight: Floats,
-    received: Floats,
+    weight: Singles,
+    received: Singles,
     received_of: Integers,
-    local: Floats,
+    local: Singles,
     mean: NDArray[np.float64],
     first: int,
     end: int,
@@ -349,9 +357,9 @@ def add_updates(
 @kernel
 def add_products(
     courses: Integers,
-    received: Floats,
+    received: Singles,
     received_of: Integers,
-    local: Floats,
+    local: Singles,
     mean: NDArray[np.float64],
     first: int,
     end: int,
@@ -388,7 +396,7 @@ def compare(
     sums: NDArray[np.float64],
     mean: NDArray[np.float64],
     limit: float,
-    out: Floats,
+    out: Singles,
 ) -> None:
     """Write (items, 2) norms of updates, and cosines with their course's mean update.
 
@@ -412,8 +420,8 @@ class Plan(NamedTuple):
 
     first: Integers  # (rounds + 1,) where the items of each round begin, and the last ends
     order: Integers  # (items,) in which those of a round train, counted from its first
-    weight: Floats  # (items,) of trained numbers in averages
-    samples: Floats  # (items,) likewise of running statistics
+    weight: Singles  # (items,) of trained numbers in averages
+    samples: Singles  # (items,) likewise of running statistics
     evaluated: NDArray[np.bool_]  # (rounds,) after which models are measured
     near: bool  # whether local steps are pulled towards what was received
 
@@ -435,11 +443,11 @@ def advance(  # noqa: C901 - one loop
     group: Integers,
     finished: Integers,
     diverged_at: Integers,
-    start: Floats,
+    start: Singles,
     sizes: tuple[int, int],
     limit: float,
-    compared: Floats,
-    out: Floats,
+    compared: Singles,
+    out: Singles,
 ) -> None:
     """Take rounds of averaging in place, without a hook between them, and measure models.
 

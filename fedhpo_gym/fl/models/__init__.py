@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 
-from fedhpo_gym.core.checks import checked_types
-from fedhpo_gym.core.errors import needing, require_known
-from fedhpo_gym.core.plugins import Lazy, Registry
+from fedhpo_gym.core.checks import validate_call
+from fedhpo_gym.core.errors import require_known, require_optional
+from fedhpo_gym.core.plugins import LazyDict, Registry
 from fedhpo_gym.fl.models.logistic import LogisticRegression
 from fedhpo_gym.fl.models.model import Model
 
@@ -26,12 +26,12 @@ _PLACES = {
 
 def _loaded(name: str) -> type[Model]:
     module, _, kind = _PLACES[name].partition(":")
-    with needing(f"model {name}", "torch", "torch", "torch"):
+    with require_optional(f"model {name}", "torch", "torch", "torch"):
         loaded: type[Model] = getattr(import_module(f"{__name__}.{module}"), kind)
     return loaded
 
 
-MODELS: Mapping[str, type[Model]] = Lazy({name: partial(_loaded, name) for name in _PLACES})
+MODELS: Mapping[str, type[Model]] = LazyDict({name: partial(_loaded, name) for name in _PLACES})
 """Models by the names that tasks use."""
 COMPILED = frozenset({"LR", "LeafLR", "MLP", "PlainMLP"})
 """Names of those that numba compiles; all others need torch. They are quick to train."""
@@ -41,7 +41,7 @@ REGISTERED: Registry[type[Model]] = Registry("model", lambda: MODELS)
 """Models that users have added, by name."""
 
 
-@checked_types
+@validate_call
 def get_model(name: str) -> type[Model]:
     """Return a model by name."""
     known = REGISTERED if name in REGISTERED else MODELS

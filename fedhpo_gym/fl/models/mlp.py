@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.core.checks import Range, checked_types
+from fedhpo_gym.core.checks import Range, validate_call
 from fedhpo_gym.data.federation import Federation
 from fedhpo_gym.fl.models.model import CompiledModel, padded
 
@@ -32,7 +32,7 @@ class Perceptron(CompiledModel):
     normalised: ClassVar[bool] = True
     revision = 1
 
-    @checked_types
+    @validate_call
     def __init__(
         self, num_inputs: int, num_classes: int, model_depth: Size, model_width: Size
     ) -> None:

@@ -237,15 +237,15 @@ def test_what_it_says_of_updates_is_what_ours_says() -> None:
     courses.configure([configuration], [rate])
     foreseen = courses.sampled(1)
     report = courses.advance(1)
-    np.testing.assert_array_equal(report.sampled[:, 0], foreseen)
-    assert report.sampled.all()
-    assert (report.update_norm > 0).all()
-    assert (np.abs(report.alignment) <= 1).all()
+    np.testing.assert_array_equal(report.feedback.sampled[:, 0], foreseen)
+    assert report.feedback.sampled.all()
+    assert (report.feedback.update_norm > 0).all()
+    assert (np.abs(report.feedback.alignment) <= 1).all()
     # All clients received the untrained model, and each became better on its own training data.
     # Training samples come in another order, and sums of their losses are rounded in another way.
     first = courses.first_metrics([0])[0]
-    np.testing.assert_allclose(report.before[0, 0], first, rtol=1e-5)
-    assert (report.after[0, 0, :, 0, 0] < report.before[0, 0, :, 0, 0]).all()
+    np.testing.assert_allclose(report.feedback.before[0, 0], first, rtol=1e-5)
+    assert (report.feedback.after[0, 0, :, 0, 0] < report.feedback.before[0, 0, :, 0, 0]).all()
     env.close()
 
 

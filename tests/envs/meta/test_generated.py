@@ -15,7 +15,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import fedhpo_gym
-from fedhpo_gym.core.archive import EMBEDDED, write_archive
+from fedhpo_gym.core.archive import EMBEDDED_FOLDER, write_archive
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError, UnknownNameError
 from fedhpo_gym.envs.meta import generated
 from fedhpo_gym.objectives.base import LARGEST
@@ -376,7 +376,7 @@ def test_a_card_of_other_hands_is_checked(tmp_path: Path, change: dict[str, Any]
 
 @pytest.mark.parametrize("change", ["weights", "card"])
 def test_a_damaged_generator_is_refused(tmp_path: Path, change: str) -> None:
-    for path in EMBEDDED.glob("FedHPO-Generated-LR.*"):
+    for path in EMBEDDED_FOLDER.glob("FedHPO-Generated-LR.*"):
         shutil.copy(path, tmp_path)
     card = tmp_path / "FedHPO-Generated-LR.generator.json"
     if change == "card":

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, Report
+from fedhpo_gym.backends.base import Configuration, Courses, CourseSnapshot, Metrics, TrainingReport
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.envs.arguments import from_names
+from fedhpo_gym.envs.arguments import parse_arguments
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.settings import Controls
+from fedhpo_gym.evaluation.client_feedback import ClientFeedback
 from fedhpo_gym.space import SearchSpace
 from fedhpo_gym.tasks import get_task, round_system, work_of
 
@@ -55,13 +56,11 @@ class Halving(Courses):
     def sampled(self, rounds: int) -> NDArray[np.bool_]:
         return np.tile([True, False], (len(self.rounds), 1))
 
-    def advance(self, rounds: int) -> Report:
-        shape = (len(self.rounds), rounds, 2)
+    def advance(self, rounds: int) -> TrainingReport:
         self.rounds += rounds
-        none = np.zeros((*shape, 3, 3), np.float32)
-        trained = np.broadcast_to([True, False], shape)
-        flat = np.zeros(shape, np.float32)
-        return Report(self._metrics(), self.rounds < 0, trained, flat, flat, none, none)
+        feedback = ClientFeedback.empty(len(self.rounds), rounds, 2)
+        feedback.sampled[:] = [True, False]
+        return TrainingReport(self._metrics(), self.rounds < 0, feedback)
 
     def snapshot(self, position: int) -> CourseSnapshot:
         return CourseSnapshot(int(self.on[position]), int(self.rounds[position]))
@@ -249,13 +248,13 @@ def test_every_argument_is_documented() -> None:
 
 def test_names_are_suggested() -> None:
     with pytest.raises(InvalidArgumentError, match=r"'rounds_per_steps'.*'rounds_per_step'"):
-        from_names(RoundArguments, {"task": "LR-CreditG", "rounds_per_steps": 2})
+        parse_arguments(RoundArguments, {"task": "LR-CreditG", "rounds_per_steps": 2})
     with pytest.raises(InvalidArgumentError, match=r"'render_mod'.*'render_mode'"):
-        from_names(RoundArguments, {"render_mod": None}, ["render_mode"])
+        parse_arguments(RoundArguments, {"render_mod": None}, ["render_mode"])
     with pytest.raises(InvalidArgumentError, match="`task` must name"):
-        from_names(RoundArguments, {})
+        parse_arguments(RoundArguments, {})
     with pytest.raises(UnknownNameError, match="CreditF"):
-        from_names(RoundArguments, {"task": "LR-CreditF"})
+        parse_arguments(RoundArguments, {"task": "LR-CreditF"})
 
 
 HETERO = get_task("Hetero-GraphDC")

@@ -26,7 +26,7 @@ ZEROS = np.zeros(6, np.float32)
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "_known", type(evaluator._known)())
+    monkeypatch.setattr(evaluator, "_scored_grids", type(evaluator._scored_grids)())
 
 
 def outcomes(monkeypatch: pytest.MonkeyPatch, patience: int, **given: Any) -> list[Any]:
@@ -43,9 +43,9 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, patience: int, **given: Any) -> li
 
 def test_rows_are_the_same_one_by_one_and_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
     some = outcomes(monkeypatch, 1000)
-    assert not evaluator._known, "all cells were computed"
+    assert not evaluator._scored_grids, "all cells were computed"
     first_ten_alone = outcomes(monkeypatch, 10)
-    assert len(evaluator._known) == 1
+    assert len(evaluator._scored_grids) == 1
     assert some == first_ten_alone == outcomes(monkeypatch, 0)
 
 
@@ -56,7 +56,7 @@ def test_noisy_trials_are_the_same_where_the_truth_is_known(
 ) -> None:
     given: dict[str, Any] = {"noise": noise, "objectives": ["val_loss", "fairness_std", "time_s"]}
     some = outcomes(monkeypatch, 1000, **given)
-    assert not evaluator._known
+    assert not evaluator._scored_grids
     assert some == outcomes(monkeypatch, 10, **given) == outcomes(monkeypatch, 0, **given)
     exact = outcomes(monkeypatch, 0, objectives=given["objectives"])
     for one, other in zip(some, exact, strict=True):
@@ -71,7 +71,7 @@ def test_few_grids_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         env = gym.make(ID, objectives=[objective])
         env.reset()
         env.step(ZEROS)
-    assert len(evaluator._known) == evaluator.MAX_KNOWN
+    assert len(evaluator._scored_grids) == evaluator.MAX_GRIDS
 
 
 @pytest.mark.slow

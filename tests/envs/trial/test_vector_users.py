@@ -16,7 +16,7 @@ import fedhpo_gym  # noqa: F401 - registers the ids
 from fedhpo_gym.cli import make_parser
 from fedhpo_gym.cli.console import parse_pairs
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
-from fedhpo_gym.stored.catalogue import EMBEDDED
+from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER
 from fedhpo_gym.stored.surrogate import open_surrogate
 from fedhpo_gym.testing.rollout import plain
 
@@ -123,7 +123,7 @@ def test_what_was_said_of_a_step_stays_as_it_was(backend: str) -> None:
     assert texts[0] != texts[1]
 
 
-CARDS = sorted(EMBEDDED.glob("*.surrogate.json"))
+CARDS = sorted(EMBEDDED_FOLDER.glob("*.surrogate.json"))
 N, STEPS = 3, 2
 
 
