@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from observations import entry_table, meanings
 from pictures import draw_family
-from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table, table
+from problem_pages import OBJECTIVE_HEADS, missing, objective_row, space_table
 
 import fedhpo_gym
 from fedhpo_gym.cli.problems import number
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.envs.meta.env import MetaEnv
 from fedhpo_gym.objectives import OBJECTIVES
@@ -47,7 +48,7 @@ def family_index() -> str:
     for env_id, space in GENERATED_IDS.items():
         tuned = len(open_generator(space).space)
         rows.append((f"[{env_id}]({env_id}.md)", "a number", tuned, "2^32"))
-    return table(("id", "a task is", "tuned", "tasks"), rows)
+    return markdown_table(("id", "a task is", "tuned", "tasks"), rows)
 
 
 def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
@@ -78,7 +79,7 @@ def _page(env_id: str, space: str, pictures: Path) -> Iterator[str]:
     yield "## Objectives"
     yield f"`{env_id}` rewards with the rise of the incumbent; `MO-{env_id}` has by default:"
     names = [one.name for one in env.get_wrapper_attr("setup").objectives]
-    yield table(OBJECTIVE_HEADS, [objective_row(OBJECTIVES[name]) for name in names])
+    yield markdown_table(OBJECTIVE_HEADS, [objective_row(OBJECTIVES[name]) for name in names])
     rest = ", ".join(f"`{name}`" for name in data.objectives)
     yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
     yield "## Action and observation"
@@ -132,7 +133,7 @@ def _real(data: MetaData) -> Iterator[str]:
         for task, loss, of, tau in zip(data.card["tasks"], losses, left, data.tau, strict=True)
     ]
     heads = ("task", "split", "clients", "label entropy", "best loss", f"left {TRIED}", "τ")
-    yield table(heads, rows)
+    yield markdown_table(heads, rows)
 
 
 def _left(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -160,7 +161,7 @@ def _licences(space: str) -> Iterator[str]:
     yield "## Data"
     named = dict.fromkeys(one.task.dataset for one in meta_tasks(space))
     rows = [(SOURCES[n].name, SOURCES[n].licence, SOURCES[n].citation) for n in named]
-    yield table(("data", "terms", "of"), rows)
+    yield markdown_table(("data", "terms", "of"), rows)
 
 
 def _draw(path: Path, env_id: str, data: Any, *, real: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 import gymnasium as gym
 
 from fedhpo_gym.building.meta_data import FEATURES
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.envs.round import observation as of_rounds
 from fedhpo_gym.envs.round.arguments import RoundArguments
 from fedhpo_gym.envs.round.env import RoundEnv
@@ -74,11 +75,11 @@ def meanings(kind: type) -> Mapping[str, str]:
 
 def entry_table(space: gym.spaces.Dict, known: Mapping[str, str]) -> str:
     """Return what each entry of observations means, with its shape and bounds."""
-    rows = [f"| {' | '.join(HEADS)} |", "|" + "---|" * len(HEADS)]
+    rows = []
     for name in sorted(space, key=[*known].index):  # an entry without a meaning ends the build
         box, meaning = space[name], known[name]
         for group, members in NAMES.items():
             meaning = meaning.replace(f"`{group}`", ", ".join(members))
         low, high = (f"{float(end):g}" for end in (box.low.min(), box.high.max()))
-        rows.append(f"| `{name}` | {meaning} | {box.shape} | {low} | {high} |")
-    return "\n".join(rows)
+        rows.append((f"`{name}`", meaning, box.shape, low, high))
+    return markdown_table(HEADS, rows)

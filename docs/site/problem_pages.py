@@ -17,6 +17,7 @@ from observations import entries
 from fedhpo_gym.cli import problems
 from fedhpo_gym.cli.listing import answering, arguments_of
 from fedhpo_gym.cli.show import description
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.data.natural import NATURAL
 from fedhpo_gym.envs.trial.arguments import TrialArguments
@@ -69,12 +70,6 @@ def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table in Markdown."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
 @functools.cache
@@ -154,7 +149,7 @@ def space_table(space: SearchSpace, middle: Mapping[str, Any]) -> str:
                 _condition(one),
             )
         )
-    return table(HEADS, rows)
+    return markdown_table(HEADS, rows)
 
 
 def _condition(dimension: Dimension) -> str:
@@ -189,7 +184,7 @@ def _objectives(task: Task, cards: Sequence[Path]) -> Iterator[str]:
             names = env.unwrapped.setup.objective_names
         rows = [objective_row(task.objectives[name]) for name in names]
         yield f"`{prefix}{task.id}` has by default:"
-        yield table(OBJECTIVE_HEADS, rows)
+        yield markdown_table(OBJECTIVE_HEADS, rows)
     rest = ", ".join(f"`{name}`" for name in task.objectives)
     yield f"All that can be asked for ([what they mean](../../objectives.md)): {rest}."
     if refused:
@@ -211,7 +206,7 @@ def _answers(task: Task, backends: Mapping[str, Any], cards: Sequence[Path]) -> 
         if name == "raw":
             said = ["any configuration, where the data are"] if backends.get(name) else []
         rows.append((words, ", ".join(said) or "nothing stored"))
-    yield table(("backend", "variants that it answers"), rows)
+    yield markdown_table(("backend", "variants that it answers"), rows)
     if not cards:
         yield "No numbers of this problem are stored, so nobody knows its optimum."
 
@@ -348,7 +343,7 @@ def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[st
         stored = ", ".join(kinds) or "–"
         clients, tuned = f"{task.num_clients:,}", len(task.space)
         rows.append((f"[{key}]({key}.md)", task.model, task.dataset, clients, tuned, stored))
-    yield table(("problem", "model", "data", "clients", "tuned", "stored"), rows)
+    yield markdown_table(("problem", "model", "data", "clients", "tuned", "stored"), rows)
     yield "## Many tasks behind one id"
     yield families
     yield "## Natural federations"
@@ -356,7 +351,7 @@ def _index(variants: Mapping[str, Sequence[Path]], families: str) -> Iterator[st
         (f"[{one.name}]({one.name}.md)", one.who, one.what, one.clients, f"{one.rows:,}")
         for one in NATURAL
     ]
-    yield table(("table", "a client is a", "predicted", "clients", "rows"), rows)
+    yield markdown_table(("table", "a client is a", "predicted", "clients", "rows"), rows)
 
 
 def _draw_all(folder: Path, variants: Mapping[str, Sequence[Path]]) -> None:

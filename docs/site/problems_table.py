@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedhpo_gym.cli.problems import name_of, number, percent, variant_of
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.health import (
     INERT,
     SURVIVES,
@@ -32,11 +33,9 @@ from fedhpo_gym.stored.surrogate import (
 
 PAGE = Path(__file__).resolve().parents[1] / "problems.md"
 CSV = PAGE.with_suffix(".csv")
-MEANINGS = "\n".join(
-    f"| {column} | {meaning} |"
-    for column, meaning in {
-        "column": "meaning",
-        "---": "---",
+MEANINGS = markdown_table(
+    ("column", "meaning"),
+    {
         "optimum": (
             "the lowest loss of all configurations, rounds and client sampling rates. It is "
             "exact for tables and pools. A surrogate is evaluated on the grid of its space "
@@ -75,7 +74,7 @@ MEANINGS = "\n".join(
             "variance of the logarithm of the loss, interactions included (functional "
             "analysis of variance on the whole grid)"
         ),
-    }.items()
+    }.items(),
 )
 TITLE = f"""\
 # Problems, side by side
@@ -105,9 +104,6 @@ FAULTS = """\
 ## Faults
 
 The column `faults` of [problems.csv](problems.csv) names the faults of each problem.
-
-| fault | problems | which |
-|---|---|---|
 """
 SECTION = f"""\
 ## Objectives of surrogates
@@ -152,9 +148,7 @@ def page() -> str:
         if len(chosen) > LONGEST:
             parts.append(POOLS.format(number=len(chosen)))
             continue
-        rows = [f"| {' | '.join(_shown_cells(s))} |" for s in chosen]
-        head = f"| {' | '.join(PAGE_HEADS)} |\n|{'---|' * len(PAGE_HEADS)}"
-        parts += ["\n".join([head, *rows]), ""]
+        parts += [markdown_table(PAGE_HEADS, map(_shown_cells, chosen)), ""]
     parts += [*section(stored), _fault_table(stored)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -218,13 +212,17 @@ def _fault_table(stored: Sequence[StoredNumbers]) -> str:
         for fault in _faults(one):
             named.setdefault(fault, []).append(f"{name_of(one)} ({variant_of(one)}; {_kind(one)})")
     rows = [
-        f"| {fault} | {len(names)} | "
-        f"{'; '.join(names) if len(names) <= FEW else '[problems.csv](problems.csv)'} |"
+        (
+            fault,
+            len(names),
+            "; ".join(names) if len(names) <= FEW else "[problems.csv](problems.csv)",
+        )
         for fault, names in named.items()
     ]
     healthy = sum(not _faults(one) for one in stored)
     end = f"The other {healthy} of {len(stored)} have none of these faults."
-    return FAULTS + "\n".join([*rows, "", end])
+    table = markdown_table(("fault", "problems", "which"), rows)
+    return f"{FAULTS}\n{table}\n\n{end}"
 
 
 def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
@@ -242,10 +240,10 @@ def section(stored: Sequence[StoredNumbers]) -> Iterator[str]:
         counted, claim = str(one.card["objectives"]["courses"]), claim_on(one.card)
         best = f"{claim.claimed:.3g}, {claim.trained:.3g}" if claim else "–"
         best += " (missed)" if claim and not claim.passed else ""
-        cells = (one.card["name"], counted, ", ".join(offered), ", ".join(refused) or "–", best)
-        rows.append(f"| {' | '.join(cells)} |")
+        rejected = ", ".join(refused) or "–"
+        rows.append((one.card["name"], counted, ", ".join(offered), rejected, best))
     yield SECTION
-    yield "\n".join([f"| {' | '.join(VERDICT_HEADS)} |", f"|{'---|' * len(VERDICT_HEADS)}", *rows])
+    yield markdown_table(VERDICT_HEADS, rows)
     yield ""
 
 

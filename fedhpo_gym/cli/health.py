@@ -36,6 +36,7 @@ from fedhpo_gym.cli.problems import (
 from fedhpo_gym.core.archive import add_to_card
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError, require_optional
+from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import searched_together
@@ -259,9 +260,7 @@ def difficulty(
         echo(fill(words, 100, subsequent_indent="  ", break_on_hyphens=False))
     if not ids:
         echo(AFTER)
-    echo(f"| {' | '.join(DIFFICULTY_HEADS)} |\n|{'---|' * len(DIFFICULTY_HEADS)}")
-    for row in rows:
-        echo(f"| {' | '.join(row)} |")
+    echo(markdown_table(DIFFICULTY_HEADS, rows))
     return 0
 
 

@@ -281,7 +281,7 @@ def _executed(
         yield from on_dask(plans, work, execution.address, execution.timeout_s)
         return
     with _one_thread(), WorkerPool[Plan](execution.workers, work) as crew:
-        for done in crew.each(plans, lambda: None, execution.timeout_s):
+        for done in crew.run_each(plans, lambda: None, execution.timeout_s):
             yield done.result if done.error is None else Outcome.of_error(done.job, done.error)
 
 
