@@ -1,4 +1,11 @@
-"""The decision process of round environments, for N courses at once; one is the case N = 1."""
+"""The decision process of round environments, for N courses at once.
+
+`RoundEnv` runs it with N = 1 and `RoundVectorEnv` with any N, so both return the same bits. A step
+decodes the actions, trains some rounds of all courses together (`Courses` of `backends/base.py`),
+charges them on the simulated clock, and evaluates the models. The state of the episodes is in
+`Episodes` of `envs/round/observation.py`, which also computes the observations. What the server
+receives may be noisy; the noise-free values are kept beside it.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,6 +24,7 @@ from fedhpo_gym.backends.base import (
     TrainingReport,
     one_validates,
 )
+from fedhpo_gym.core.arrays import Bools
 from fedhpo_gym.core.checks import short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError
 from fedhpo_gym.core.seeding import streams
@@ -57,8 +65,10 @@ SEEN: Final = slice(TRAIN, VAL + 1)
 _ALL: Final = slice(None)
 
 
-ASKED: Final = frozenset({"configuration", "action", "steps", "cost"})
-"""What an episode's state says of the last action, whatever came of it."""
+OF_ACTION: Final = frozenset({"configuration", "action", "steps", "cost"})
+"""Entries of the state that describe the last action, whether or not its model is released."""
+COMPARED: Final = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
+"""Entries of the state whose change is rewarded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,20 +182,20 @@ class RoundProcess:
         if keys is not None:
             state.noise_key[where] = keys
         state.num_samples[where] = self.courses.num_samples[where]
-        heard = self._hear(self.courses.first_metrics(where.tolist()), where)
-        state.loss[where] = heard.means[:, None, SEEN, LOSS]
-        state.accuracy[where] = heard.means[:, None, SEEN, ACCURACY]
-        self._take_in(heard, where)
+        measurement = self._evaluate(self.courses.first_metrics(where.tolist()), where)
+        state.loss[where] = measurement.means[:, None, SEEN, LOSS]
+        state.accuracy[where] = measurement.means[:, None, SEEN, ACCURACY]
+        self._store(measurement, where)
 
-    def _hear(self, metrics: Metrics, where: Where) -> Measurement:
-        """Return what the server hears of an evaluation of some episodes."""
+    def _evaluate(self, metrics: Metrics, where: Where) -> Measurement:
+        """Return what the server receives of an evaluation of some episodes."""
         state, noise, rngs = self.episodes, self.settings.noise, list[np.random.Generator]()
         evaluations = self._evaluations(metrics, where)
         if noise is not None:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
             rngs += streams(STREAM, list(pairs))
-        told, number = self.settings.told, self.settings.evaluations
-        return measurement_of(noise, self.task, told, number, evaluations, rngs, self.measured)
+        names, count = self.settings.reported_names, self.settings.evaluations
+        return measurement_of(noise, self.task, names, count, evaluations, rngs, self.measured)
 
     def _evaluations(self, metrics: Metrics, where: Where) -> Evaluations:
         state, best, usual = self.episodes, metrics[:, None], self.controls.default[RATE]
@@ -200,81 +210,125 @@ class RoundProcess:
             lambda: best,
         )
 
-    def _take_in(self, heard: Measurement, where: Where) -> None:
-        state, means = self.episodes, heard.means
-        state.test[where], state.f1[where] = heard.truth[:, TEST], means[:, VAL, F1]
-        state.client_spread[where] = heard.spread
+    def _store(self, measurement: Measurement, where: Where) -> None:
+        state, means = self.episodes, measurement.means
+        state.test[where], state.f1[where] = measurement.noise_free[:, TEST], means[:, VAL, F1]
+        state.client_spread[where] = measurement.spread
         measure = POTENTIALS[self.settings.potential].measure
         loss, accuracy = means[:, VAL, LOSS], means[:, VAL, ACCURACY]
         state.potential[where] = measure(loss, accuracy, self.task.chance_loss)
-        state.true_loss[where] = heard.truth[:, VAL, LOSS]
-        state.true_accuracy[where] = heard.truth[:, VAL, ACCURACY]
-        state.measured[where], state.true_measured[where] = heard.measured, heard.true_measured
+        state.true_loss[where] = measurement.noise_free[:, VAL, LOSS]
+        state.true_accuracy[where] = measurement.noise_free[:, VAL, ACCURACY]
+        state.measured[where] = measurement.measured
+        state.true_measured[where] = measurement.true_measured
 
     def step(self, actions: NDArray[np.floating]) -> RoundOutcome:
-        """Take `rounds_per_step` rounds of every course; those of ended episodes mean nothing."""
-        settings, state, system = self.settings, self.episodes, self.task.system
-        rounds, configurations = settings.rounds_per_step, [*map(self.controls.decode, actions)]
+        """Train `rounds_per_step` rounds of every course; outcomes of ended episodes mean nothing.
+
+        Args:
+            actions: (N, ...) one action of each episode.
+        """
+        state = self.episodes
+        before = {name: getattr(state, name).copy() for name in COMPARED}
+        configurations, fidelities = self._configure(actions)
+        unaffordable = self._spend_privacy(configurations, fidelities)
+        report = self.courses.advance(self.settings.rounds_per_step)
+        trained = np.logical_or.reduce(report.feedback.sampled, axis=1)  # (N, clients)
+        charges = self._charge(configurations, fidelities, report.feedback, trained)
+        self._record_actions(actions, configurations, trained)
+        state.diverged[:] = report.diverged
+        self._measure(report, trained)
+        withheld = self._withhold(unaffordable)
+        is_spent = state.rounds >= self.settings.horizon
+        is_spent |= state.elapsed_s >= self.settings.budget_s
+        state.over[:] = terminated = is_spent | state.diverged | withheld
+        outcome = self._reward(before, charges, terminated)
+        outcome.vectors[withheld] = 0.0
+        return outcome
+
+    def _configure(
+        self, actions: NDArray[np.floating]
+    ) -> tuple[list[dict[str, Value]], list[Fidelity]]:
+        """Give the courses the hyperparameters of the actions."""
+        configurations = [*map(self.controls.decode, actions)]
+        rounds = self.settings.rounds_per_step
         fidelities = [Fidelity(rounds, float(one[RATE])) for one in configurations]
         self.courses.configure(
             [{k: v for k, v in one.items() if k != RATE} for one in configurations],
-            [one.client_sample_rate for one in fidelities],
+            [fidelity.client_sample_rate for fidelity in fidelities],
         )
-        refused = self._overspent(configurations, fidelities)
-        report = self.courses.advance(rounds)
-        trained = np.logical_or.reduce(report.feedback.sampled, axis=1)
-        kept = ("elapsed_s", "upload_bytes", "potential", "client_spread", "measured")
-        before = {name: getattr(state, name).copy() for name in kept}
-        samples, past = state.num_samples[:, :, TRAIN], self._histories(report.feedback)
-        works = works_of(self.task, configurations, fidelities, trained, samples, past)
-        costs = [*map(system.cost, works)]
+        return configurations, fidelities
+
+    def _charge(
+        self,
+        configurations: Sequence[Mapping[str, Value]],
+        fidelities: Sequence[Fidelity],
+        feedback: ClientFeedback,
+        trained: Bools,
+    ) -> list[tuple[Work, Cost]]:
+        """Add the cost of the rounds to the clocks; return work and cost of every course."""
+        state = self.episodes
+        samples, histories = state.num_samples[:, :, TRAIN], self._histories(feedback)
+        works = works_of(self.task, configurations, fidelities, trained, samples, histories)
+        costs = [*map(self.task.system.cost, works)]
         state.elapsed_s += [cost.time_s for cost in costs]
         state.upload_bytes += [cost.upload_bytes for cost in costs]
         state.cost[:] = [{**vars(cost)} for cost in costs]
+        return [*zip(works, costs, strict=True)]
+
+    def _record_actions(
+        self,
+        actions: NDArray[np.floating],
+        configurations: Sequence[Mapping[str, Value]],
+        trained: Bools,
+    ) -> None:
+        """Count the step and store its actions."""
+        state = self.episodes
         state.configuration[:] = configurations
         state.steps += 1
-        state.rounds += rounds
-        taken = np.asarray(actions, dtype=np.float32)
+        state.rounds += self.settings.rounds_per_step
+        last = np.asarray(actions, dtype=np.float32)
         if self.controls.num_rows is not None:  # a client that did not train keeps its row
-            taken = np.where(trained[:, :, None], taken, state.action.reshape(taken.shape))
-        state.action[:] = taken.reshape(len(taken), -1)
-        state.diverged[:] = report.diverged
-        self._measure(report, trained)
-        over = np.zeros(len(state.over), dtype=np.bool_)
-        for index, row in refused.items():  # the server does not release what these rounds made
-            state.put(index, {name: row[name] for name in row.keys() - ASKED})
-            state.cost[index] = dict.fromkeys(state.cost[index], 0.0)
-            over[index] = True
-        spent = (state.rounds >= settings.horizon) | (state.elapsed_s >= settings.budget_s)
-        terminated = spent | state.diverged | over
-        state.over[:] = terminated
-        outcome = self._reward(before, [*zip(works, costs, strict=True)], terminated)
-        outcome.vectors[over] = 0.0
-        return outcome
+            last = np.where(trained[:, :, None], last, state.action.reshape(last.shape))
+        state.action[:] = last.reshape(len(last), -1)
 
-    def _overspent(
+    def _withhold(self, rows: Mapping[int, Row]) -> Bools:
+        """Restore episodes that cannot afford the step, whose model the server does not release.
+
+        Returns:
+            (N,) whether an episode was restored.
+        """
+        state = self.episodes
+        withheld = np.zeros(len(state.over), dtype=np.bool_)
+        for index, row in rows.items():
+            state.put(index, {name: row[name] for name in row.keys() - OF_ACTION})
+            state.cost[index] = dict.fromkeys(state.cost[index], 0.0)
+            withheld[index] = True
+        return withheld
+
+    def _spend_privacy(
         self, configurations: Sequence[Mapping[str, Value]], fidelities: Sequence[Fidelity]
     ) -> dict[int, Row]:
-        """Spend the privacy of rounds to come; return the state of those that cannot afford it.
+        """Spend the privacy of the next rounds; return the state of episodes that cannot afford it.
 
-        Rounds go on while some order affords them: a filter, so that noise may depend on what was
-        released before (Lecuyer, 2021, "Practical privacy filters and odometers with Renyi
-        differential privacy").
+        Rounds go on while some Renyi order affords them. This is a privacy filter, so noise may
+        depend on what was released before (Lecuyer, 2021, "Practical privacy filters and odometers
+        with Renyi differential privacy").
         """
         state, limit = self.episodes, self.settings.epsilon
         if limit is None:
             return {}
         planned = {"horizon": self.settings.horizon, "steps": 64}
-        spent = state.divergences + [
-            renyi_spent(self.task, one, asked.round, asked.client_sample_rate, **planned)
-            for one, asked in zip(configurations, fidelities, strict=True)
-        ]
-        epsilon = _epsilons(spent)
+        divergences = state.divergences + [
+            renyi_spent(self.task, values, fidelity.round, fidelity.client_sample_rate, **planned)
+            for values, fidelity in zip(configurations, fidelities, strict=True)
+        ]  # (N, orders)
+        epsilon = _epsilons(divergences)
         affordable = epsilon <= limit
-        refused = {index: state.row(index) for index in np.flatnonzero(~affordable).tolist()}
-        state.divergences[affordable] = spent[affordable]
+        rows = {index: state.row(index) for index in np.flatnonzero(~affordable).tolist()}
+        state.divergences[affordable] = divergences[affordable]
         state.epsilon[affordable] = epsilon[affordable]
-        return refused
+        return rows
 
     def observe(self) -> NDArray[np.float32]:
         sampled = None
@@ -429,11 +483,11 @@ class RoundProcess:
     def _measure(self, report: TrainingReport, trained: NDArray[np.bool_]) -> None:
         """Take in what the clients and the evaluation report."""
         state = self.episodes
-        heard = self._hear(report.metrics, _ALL)
-        means = heard.means
+        measurement = self._evaluate(report.metrics, _ALL)
+        means = measurement.means
         state.loss[:, :-1], state.accuracy[:, :-1] = state.loss[:, 1:], state.accuracy[:, 1:]
         state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
-        self._take_in(heard, _ALL)
+        self._store(measurement, _ALL)
         state.potential[state.diverged] = POTENTIALS[self.settings.potential].low
         chosen = report.feedback.sampled.reshape(len(trained), -1)
         norms = log_norms(report.feedback.update_norm.reshape(chosen.shape))

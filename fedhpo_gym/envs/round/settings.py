@@ -109,8 +109,8 @@ class RoundSettings:
         return 1 + self.horizon // self.rounds_per_step
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """Names of the values that evaluations tell where they withhold the rest."""
+    def reported_names(self) -> tuple[str, ...]:
+        """Names of the values that are reported where noise withholds the others."""
         names = ("val_error" if self.potential == "accuracy" else "val_loss",)
         return (*names, "fairness_std") if "fairness" in self.names else names
 
