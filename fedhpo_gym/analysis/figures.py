@@ -13,7 +13,7 @@ from fedhpo_gym.analysis.page import Table
 from fedhpo_gym.analysis.problems import Problem
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import MissingDependencyError
-from fedhpo_gym.evaluation.multi_objective import attained, non_dominated
+from fedhpo_gym.evaluation.multi_objective import attainment_surfaces, non_dominated
 from fedhpo_gym.evaluation.stats import CriticalDifference, data_profile, ecdf
 from fedhpo_gym.records.runs import REFERENCE, ScoredTrials
 
@@ -256,7 +256,7 @@ def _attainment(
     looks: plot.Looks,
 ) -> Figure:
     surfaces = {
-        agent: attained([one.presented()[:, pair] for one in of], SHARES)
+        agent: attainment_surfaces([one.presented()[:, pair] for one in of], SHARES)
         for agent, of in scored.items()
         if of
     }

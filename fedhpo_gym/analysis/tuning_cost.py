@@ -17,7 +17,7 @@ from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.checks import Axes, Range, validate_call
 from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
-from fedhpo_gym.evaluation.records import first_lowest
+from fedhpo_gym.evaluation.records import running_argmin
 from fedhpo_gym.evaluation.stats import Rows, Vector
 from fedhpo_gym.records.incumbents import finite, read_lines
 
@@ -168,7 +168,7 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> 
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
     drawn = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
     ends = np.cumsum(runs.cost[drawn], axis=1)
-    best = first_lowest(runs.validation[drawn])
+    best = running_argmin(runs.validation[drawn])
     reported = np.take_along_axis(runs.test[drawn], best, axis=1)
     found = []
     for budget in budgets:

@@ -40,7 +40,7 @@ from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.envs.trial.setup import TrialSetup
 from fedhpo_gym.envs.trial.truth import searched_together
-from fedhpo_gym.evaluation.records import Fidelity, evaluation_of, validation_losses
+from fedhpo_gym.evaluation.records import Fidelity, evaluation_from_curves, validation_losses
 from fedhpo_gym.space import SearchSpace, Value
 from fedhpo_gym.stored import health as figures
 from fedhpo_gym.stored.catalogue import is_installed
@@ -380,7 +380,7 @@ def trained(task: Task, seeds: Sequence[int], cells: Sequence[Cell], draw: int) 
         own = slice(index, index + 1)
         known = (curves.metrics[own], curves.rounds, curves.diverged_at[own])
         samples = task_federation(task, seeds[of_seed]).num_samples[None]
-        answer = evaluation_of(*known, samples, (seeds[of_seed],), cells[cell][1])
+        answer = evaluation_from_curves(*known, samples, (seeds[of_seed],), cells[cell][1])
         found[cell, of_seed] = answer.mean("val", "loss")
     return found
 

@@ -30,7 +30,7 @@ from fedhpo_gym.core.errors import (
     MissingDataError,
     require_known,
 )
-from fedhpo_gym.evaluation.records import first_lowest
+from fedhpo_gym.evaluation.records import running_argmin
 
 RULE: Final = "recommended"
 """The rule, unless another is asked for."""
@@ -103,7 +103,7 @@ def recommended(trials: Trials) -> Integers:
 def highest_fidelity(trials: Trials) -> Integers:
     """Return the first of the lowest values of the highest level so far: the paper's rule."""
     if trials.level is None:
-        return first_lowest(trials.ranked)
+        return running_argmin(trials.ranked)
     level = trials.level
     if trials.violation is not None:
         level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
@@ -114,7 +114,7 @@ def highest_fidelity(trials: Trials) -> Integers:
         counts = level[begin:end] == highest[begin]
         values = np.where(counts, trials.ranked[begin:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
-        found[begin:end] = begin + first_lowest(values)
+        found[begin:end] = begin + running_argmin(values)
     return found
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import InvalidArgumentError
-from fedhpo_gym.evaluation.multi_objective import growing_volumes, hypervolume, non_dominated
+from fedhpo_gym.evaluation.multi_objective import hypervolume, incumbent_volumes, non_dominated
 from fedhpo_gym.records.incumbents import Trials
 from fedhpo_gym.records.record import Header, RunRecord
 from fedhpo_gym.space.per_client import shared_names
@@ -289,6 +289,6 @@ def volume_regret(runs: Sequence[ScoredTrials]) -> list[Floats]:
     corner = np.full(errors[0].shape[1], REFERENCE)
     whole = hypervolume(np.concatenate(errors), corner)
     return [
-        1.0 - growing_volumes(own, corner, own if run.observed is None else run.observed) / whole
+        1.0 - incumbent_volumes(own, corner, own if run.observed is None else run.observed) / whole
         for own, run in zip(errors, runs, strict=True)
     ]

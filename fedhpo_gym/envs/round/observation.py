@@ -95,7 +95,7 @@ class Episodes:
     @classmethod
     def start(
         cls,
-        number: int,
+        num_envs: int,
         history: int,
         action_size: int,
         num_clients: int,
@@ -121,7 +121,7 @@ class Episodes:
         arrays = {}
         for field in fields(cls):
             kind = getattr(np, str(field.type).removeprefix("NDArray[np.").removesuffix("]"))
-            arrays[field.name] = np.zeros((number, *shapes.get(field.name, ())), kind)
+            arrays[field.name] = np.zeros((num_envs, *shapes.get(field.name, ())), kind)
         state = cls(**arrays)
         state.restart(slice(None))
         state.over[:] = True
@@ -151,12 +151,12 @@ def client_means(metrics: NDArray[np.floating], num_samples: NDArray[np.integer]
     return np.asarray((np.where(weights > 0, metrics, 0.0) * shares).sum(axis=1))
 
 
-def mean_and_spread(values: NDArray[np.floating], chosen: NDArray[np.bool_]) -> Floats:
+def mean_and_spread(values: NDArray[np.floating], mask: NDArray[np.bool_]) -> Floats:
     """Return (N, 2), mean and deviation of the chosen of (N, m) values; (N, k, 2) of (k, N, m)."""
-    count = np.maximum(chosen.sum(axis=-1), 1)
-    exact = np.where(chosen, np.asarray(values, dtype=np.float64), 0.0)
+    count = np.maximum(mask.sum(axis=-1), 1)
+    exact = np.where(mask, np.asarray(values, dtype=np.float64), 0.0)
     mean = exact.sum(axis=-1) / count
-    squares = np.where(chosen, (exact - mean[..., None]) ** 2, 0.0)
+    squares = np.where(mask, (exact - mean[..., None]) ** 2, 0.0)
     return np.array([mean, np.sqrt(squares.sum(axis=-1) / count)]).T  # 0 where none is chosen
 
 

@@ -48,7 +48,7 @@ from fedhpo_gym.envs.round.settings import (
 )
 from fedhpo_gym.envs.vector import EpisodeDraws, Layout, columns_of, row_of, unnamed_stream
 from fedhpo_gym.evaluation.client_feedback import ClientFeedback
-from fedhpo_gym.evaluation.noise import STREAM
+from fedhpo_gym.evaluation.noise import NOISE_STREAM
 from fedhpo_gym.evaluation.records import METRICS, SPLITS, Cost, Evaluations, Fidelity
 from fedhpo_gym.objectives import FLOPS_PER_PARAMETER, SEARCH_ORDERS, Objective
 from fedhpo_gym.objectives.base import LARGEST
@@ -99,7 +99,7 @@ class RoundProcess:
         instances: Sequence[Instance],
         settings: RoundSettings,
         courses: Courses,
-        number: int = 1,
+        num_envs: int = 1,
     ) -> None:
         self.task = task
         self.controls = controls
@@ -120,11 +120,13 @@ class RoundProcess:
         self._largest = {name: self._amount(name, largest, cost) or 1.0 for name in AMOUNTS}
         history, size, private = settings.history, controls.size, settings.epsilon is not None
         shapes = history, size, task.num_clients, len(self.measured), private * len(SEARCH_ORDERS)
-        self.episodes = Episodes.start(number, *shapes)
+        self.episodes = Episodes.start(num_envs, *shapes)
         rows = controls.num_rows
         self.observation_space = observation.space(history, size, rows, private=private)
         self.layout = Layout(self.observation_space)
-        self._alphas, self._seeds = np.array([(one.alpha, one.seed) for one in instances]).T
+        self._alphas, self._seeds = np.array(
+            [(instance.alpha, instance.seed) for instance in instances]
+        ).T
         self.reward_space = self._reward_space()
 
     @cached_property
@@ -134,9 +136,11 @@ class RoundProcess:
     @cached_property
     def made(self) -> dict[str, object]:
         """What the numbers of an episode depend on besides its state, by the arguments' names."""
-        task = {one.name: getattr(self.task, one.name) for one in fields(self.task)}
+        task = {field.name: getattr(self.task, field.name) for field in fields(self.task)}
         del task["budget_s"]  # that of trials
-        settings = {one.name: getattr(self.settings, one.name) for one in fields(self.settings)}
+        settings = {
+            field.name: getattr(self.settings, field.name) for field in fields(self.settings)
+        }
         return {
             "task": self.task.key,
             **task,
@@ -159,13 +163,13 @@ class RoundProcess:
         if name == "flops":
             return FLOPS_PER_PARAMETER * work.num_parameters * (work.samples_read or 0.0)
         if name == "energy":
-            known = self.task.system.knows_energy and not work.reports
-            return self.task.system.energy_j(work) if known else 0.0
+            has_energy = self.task.system.knows_energy and not work.reports
+            return self.task.system.energy_j(work) if has_energy else 0.0
         return cost.upload_bytes if name == "upload" else cost.download_bytes
 
     def draws(self) -> EpisodeDraws:
-        noisy, number = self.settings.noise is not None, len(self.episodes.over)
-        return EpisodeDraws(number, len(self.instances), unnamed_stream, noisy=noisy)
+        noisy, num_envs = self.settings.noise is not None, len(self.episodes.over)
+        return EpisodeDraws(num_envs, len(self.instances), unnamed_stream, noisy=noisy)
 
     def restart(
         self,
@@ -193,21 +197,27 @@ class RoundProcess:
         evaluations = self._evaluations(metrics, where)
         if noise is not None:
             pairs = zip(state.noise_key[where].tolist(), state.steps[where].tolist(), strict=True)
-            rngs += streams(STREAM, list(pairs))
+            rngs += streams(NOISE_STREAM, list(pairs))
         names, count = self.settings.reported_names, self.settings.evaluations
         return measurement_of(noise, self.task, names, count, evaluations, rngs, self.measured)
 
     def _evaluations(self, metrics: Metrics, where: Where) -> Evaluations:
-        state, best, usual = self.episodes, metrics[:, None], self.controls.default[RATE]
-        rates = [float(one.get(RATE, usual)) for one in state.configuration[where]]
+        state, default_rate = self.episodes, self.controls.default[RATE]
+        per_seed = metrics[:, None]  # (N, 1, clients, splits, metrics)
+        rates = [
+            float(configuration.get(RATE, default_rate))
+            for configuration in state.configuration[where]
+        ]
         return Evaluations(
-            best,
+            per_seed,
             state.num_samples[where, None],
             state.rounds[where, None],
             state.diverged[where, None],
-            np.array([self.instances[one].seed for one in state.instance[where]])[:, None],
+            np.array(
+                [self.instances[configuration].seed for configuration in state.instance[where]]
+            )[:, None],
             {"round": state.rounds[where], "client_sample_rate": np.array(rates)},
-            lambda: best,
+            lambda: per_seed,
         )
 
     def _store(self, measurement: Measurement, where: Where) -> None:
@@ -252,9 +262,14 @@ class RoundProcess:
         """Give the courses the hyperparameters of the actions."""
         configurations = [*map(self.controls.decode, actions)]
         rounds = self.settings.rounds_per_step
-        fidelities = [Fidelity(rounds, float(one[RATE])) for one in configurations]
+        fidelities = [
+            Fidelity(rounds, float(configuration[RATE])) for configuration in configurations
+        ]
         self.courses.configure(
-            [{k: v for k, v in one.items() if k != RATE} for one in configurations],
+            [
+                {k: v for k, v in configuration.items() if k != RATE}
+                for configuration in configurations
+            ],
             [fidelity.client_sample_rate for fidelity in fidelities],
         )
         return configurations, fidelities
@@ -347,7 +362,7 @@ class RoundProcess:
     def describe(self, index: int) -> dict[str, Any]:
         """Return what `reset` says of an episode: its course, and what its numbers depend on."""
         instance, noise = self._instance(index), self.settings.noise
-        found = {
+        info = {
             "task": self.task.name,
             "backend": self.courses.name,
             **self.courses.describe(),
@@ -358,12 +373,12 @@ class RoundProcess:
         }
         if noise is not None:
             shared = {"evaluations": self.settings.evaluations} if noise.private else {}
-            found["noise"] = {**noise.describe(), **shared}
-        return found
+            info["noise"] = {**noise.describe(), **shared}
+        return info
 
     def _instance(self, index: int) -> dict[str, Any]:
-        number = int(self.episodes.instance[index])
-        return {"index": number, **vars(self.instances[number])}
+        instance_index = int(self.episodes.instance[index])
+        return {"index": instance_index, **vars(self.instances[instance_index])}
 
     def infos(self, names: Collection[str] = ()) -> dict[str, Any]:
         """Return the infos of last steps, (N, ...) nested; losses in nats, 0 for idle clients."""
@@ -421,16 +436,16 @@ class RoundProcess:
         return info
 
     def _named(self, values: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        return {one.name: values[:, column] for column, one in enumerate(self.measured)}
+        return {objective.name: values[:, column] for column, objective in enumerate(self.measured)}
 
     def info(self, index: int) -> dict[str, Any]:
         """Return the `info` of an episode's last step as plain data."""
         state = self.episodes
-        found = row_of(self.infos(("fidelity",)), index)
-        best = found["incumbent"]
+        shared = row_of(self.infos(("fidelity",)), index)
+        best = shared["incumbent"]
         configuration = dict(state.best_configuration[index])
         return {
-            **found,
+            **shared,
             "configuration": dict(state.configuration[index]),
             "cost": dict(state.cost[index]),
             "incumbent": {"step": best["step"], "configuration": configuration, **best},
@@ -489,23 +504,25 @@ class RoundProcess:
         state.loss[:, -1], state.accuracy[:, -1] = means[:, SEEN, LOSS], means[:, SEEN, ACCURACY]
         self._store(measurement, _ALL)
         state.potential[state.diverged] = POTENTIALS[self.settings.potential].low
-        chosen = report.feedback.sampled.reshape(len(trained), -1)
-        norms = log_norms(report.feedback.update_norm.reshape(chosen.shape))
-        apart = 1.0 - report.feedback.alignment.reshape(chosen.shape).astype(np.float64)
-        found = mean_and_spread(np.array([norms, apart]), chosen)
-        state.update_norm, state.disagreement = found.swapaxes(0, 1)
+        sampled = report.feedback.sampled.reshape(len(trained), -1)
+        norms = log_norms(report.feedback.update_norm.reshape(sampled.shape))
+        distances = 1.0 - report.feedback.alignment.reshape(sampled.shape).astype(np.float64)
+        statistics = mean_and_spread(np.array([norms, distances]), sampled)
+        state.update_norm, state.disagreement = statistics.swapaxes(0, 1)
         state.trained[:] = trained
         if report.move_product is not None:
             state.move_product[:] = report.move_product
         if self.controls.num_rows is not None:  # else nobody has asked for them
             rows, clients = np.ogrid[: trained.shape[0], : trained.shape[1]]
-            for losses, metrics, way in (
+            for losses, metrics, direction in (
                 (state.val_loss_before, report.feedback.before, 1),
                 (state.val_loss_after, report.feedback.after, -1),
             ):
-                first = report.feedback.sampled[:, ::way].argmax(axis=1)
-                said = metrics[:, ::way, :, VAL, LOSS][rows, first, clients].astype(np.float64)
-                losses[:] = np.where(trained, np.fmin(said, LARGEST), 0.0)
+                first = report.feedback.sampled[:, ::direction].argmax(axis=1)
+                losses_of_clients = metrics[:, ::direction, :, VAL, LOSS][
+                    rows, first, clients
+                ].astype(np.float64)
+                losses[:] = np.where(trained, np.fmin(losses_of_clients, LARGEST), 0.0)
         (better,) = (state.loss[:, -1, 1] < state.best_loss).nonzero()
         if len(better):
             state.best_loss[better] = state.loss[better, -1, 1]
@@ -526,11 +543,12 @@ class RoundProcess:
         improvement -= settings.divergence_penalty * state.diverged
         # What a course that diverged saves is not earned: it pays for the rest of the budget, too.
         time = (state.elapsed_s - elapsed_s) / settings.budget_s
-        rest = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
-        time = np.where(state.diverged, np.maximum(time, rest), time)
+        remaining = np.maximum(1.0 - elapsed_s / settings.budget_s, 0.0)
+        time = np.where(state.diverged, np.maximum(time, remaining), time)
         columns = {
             **{
-                name: -np.array([self._amount(name, *one) for one in charged]) / self._largest[name]
+                name: -np.array([self._amount(name, *objective) for objective in charged])
+                / self._largest[name]
                 for name in settings.names
                 if name in AMOUNTS
             },
@@ -539,8 +557,9 @@ class RoundProcess:
             "upload": -(state.upload_bytes - before["upload_bytes"]) / self._largest["upload"],
             "fairness": before["client_spread"] - state.client_spread,
             **{
-                one.name: one.errors(measured[:, column]) - one.errors(state.measured[:, column])
-                for column, one in enumerate(self.measured)
+                objective.name: objective.errors(measured[:, column])
+                - objective.errors(state.measured[:, column])
+                for column, objective in enumerate(self.measured)
             },
         }
         vectors = np.array([columns[name] for name in settings.names]).T
@@ -554,7 +573,7 @@ class RoundProcess:
         reach = settings.reward_scale * (potential.high - potential.low)
         work = self.controls.largest_work(settings.rounds_per_step, self._most_samples)
         step = self.task.system.cost(work)
-        widths = {one.name: one.error_bounds for one in self.measured}
+        widths = {objective.name: objective.error_bounds for objective in self.measured}
         bounds = {
             **dict.fromkeys(AMOUNTS, (-1.0, 0.0)),
             "improvement": (-reach - settings.divergence_penalty, reach),
@@ -569,6 +588,6 @@ class RoundProcess:
 _ADDED: Final = np.subtract(*conversion_terms(tuple(SEARCH_ORDERS), DELTA))
 
 
-def _epsilons(spent: NDArray[np.float64]) -> NDArray[np.float64]:
+def _epsilons(divergences: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the (N,) epsilons that (N, orders) divergences prove, as `epsilon_from_renyi` does."""
-    return np.asarray(np.maximum((spent + _ADDED).min(axis=1), 0.0))
+    return np.asarray(np.maximum((divergences + _ADDED).min(axis=1), 0.0))
