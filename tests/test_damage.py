@@ -29,7 +29,7 @@ from fedhpo_gym.core.errors import DamagedDataError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Evaluation, Fidelity
 from fedhpo_gym.records.files import read_judged, read_record, write_record
-from fedhpo_gym.records.record import sealed
+from fedhpo_gym.records.record import seal_lines
 from fedhpo_gym.stored.catalogue import EMBEDDED_FOLDER, ENV_VAR
 from fedhpo_gym.stored.curve_coder import ENTRY
 from fedhpo_gym.stored.surrogate import Surrogate
@@ -308,7 +308,9 @@ def lines(*, number: int, drop: str = "", **entries: Any) -> Callable[[bytes], b
         found[number - 1] |= entries
         found[number - 1].pop(drop, None)
         plain = [{k: v for k, v in line.items() if k != "digest"} for line in found]
-        return b"".join(line + b"\n" for line in sealed([json.dumps(p).encode() for p in plain]))
+        return b"".join(
+            line + b"\n" for line in seal_lines([json.dumps(p).encode() for p in plain])
+        )
 
     return change
 

@@ -20,7 +20,8 @@ import measuring
 import fedhpo_gym
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.records.files import read_record, write_record
-from fedhpo_gym.records.record import Header, RunRecord, StepRecord, sealed
+from fedhpo_gym.records.record import Header, RunRecord, StepRecord
+from fedhpo_gym.records.record import seal_lines as sealed
 
 ID = "FedHPO-LR-CreditG-v0"
 TRIALS, REPEATS = 2000, 5

@@ -23,11 +23,12 @@ import numpy as np
 from measuring import number, stopwatch
 
 from fedhpo_gym.analysis import build_report, group
-from fedhpo_gym.analysis.comparison import compare
+from fedhpo_gym.analysis.comparison import compare_agents as compare
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.records.files import read_record, write_record
 from fedhpo_gym.records.incumbents import Study, Trajectory, Trials
-from fedhpo_gym.records.parquet import Column, read_judged, store
+from fedhpo_gym.records.parquet import Column, store
+from fedhpo_gym.records.parquet import read_judged_columns as read_judged
 from fedhpo_gym.records.record import Header, RunRecord, StepRecord
 from fedhpo_gym.records.runs import JudgedRun
 

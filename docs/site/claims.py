@@ -56,10 +56,10 @@ def page() -> str:
 HEAD = """\
 # Claimed figures
 
-Each figure of a page stands beside what the last run says, and the command of that run. This page
-is filled in when the site is built, and the build fails where a page no longer says its figure,
-where the run says another one, or where the program of a run has changed since: digests of both
-are noted with every run; comments and imports count for nothing in them.
+Each row shows a figure that a page states, the figure of the last run, and the command of that
+run. The table is made when the site is built. The build fails if a page no longer states its
+figure, if the run shows another one, or if the program has changed since the run. To detect
+changes, digests of program and result are stored with every run; comments and imports are ignored.
 """
 TOC = "\n```{toctree}\n:hidden:\n:titlesonly:\n:glob:\n\n../../benchmarks/results/*\n```\n"
 HEADS = ("page", "says", "last run", "date", "command", "program")

@@ -20,7 +20,7 @@ from fedhpo_gym.objectives import FAIRNESS_NAMES, PRIVACY_NAMES
 from fedhpo_gym.tasks import TRIALS_ONLY, Task
 from fedhpo_gym.wrappers.budget import with_remaining
 
-ADDED = {"remaining_budget": "share of the simulated seconds that is left"}
+ADDED = {"remaining_budget": "share of the simulated seconds that remains"}
 """What a wrapper adds to the observations of trials."""
 TABLE = re.compile(
     r"^(=+[ =]+)\n(?:key [^\n]*\n=[ =]+\n)?(.*?)\n^=[ =]+$", re.MULTILINE | re.DOTALL
@@ -41,9 +41,10 @@ def entries(task: Task) -> Iterator[str]:
     yield "## Action and observation"
     yield (
         f"`{task.id}`: an action is a Box [-1, 1] of {len(names)} numbers: "
-        f"{', '.join(f'`{name}`' for name in names)}. A coordinate is a place on the scale of its "
-        "hyperparameter; `NamedAction` takes natural units. What `fidelity` fixes falls away. "
-        "The reward is one number, or on `MO-` ids a score per objective; higher is better."
+        f"{', '.join(f'`{name}`' for name in names)}. A coordinate is a position on the scale of "
+        "its hyperparameter. The wrapper `NamedAction` accepts natural units. Fidelities that the "
+        "argument `fidelity` fixes are left out. The reward is one number, or on `MO-` ids a score "
+        "per objective. Higher is better."
     )
     size, ranks = len(names), task.objectives["val_loss"]
     yield entry_table(
@@ -55,7 +56,7 @@ def entries(task: Task) -> Iterator[str]:
     yield (
         f"`{task.round_id}`: an action is a Box [-1, 1] of {controls.size} numbers: "
         f"{', '.join(f'`{name}`' for name in controls.space.names)}. A step trains some rounds "
-        f"with them; {history} evaluations are shown."
+        f"with them. The observation shows the last {history} evaluations."
     )
     yield entry_table(of_rounds.space(history, controls.size, None), meanings(RoundEnv))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedhpo_gym.core.markdown import markdown_table
 from fedhpo_gym.stored.references import PATH, References, read
-from fedhpo_gym.studies.references import Effort
+from fedhpo_gym.studies.references import SearchBudget
 from fedhpo_gym.studies.suites import suite
 
 PAGE = Path(__file__).resolve().parents[1] / "references.md"
@@ -66,7 +66,7 @@ def _row(one: References) -> tuple[str, ...]:
         returns["hindsight"],
         f"{mean:.2f}" if scaled else "–",
         interval,
-        f"{Effort(**one.effort).episodes:,}",
+        f"{SearchBudget(**one.effort).episodes:,}",
     )
 
 

@@ -43,9 +43,8 @@ from fedhpo_gym.backends.quadratic_schedules import best_schedule
 from fedhpo_gym.core.errors import FedHPOError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.stored.references import references_of
-from fedhpo_gym.studies.population import PopulationSettings
-from fedhpo_gym.studies.population import evolve as evolve_population
-from fedhpo_gym.studies.references import EFFORTS, Player, evolve, spread
+from fedhpo_gym.studies.population import PopulationSettings, evolve_population
+from fedhpo_gym.studies.references import SEARCH_BUDGETS, Player, evenly_spaced, evolve
 from studies import positive, rewrite, study_parser
 
 Pairs = list[list[float]]
@@ -120,7 +119,7 @@ def _of(instances: str | Pairs) -> dict[str, Any]:
 def judged(problem: Problem, act: Act, instances: str | Pairs, number: int) -> list[float]:
     """Play one episode on each of some instances, side by side; return their returns."""
     env: Any = make_vector(problem.id, number, _of(instances))
-    rows = spread(len(env.process.instances), number)
+    rows = evenly_spaced(len(env.process.instances), number)
     returns = np.zeros(number)
     for _, _, rewards, _ in play(env, act, options={"instance": rows}):
         returns += rewards
@@ -237,7 +236,7 @@ def _cloning(
     problem: Problem, *, seed: int, made_by: str, progress: Callable[[int], object], **_: Any
 ) -> Policy:
     """Clone hindsight: sequences that evolve on train instances, from the stated ones."""
-    effort = EFFORTS["half"]
+    effort = SEARCH_BUDGETS["half"]
     player = Player(problem.id, "train", 32, lambda courses: progress(courses * player.steps))
     length = player.steps
     known = _references(problem).configurations
@@ -245,7 +244,7 @@ def _cloning(
     courses = effort.generations * effort.children + len(known)
     number = min(player.instances, max(2, problem.steps // length // courses))
     effort = replace(effort, generations=(problem.steps // length // number) // effort.children)
-    rows = spread(player.instances, number)
+    rows = evenly_spaced(player.instances, number)
     found, begin = player.follow(schedules, rows)
     rng = stream(seed, "cloning")
     sequences = evolve(player, rows, begin, found, effort, rng)[1]
@@ -280,7 +279,7 @@ def in_course(problem: Problem, agent: str, members: int) -> dict[str, Any]:
         every = [[one.alpha, one.seed] for one in env.unwrapped.instances]
         space = env.unwrapped.search_space
     static = space.validate(_references(problem).configurations["static"])
-    val = [every[i] for i in spread(len(every), problem.validated // 3)]
+    val = [every[i] for i in evenly_spaced(len(every), problem.validated // 3)]
     play_one = _population if agent == "population" else partial(_episode, agent)
     options = {"population": [{"members": members}]}.get(agent) or _options(agent, space, static)
     try:

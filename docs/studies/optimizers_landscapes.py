@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedhpo_gym.analysis.plot import looks_of
+from fedhpo_gym.analysis.plot import line_styles
 from fedhpo_gym.evaluation.stats import ecdf, normalised_regret
 from fedhpo_gym.stored.catalogue import open_table
 from fedhpo_gym.stored.lattice import StoredNumbers
@@ -72,7 +72,7 @@ def draw(found: Mapping[str, Mapping[str, NDArray[np.float64]]], path: Path) -> 
     size = {"figsize": (12, 5.4), "layout": "constrained"}
     figure, panels = plt.subplots(1, len(found), sharey=True, squeeze=False, **size)
     for axes, (title, curves) in zip(panels[0], found.items(), strict=True):
-        for name, (colour, style) in looks_of(curves).items():
+        for name, (colour, style) in line_styles(curves).items():
             axes.plot(THRESHOLDS, ecdf(curves[name], THRESHOLDS), c=colour, ls=style, label=name)
         axes.set(
             title=title, xscale="log", xlabel="normalised regret of test accuracy", ylim=(0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fedhpo_gym.analysis.comparison import REGRET, Comparison, compare
+from fedhpo_gym.analysis.comparison import REGRET, Comparison, compare_agents
 from fedhpo_gym.records.incumbents import Study, Trajectory
 from studies import table
 
@@ -51,7 +51,7 @@ def _judged(lines: Iterable[Trajectory], name: str) -> Comparison:
 
 def _compared(lines: Iterable[Trajectory]) -> Comparison:
     (study,) = Study.whole(lines)
-    return compare(study, REGRET)
+    return compare_agents(study, REGRET)
 
 
 def _ranks(pairs: Mapping[str, tuple[Comparison, Comparison]]) -> str:

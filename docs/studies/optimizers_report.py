@@ -21,10 +21,17 @@ from optimizers_paper import finals, signs
 from optimizers_study import AGENTS, BLACK_BOX, MULTI_FIDELITY, PARTS, VECTOR_AGENTS
 
 from fedhpo_gym.analysis import group
-from fedhpo_gym.analysis.comparison import REGRET, VALIDATION, VOLUME, Comparison, answer, compare
+from fedhpo_gym.analysis.comparison import (
+    REGRET,
+    VALIDATION,
+    VOLUME,
+    Comparison,
+    answer,
+    compare_agents,
+)
 from fedhpo_gym.analysis.figures import draw_difference
-from fedhpo_gym.analysis.plot import looks_of
-from fedhpo_gym.analysis.problems import Problem, Run
+from fedhpo_gym.analysis.plot import line_styles
+from fedhpo_gym.analysis.problems import ProblemRuns, Run
 from fedhpo_gym.evaluation.stats import wilcoxon_holm
 from fedhpo_gym.records.files import read_each, read_judged
 from fedhpo_gym.records.incumbents import Study, Trajectory
@@ -44,23 +51,23 @@ def records(folder: Path) -> list[tuple[Path, JudgedRun]]:
     return [*read_each([folder], read_judged)]
 
 
-def read(folder: Path, as_tried: bool = False) -> tuple[Problem, ...]:
+def read(folder: Path, as_tried: bool = False) -> tuple[ProblemRuns, ...]:
     """Return the problems of a part, or the paper's incumbents as tried; none if not run."""
     how: dict[str, Any] = {"rule": "highest_fidelity"} if as_tried else {"known": known_of}
     return group(records(folder), **how) if folder.is_dir() else ()
 
 
-def runs_of(problems: Iterable[Problem]) -> list[Run]:
+def runs_of(problems: Iterable[ProblemRuns]) -> list[Run]:
     """Return all runs."""
     return [run for one in problems for runs in one.runs.values() for run in runs]
 
 
-def lines_of(problems: Iterable[Problem]) -> list[Trajectory]:
+def lines_of(problems: Iterable[ProblemRuns]) -> list[Trajectory]:
     """Return the relative regret of all runs, see docs/regret.md."""
     return [run.relative for run in runs_of(problems) if run.relative is not None]
 
 
-def losses_of(problems: Iterable[Problem]) -> list[Trajectory]:
+def losses_of(problems: Iterable[ProblemRuns]) -> list[Trajectory]:
     """Return the incumbents of all runs."""
     return [run.trajectory for run in runs_of(problems)]
 
@@ -68,7 +75,7 @@ def losses_of(problems: Iterable[Problem]) -> list[Trajectory]:
 def judged(lines: Iterable[Trajectory], measure: str = REGRET) -> Comparison:
     """Return the comparison of runs that form one study."""
     (study,) = Study.whole(lines)
-    return compare(study, measure)
+    return compare_agents(study, measure)
 
 
 def summary(found: Mapping[str, Comparison]) -> str:
@@ -119,7 +126,7 @@ def draw(found: Comparison, out: Path, name: str) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharey=True, layout="constrained")
     for (kind, agents), axes in zip(kinds.items(), panels, strict=True):
         own = [agent for agent in found.order if agent in agents]
-        for agent, (colour, style) in looks_of(own).items():
+        for agent, (colour, style) in line_styles(own).items():
             axes.step(found.fractions, found.ranks[agent], color=colour, ls=style, label=agent)
         axes.set(xscale="log", xlabel="share of the budget", title=kind)
         axes.set_ylim(1, 21)  # with room for the legend
@@ -146,7 +153,9 @@ def write_finals(parts: Mapping[str, Iterable[Trajectory]], path: Path) -> None:
                 )
 
 
-def whole(problems: Iterable[Problem], agents: Sequence[str], most: int = 99) -> list[Problem]:
+def whole(
+    problems: Iterable[ProblemRuns], agents: Sequence[str], most: int = 99
+) -> list[ProblemRuns]:
     """Return the problems with runs of all these agents, of nobody else, and as many seeds each."""
     found = [one for one in problems if all(one.runs.get(agent) for agent in agents)]
     seeds = min((len(one.runs[agent]) for one in found for agent in agents), default=0)
@@ -161,7 +170,7 @@ def told(found: Comparison) -> tuple[int, int, int]:
     return len(found.study.final(found.study.problems[0], found.study.agents[0])), means, runs
 
 
-def growth(problems: Sequence[Problem]) -> str:
+def growth(problems: Sequence[ProblemRuns]) -> str:
     """Return how many pairs so many seeds tell apart; more than there are by a bootstrap."""
     rows = []
     for seeds in range(1, 1 + len(problems[0].runs[AGENTS[0]])):
@@ -180,7 +189,7 @@ def growth(problems: Sequence[Problem]) -> str:
     return table(["seeds", "pairs told apart on means over seeds", "on all runs"], rows)
 
 
-def by_rule(recommended: Sequence[Problem], as_tried: Sequence[Problem]) -> str:
+def by_rule(recommended: Sequence[ProblemRuns], as_tried: Sequence[ProblemRuns]) -> str:
     """Return mean ranks by the true loss of what is recommended, and of the paper's incumbents."""
     first, second = (judged(losses_of(one), VALIDATION) for one in (recommended, as_tried))
     rows = [
@@ -229,7 +238,7 @@ def apart(found: Comparison) -> str:
     )
 
 
-def vector_words(parts: Mapping[str, Sequence[Problem]]) -> str:
+def vector_words(parts: Mapping[str, Sequence[ProblemRuns]]) -> str:
     """Return ranks by hypervolume and by loss."""
     groups = {name: parts[part] for part, name in VECTORS.items() if parts[part]}
     if not groups:
@@ -242,7 +251,7 @@ def vector_words(parts: Mapping[str, Sequence[Problem]]) -> str:
     return "\n\n".join([*words, "### Validation loss", summary(by_loss)])
 
 
-def volumes_of(problems: Iterable[Problem]) -> list[Trajectory]:
+def volumes_of(problems: Iterable[ProblemRuns]) -> list[Trajectory]:
     """Return the hypervolume regrets of all runs."""
     return [line for one in problems for line in one.volumes()]
 
@@ -253,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
     out: Path = parser.parse_args(arguments).out
 
-    def part(name: str, as_tried: bool = False) -> list[Problem]:
+    def part(name: str, as_tried: bool = False) -> list[ProblemRuns]:
         agents = VECTOR_AGENTS if name.startswith("vectors") else AGENTS
         return whole(read(out / name, as_tried), agents)
 

@@ -25,7 +25,7 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One entry: what is shown, and the number behind it, for CSV."""
+    """One entry: its text, and the number behind it for CSV."""
 
     text: str
     value: float | int | None = None
@@ -35,12 +35,12 @@ class Cell:
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
     """Return rows as comma-separated lines, in which no spreadsheet finds a formula."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(map(_plain, row) for row in rows)
+    csv.writer(buffer, lineterminator="\n").writerows(map(_escape_formula, row) for row in rows)
     return buffer.getvalue()
 
 
-def _plain(cell: object) -> object:
-    """Return a cell, with an apostrophe before what a spreadsheet would compute."""
+def _escape_formula(cell: object) -> object:
+    """Return a cell, with an apostrophe before text that a spreadsheet would compute."""
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:
@@ -55,7 +55,7 @@ def number_cell(value: float | None, form: str) -> Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Rows of cells under a header; the first column is text, the others are numbers."""
 
     name: str
@@ -72,7 +72,7 @@ class Table:
         note: str,
         header: Sequence[str],
         rows: Iterable[Sequence[str | float]],
-    ) -> "Table":
+    ) -> "ReportTable":
         """Make a table of plain values, numbers with all their digits."""
         cells = [[Cell(v) if isinstance(v, str) else Cell(repr(v), v) for v in row] for row in rows]
         return cls(name, title, note, header, cells)
@@ -80,14 +80,14 @@ class Table:
     def html(self) -> str:
         """Return a `<table>` element."""
         head = "".join(
-            f'<th scope="col"{_look(place, best=False)}>{escape(word)}</th>'
-            for place, word in enumerate(self.header)
+            f'<th scope="col"{_cell_class(index, best=False)}>{escape(title)}</th>'
+            for index, title in enumerate(self.header)
         )
         lines = [f"<tr>{head}</tr>"]
         for row in self.rows:
             cells = (
-                f"<td{_look(place, best=cell.best)}>{escape(cell.text)}</td>"
-                for place, cell in enumerate(row)
+                f"<td{_cell_class(index, best=cell.best)}>{escape(cell.text)}</td>"
+                for index, cell in enumerate(row)
             )
             lines.append(f"<tr>{''.join(cells)}</tr>")
         return "<table>\n" + "\n".join(lines) + "\n</table>"
@@ -101,20 +101,20 @@ class Table:
         r"""Return a `tabular` for the package booktabs, and its caption as a comment."""
         columns = "l" + "r" * (len(self.header) - 1)
         lines = [f"% {self.title}. {self.note}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        lines += [" & ".join(map(_escaped, self.header)) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(_escape_latex, self.header)) + r" \\", r"\midrule"]
         for row in self.rows:
             cells = [
-                rf"\textbf{{{_escaped(cell.text)}}}" if cell.best else _escaped(cell.text)
+                rf"\textbf{{{_escape_latex(cell.text)}}}" if cell.best else _escape_latex(cell.text)
                 for cell in row
             ]
             lines.append(" & ".join(cells) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def _look(place: int, *, best: bool) -> str:
-    words = ["number"] * (place > 0) + ["best"] * best
-    return f' class="{" ".join(words)}"' if words else ""
+def _cell_class(index: int, *, best: bool) -> str:
+    classes = ["number"] * (index > 0) + ["best"] * best
+    return f' class="{" ".join(classes)}"' if classes else ""
 
 
-def _escaped(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)

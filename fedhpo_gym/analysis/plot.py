@@ -1,4 +1,9 @@
-"""Curves over simulated time: SVG text to put into a page, and PDF files to put into a paper."""
+"""Drawing with matplotlib: SVG text for a page, and PDF files for a paper.
+
+`fedhpo_gym.analysis.figures` and `landscape` draw through this module. `draw` calls a function that
+fills one axes, and returns the picture in both forms. An agent has the same colour and line style
+in every figure and every report (`line_styles`), whichever other agents are drawn.
+"""
 
 import io
 import re
@@ -8,7 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
-from fedhpo_gym.analysis.problems import Curve
+from fedhpo_gym.analysis.problems import QuartileCurve
 from fedhpo_gym.core.arrays import Floats
 from fedhpo_gym.core.errors import require_optional
 
@@ -29,10 +34,10 @@ ORDER = (
 )  # fmt: skip
 """Agents by their place among colours, then line styles."""
 SIZE, TALL = (4.9, 3.5), 4.6
-"""Inches of a figure, and the height of one whose legend is below."""
-Looks: TypeAlias = Mapping[str, tuple[str, Any]]
+"""Inches of a figure, and the height of one with its legend below."""
+LineStyles: TypeAlias = Mapping[str, tuple[str, Any]]
 CROWD = 4
-"""More agents than that do not fit into a legend inside the axes."""
+"""Most agents whose legend fits inside the axes."""
 INK = "#1a1a1a"
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, selected and read aloud
@@ -53,31 +58,35 @@ class Picture(NamedTuple):
     pdf: Callable[[], bytes]
 
 
-def draw_curves(curves: Mapping[str, Curve], name: str, looks: Looks | None = None) -> Picture:
+def draw_curves(
+    curves: Mapping[str, QuartileCurve], name: str, given_styles: LineStyles | None = None
+) -> Picture:
     """Draw the incumbent validation loss of every agent: median, and a band between quartiles."""
-    drawn = looks or looks_of(curves)
+    styles = given_styles or line_styles(curves)
     is_crowded = len(curves) > CROWD
 
     def fill(axes: Any) -> None:
         unit, seconds = time_unit(max((float(c.time_s[-1]) for c in curves.values()), default=1.0))
-        for agent, one in curves.items():
-            colour, style = drawn[agent]
-            times, median, lower, upper = corners(one.time_s, one.median, one.lower, one.upper)
+        for agent, curve in curves.items():
+            colour, style = styles[agent]
+            times, median, lower, upper = step_corners(
+                curve.time_s, curve.median, curve.lower, curve.upper
+            )
             band = {"step": "post", "color": colour, "alpha": 0.18, "lw": 0}
             axes.fill_between(times / seconds, lower, upper, **band)
             line = {"where": "post", "color": colour, "ls": style, "lw": 2}
             axes.step(times / seconds, median, label=label(agent), **line)
-        low, high = _window(curves)
+        low, high = _shown_range(curves)
         margin = 0.06 * (high - low)
         axes.set_ylim(low - margin, high + margin)
-        what = "validation loss of the incumbent"
-        finish(axes, f"simulated time ({unit})", what, below=is_crowded)
+        ylabel = "validation loss of the incumbent"
+        finish(axes, f"simulated time ({unit})", ylabel, below=is_crowded)
 
     return draw(name, fill, (SIZE[0], TALL if is_crowded else SIZE[1]))
 
 
 def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZE) -> Picture:
-    """Return what a function draws into axes."""
+    """Return the picture that a function draws into axes."""
     with require_optional("drawing a report", "matplotlib", "plot", "matplotlib"):
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -96,33 +105,35 @@ def draw(name: str, fill: Callable[[Any], None], size: tuple[float, float] = SIZ
             figure.savefig(paper, format="pdf", metadata={"CreationDate": None, "Creator": None})
         return paper.getvalue()
 
-    return Picture(_element(buffer.getvalue(), name), pdf)
+    return Picture(_extract_svg(buffer.getvalue(), name), pdf)
 
 
-def corners(at: Floats, *values: Floats) -> list[Floats]:
+def step_corners(times: Floats, *values: Floats) -> list[Floats]:
     """Return points of step functions where one of them changes, and the first and last."""
     changes = np.any([np.diff(value, prepend=np.nan) != 0 for value in values], axis=0)
     changes[-1:] = True
-    return [array[changes] for array in (at, *values)]
+    return [array[changes] for array in (times, *values)]
 
 
-def looks_of(agents: Iterable[str]) -> Looks:
+def line_styles(agents: Iterable[str]) -> LineStyles:
     """Return colour and line style of each agent.
 
-    Random search is grey. Agents of `ORDER` have places of their own, whoever else is there, with
-    settings in parentheses the next free one; others the first free one from one of their name on.
+    Random search is grey. Each agent of `ORDER` has a fixed style; with settings in parentheses it
+    has the next free one. Others have the first free style from one that their name determines.
     """
-    looks: dict[str, tuple[str, Any]] = {}
-    places = [(colour, style) for style in (*STYLES, *DASHES) for colour in PAINTS]
+    styles: dict[str, tuple[str, Any]] = {}
+    slots = [(colour, style) for style in (*STYLES, *DASHES) for colour in PAINTS]
     for agent in sorted(set(agents), key=lambda one: (one not in ORDER, one)):
-        known = agent.split(" (")[0]
+        name = agent.split(" (")[0]
         if agent == "random":
-            looks[agent] = GREY, "-"
+            styles[agent] = GREY, "-"
             continue
-        first = ORDER.index(known) if known in ORDER else crc32(known.encode())
-        turned = places[first % len(places) :] + places[: first % len(places)]
-        looks[agent] = next((one for one in turned if one not in looks.values()), turned[0])
-    return looks
+        first = ORDER.index(name) if name in ORDER else crc32(name.encode())
+        candidates = slots[first % len(slots) :] + slots[: first % len(slots)]
+        styles[agent] = next(
+            (one for one in candidates if one not in styles.values()), candidates[0]
+        )
+    return styles
 
 
 def label(agent: str) -> str:
@@ -130,9 +141,9 @@ def label(agent: str) -> str:
     return agent.replace("$", r"\$")
 
 
-def plain_log(axis: Any, shown: Callable[[float], str] = "{:g}".format) -> None:
+def plain_log(axis: Any, format_value: Callable[[float], str] = "{:g}".format) -> None:
     """Write the powers of a logarithmic axis as plain numbers."""
-    axis.set_major_formatter(lambda value, _place: shown(value))
+    axis.set_major_formatter(lambda value, _place: format_value(value))
     axis.set_minor_formatter(lambda _value, _place: "")
 
 
@@ -146,8 +157,8 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
-def percent(share: float) -> str:
-    """Return a share as people read it."""
+def format_percent(share: float) -> str:
+    """Return a share in percent."""
     return f"{100 * share:g} %"
 
 
@@ -157,28 +168,28 @@ def finish(axes: Any, xlabel: str, ylabel: str, below: bool) -> None:
     axes.grid(visible=True, color="#d9d9d9", lw=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if not axes.get_legend_handles_labels()[0]:
-        why = "no agent keeps the constraints in all runs"
-        axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center")
+        reason = "no agent keeps the constraints in all runs"
+        axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center")
     elif below:
-        place = {"loc": "outside lower center", "ncols": 2, "fontsize": 11}
-        axes.figure.legend(frameon=False, handlelength=3.2, **place)
+        options = {"loc": "outside lower center", "ncols": 2, "fontsize": 11}
+        axes.figure.legend(frameon=False, handlelength=3.2, **options)
     else:
         axes.legend(frameon=False, handlelength=3.2)
 
 
-def _window(curves: Mapping[str, Curve]) -> tuple[float, float]:
-    """Return the losses shown: up to above the worst median at a quarter of the time."""
+def _shown_range(curves: Mapping[str, QuartileCurve]) -> tuple[float, float]:
+    """Return the range of the loss axis: up to above the worst median at a quarter of the time."""
     if not curves:
         return 0.0, 1.0
     low = min(float(curve.lower.min()) for curve in curves.values())
     high = max(float(curve.upper.max()) for curve in curves.values())
     end = max(float(curve.time_s[-1]) for curve in curves.values())
-    # A curve ends where a run recommends what does not keep the constraints.
-    medians = [one.median[np.searchsorted(one.time_s[:-1], end / 4)] for one in curves.values()]
-    wanted = low + 1.5 * (float(max(medians)) - low)
-    high = min(high, wanted) if wanted > low else high
-    half = 0.05 + 1e-6 * abs(low)  # of 3.4e38, where every trial diverged, 0.05 is nothing
-    return (low, high) if high > low else (low - half, low + half)
+    # A curve ends where a run recommends a configuration that breaks a constraint.
+    medians = [c.median[np.searchsorted(c.time_s[:-1], end / 4)] for c in curves.values()]
+    limit = low + 1.5 * (float(max(medians)) - low)
+    high = min(high, limit) if limit > low else high
+    margin = 0.05 + 1e-6 * abs(low)  # of 3.4e38, where every trial diverged, 0.05 is nothing
+    return (low, high) if high > low else (low - margin, low + margin)
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:
@@ -190,20 +201,20 @@ def time_unit(longest_s: float) -> tuple[str, float]:
 
 def show_window(axes: Any, values: Floats) -> None:
     """End an axis where most values end, and mark at its rim that there are others beyond."""
-    usual = values[values < 100 * max(float(np.median(values)), 1e-12)]
-    if len(usual) and len(usual) < len(values):
-        axes.set_ylim(0.95 * float(usual.min()), 1.05 * float(usual.max()))
+    typical = values[values < 100 * max(float(np.median(values)), 1e-12)]
+    if len(typical) and len(typical) < len(values):
+        axes.set_ylim(0.95 * float(typical.min()), 1.05 * float(typical.max()))
         axes.text(0.01, 0.99, "▲ beyond", transform=axes.transAxes, va="top", color=INK)
 
 
-def _element(svg: str, name: str) -> str:
-    """Cut a file down to its element, and drop what ties it to a size or needs another file."""
-    opening, rest = svg[svg.index("<svg") :].split(">", maxsplit=1)
+def _extract_svg(svg: str, name: str) -> str:
+    """Return the `<svg>` element of a file, without its size, metadata and global ids."""
+    opening, body = svg[svg.index("<svg") :].split(">", maxsplit=1)
     opening = re.sub(r' (width|height)="[^"]*"', "", opening)
-    rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
-    # A hundredth of a point is seen by nobody.
-    rest = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), rest)
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    # Coordinates are points: digits beyond a hundredth are invisible.
+    body = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), body)
     # Ids are global to the page; matplotlib numbers them from 1 in every figure.
     for pattern in (r'(id=")', r'(href="#)', r"(url\(#)"):
-        rest = re.sub(pattern, rf"\g<1>{name}-", rest)
-    return f"{opening}>{rest}".strip()
+        body = re.sub(pattern, rf"\g<1>{name}-", body)
+    return f"{opening}>{body}".strip()

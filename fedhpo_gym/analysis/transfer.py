@@ -43,8 +43,8 @@ class MethodRuns:
     @cached_property
     def ranks(self) -> Floats:
         """(R, M, T) ranks within each run and trial, 1 the lowest regret; ties share the mean."""
-        found: Floats = ranks(np.round(self.regret, DECIMALS).transpose(0, 2, 1))
-        return found.transpose(0, 2, 1)
+        by_method: Floats = ranks(np.round(self.regret, DECIMALS).transpose(0, 2, 1))
+        return by_method.transpose(0, 2, 1)
 
     @validate_call
     def mean(self, values: Annotated[Floats, Axes(1)], over: Over = "runs") -> Floats:
@@ -60,7 +60,7 @@ class MethodRuns:
         if over == "runs":
             return np.asarray(values.mean(axis=0), np.float64)
         spaces = np.array([space for space, _, _ in self.runs])
-        means = [values[spaces == one].mean(axis=0) for one in dict.fromkeys(spaces.tolist())]
+        means = [values[spaces == name].mean(axis=0) for name in dict.fromkeys(spaces.tolist())]
         return np.asarray(np.mean(means, axis=0), np.float64)
 
     @validate_call
@@ -115,14 +115,16 @@ def align_runs(results: Mapping[str, Result], n_trials: Annotated[int, Range(1)]
     ]
     if not runs:
         raise InvalidArgumentError("`results` must hold at least one run of each method, got none")
-    reached = [[_values(m, found, run, n_trials) for m, found in results.items()] for run in runs]
-    values = np.array(reached, np.float64)
+    per_run = [
+        [_run_values(m, result, run, n_trials) for m, result in results.items()] for run in runs
+    ]
+    values = np.array(per_run, np.float64)
     if not np.isfinite(values).all():
         raise InvalidArgumentError("`results` must hold finite values, got NaN or infinity")
     return MethodRuns(tuple(results), tuple(runs), 1.0 - values)
 
 
-def _values(method: str, result: Result, run: Run, n_trials: int) -> list[float]:
+def _run_values(method: str, result: Result, run: Run, n_trials: int) -> list[float]:
     """Return the values of a run, one more than there are trials."""
     space, dataset, seed = run
     try:

@@ -1,8 +1,9 @@
 """Which algorithm is best once its tuning is charged (Prabhu Teja S et al., ICML 2020).
 
 An algorithm is its update rule and the priors of its hyperparameters. A *run library* holds
-finished runs under configurations drawn from these priors; from it, what a random search of any
-budget finds is computed without another run. Losses throughout: lower is better.
+finished runs under configurations drawn from these priors. From it, the expected result of a random
+search of any budget is computed without another run, as `fedhpo-gym tuning-cost` does. Values are
+losses throughout: lower is better.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from fedhpo_gym.core.errors import DamagedDataError, InvalidArgumentError
 from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import running_argmin
 from fedhpo_gym.evaluation.stats import Rows, Vector
-from fedhpo_gym.records.incumbents import finite, read_lines
+from fedhpo_gym.records.incumbents import finite_number, read_lines
 
 COLUMNS: Final = ("algorithm", "problem", "validation", "test", "cost")
 """Of a table of runs; `test` and `cost` may be missing."""
@@ -31,9 +32,9 @@ class Runs:
     """Finished runs of one algorithm on one problem, (N,) each; lower is better.
 
     Attributes:
-        validation: what a search selects by: the lowest over the epochs of a run.
-        test: what is reported of the run that was selected.
-        cost: what each run took, in any unit.
+        validation: value that a search minimises: the lowest over the epochs of a run.
+        test: value that is reported for the selected run.
+        cost: cost of each run, in any unit.
     """
 
     validation: Floats
@@ -73,19 +74,19 @@ class RunLibrary:
         for algorithm, problem in product(self.algorithms, self.problems):
             if (algorithm, problem) not in self.runs:
                 raise InvalidArgumentError(
-                    f"`runs` must hold every algorithm on every problem, but there is none of "
+                    "`runs` must hold every algorithm on every problem, but there is none of "
                     f"{algorithm!r} on {problem!r}"
                 )
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, str, float, float, float]]) -> "RunLibrary":
         """Collect rows of algorithm, problem, validation, test and cost, in any order."""
-        found: dict[tuple[str, str], list[list[float]]] = {}
-        for algorithm, problem, *numbers in rows:
-            found.setdefault((algorithm, problem), []).append(numbers)
-        if not found:
+        by_cell: dict[tuple[str, str], list[list[float]]] = {}
+        for algorithm, problem, *values in rows:
+            by_cell.setdefault((algorithm, problem), []).append(values)
+        if not by_cell:
             raise InvalidArgumentError("`rows` must hold at least one run")
-        runs = {key: Runs(*np.array(lines, dtype=np.float64).T) for key, lines in found.items()}
+        runs = {key: Runs(*np.array(lines, dtype=np.float64).T) for key, lines in by_cell.items()}
         problems = tuple(sorted({problem for _, problem in runs}))
         return cls(tuple(dict.fromkeys(a for a, _ in runs)), problems, runs)
 
@@ -100,17 +101,17 @@ def read_library(path: Path) -> RunLibrary:
 
     Without `test`, validation is reported; without `cost`, each run costs 1.
     """
-    rows = read_lines(path, "run library", (COLUMNS[:3], COLUMNS[3:]), _row)
+    rows = read_lines(path, "run library", (COLUMNS[:3], COLUMNS[3:]), _parse_line)
     try:
         return RunLibrary.from_rows(rows)
     except InvalidArgumentError as error:
         raise DamagedDataError(f"{path}: {error}") from error
 
 
-def _row(line: Mapping[str, str | None]) -> tuple[str, str, float, float, float]:
-    validation = finite(line, "validation")
-    test = finite(line, "test") if "test" in line else validation
-    cost = finite(line, "cost") if "cost" in line else 1.0
+def _parse_line(line: Mapping[str, str | None]) -> tuple[str, str, float, float, float]:
+    validation = finite_number(line, "validation")
+    test = finite_number(line, "test") if "test" in line else validation
+    cost = finite_number(line, "cost") if "cost" in line else 1.0
     return str(line["algorithm"]), str(line["problem"]), validation, test, cost
 
 
@@ -135,11 +136,11 @@ def expected_best(runs: Runs, budget: Count) -> tuple[float, float]:
     The paper's program also selects by test values, as `Runs.of(test)` does.
     """
     chances = selection(runs.validation, budget)
-    drawn = chances > 0  # an infinite loss that is never selected does no harm
-    mean = float(chances[drawn] @ runs.test[drawn])
+    is_selected = chances > 0  # an infinite loss that is never selected does no harm
+    mean = float(chances[is_selected] @ runs.test[is_selected])
     if not np.isfinite(mean):
         return mean, float("nan")
-    return mean, float(chances[drawn] @ (runs.test[drawn] - mean) ** 2)
+    return mean, float(chances[is_selected] @ (runs.test[is_selected] - mean) ** 2)
 
 
 @validate_call
@@ -151,9 +152,9 @@ def expected_curve(runs: Runs, budgets: Sequence[int]) -> Floats:
 @validate_call
 def simulate(runs: Runs, budget: Count, repetitions: Count = 1000, seed: int = 0) -> Floats:
     """Return what searches of k trials report: procedure 1 itself, (repetitions,)."""
-    drawn = stream(seed, "procedure_1").integers(len(runs), size=(repetitions, budget))
-    best = np.argmin(runs.validation[drawn], axis=1)
-    return np.asarray(runs.test[drawn[np.arange(repetitions), best]])
+    draws = stream(seed, "procedure_1").integers(len(runs), size=(repetitions, budget))
+    best = np.argmin(runs.validation[draws], axis=1)
+    return np.asarray(runs.test[draws[np.arange(repetitions), best]])
 
 
 @validate_call
@@ -166,16 +167,16 @@ def simulate_by_cost(runs: Runs, budgets: Vector, repetitions: Count = 1000) -> 
     if not np.isfinite(budgets).all():
         raise InvalidArgumentError(f"`budgets` must be finite, got {budgets!r}")
     most = max(1, int(np.ceil(np.max(budgets) / runs.cost.min())))
-    drawn = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
-    ends = np.cumsum(runs.cost[drawn], axis=1)
-    best = running_argmin(runs.validation[drawn])
-    reported = np.take_along_axis(runs.test[drawn], best, axis=1)
-    found = []
+    draws = stream(0, "procedure_1_by_cost").integers(len(runs), size=(repetitions, most))
+    ends = np.cumsum(runs.cost[draws], axis=1)
+    best = running_argmin(runs.validation[draws])
+    reported = np.take_along_axis(runs.test[draws], best, axis=1)
+    means = []
     for budget in budgets:
-        ended = np.count_nonzero(ends <= budget, axis=1)
-        values = reported[np.arange(repetitions), np.maximum(ended - 1, 0)]
-        found.append(np.mean(np.where(ended > 0, values, np.inf)))
-    return np.array(found)
+        num_ended = np.count_nonzero(ends <= budget, axis=1)
+        values = reported[np.arange(repetitions), np.maximum(num_ended - 1, 0)]
+        means.append(np.mean(np.where(num_ended > 0, values, np.inf)))
+    return np.array(means)
 
 
 @validate_call
@@ -194,13 +195,13 @@ def probability_of_best(libraries: Mapping[str, Runs], budget: Count) -> dict[st
         np.add.at(row, np.searchsorted(levels, runs.test), selection(runs.validation, budget))
     higher = np.clip(1.0 - np.cumsum(chances, axis=1), 0.0, 1.0)
     nodes, weights = np.polynomial.legendre.leggauss(len(libraries) // 2 + 1)
-    found = np.zeros(len(libraries))
+    probabilities = np.zeros(len(libraries))
     for node, weight in zip((1 + nodes) / 2, weights / 2, strict=True):
-        beaten = higher + node * chances
-        for place in range(len(libraries)):
-            others = np.prod(np.delete(beaten, place, axis=0), axis=0)
-            found[place] += weight * float(chances[place] @ others)
-    return dict(zip(libraries, found.tolist(), strict=True))
+        not_lower = higher + node * chances
+        for index in range(len(libraries)):
+            others = np.prod(np.delete(not_lower, index, axis=0), axis=0)
+            probabilities[index] += weight * float(chances[index] @ others)
+    return dict(zip(libraries, probabilities.tolist(), strict=True))
 
 
 MARGIN: Final = 0.2
@@ -224,7 +225,7 @@ class Prior:
             self.a if self.family == "uniform" else 0.0
         ):
             raise InvalidArgumentError(
-                f"`a` and `b` must be finite, and ends in order or a mean and a deviation, "
+                "`a` and `b` must be finite, and ends in order or a mean and a deviation, "
                 f"got {self.a!r} and {self.b!r}"
             )
 
@@ -275,11 +276,11 @@ def calibrate(
                 raise InvalidArgumentError(
                     f"`searches` must have as many values of {name!r} as losses, {len(losses)}"
                 )
-    kept = [(near_best(losses), values) for losses, values in searches]
+    selected = [(near_best(losses), values) for losses, values in searches]
     pooled = {
-        name: np.concatenate([values[name][near] for near, values in kept]) for name in families
+        name: np.concatenate([values[name][near] for near, values in selected]) for name in families
     }
-    return {name: Prior.fit(pooled[name], *kind) for name, kind in families.items()}
+    return {name: Prior.fit(pooled[name], *prior) for name, prior in families.items()}
 
 
 PATIENCE = 2
@@ -293,13 +294,13 @@ def epochs_run(losses: Losses, patience: Count = PATIENCE, min_delta: float = 0.
     It stops after the `patience`-th in a row that is not lower by more than `min_delta`.
     """
     lowest, waited = np.inf, 0
-    for number, loss in enumerate(losses, start=1):
+    for epoch, loss in enumerate(losses, start=1):
         if loss < lowest - min_delta:
             lowest, waited = float(loss), 0
         else:
             waited += 1
         if waited >= patience:
-            return number
+            return epoch
     return len(losses)
 
 
@@ -316,11 +317,11 @@ def relative_performance(expected: Annotated[Floats, Axes(3, 3)]) -> Floats:
 
 
 WEIGHTS: Final[Mapping[str, Callable[[int], Floats]]] = {
-    "cpe": lambda budget: _normalised(np.arange(budget, 0, -1.0)),
-    "cpl": lambda budget: _normalised(np.arange(1.0, budget + 1)),
-    "cpu": lambda budget: _normalised(np.ones(budget)),
-    "one_shot": lambda budget: _normalised(np.eye(1, budget)[0]),
-    "peak": lambda budget: _normalised(np.eye(1, budget, budget - 1)[0]),
+    "cpe": lambda budget: _normalise(np.arange(budget, 0, -1.0)),
+    "cpl": lambda budget: _normalise(np.arange(1.0, budget + 1)),
+    "cpu": lambda budget: _normalise(np.ones(budget)),
+    "one_shot": lambda budget: _normalise(np.eye(1, budget)[0]),
+    "peak": lambda budget: _normalise(np.eye(1, budget, budget - 1)[0]),
 }
 """Weights by name: cumulative performance, early, late and uniform, and of one or all trials."""
 
@@ -332,11 +333,11 @@ def omega_tunability(expected: Rows, weights: Vector) -> Floats:
         raise InvalidArgumentError(
             f"`weights` must be {expected.shape[-1]} numbers, not negative, that sum to 1"
         )
-    counted = weights > 0  # what has no weight may be infinite
-    return np.asarray(expected[..., counted] @ weights[counted])
+    has_weight = weights > 0  # what has no weight may be infinite
+    return np.asarray(expected[..., has_weight] @ weights[has_weight])
 
 
-def _normalised(weights: Floats) -> Floats:
+def _normalise(weights: Floats) -> Floats:
     if not len(weights):
         raise InvalidArgumentError("`budget` must be at least one trial")
     return np.asarray(weights / weights.sum())

@@ -20,7 +20,13 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.core.files import write_text
 from fedhpo_gym.stored.references import PATH, References, dumped, read
-from fedhpo_gym.studies.references import EFFORTS, Effort, Player, find_references, round_ids
+from fedhpo_gym.studies.references import (
+    SEARCH_BUDGETS,
+    Player,
+    SearchBudget,
+    find_references,
+    round_ids,
+)
 
 HEADS = ("id", "default", "static", "schedule", "hindsight", "headroom", "95 %")
 
@@ -29,24 +35,26 @@ def main(
     ids: Annotated[Sequence[str], Arg("round ids, suites, or `all`; by default `dac`", "ID")] = (),
     *,
     seconds: Annotated[float, Arg("of each id, about: what is slow is searched less")] = 120.0,
-    effort: Annotated[str | None, Arg(f"the same of all: {', '.join(EFFORTS)}", "NAME")] = None,
+    effort: Annotated[
+        str | None, Arg(f"the same of all: {', '.join(SEARCH_BUDGETS)}", "NAME")
+    ] = None,
     again: Annotated[bool, Arg("also what is known already, with no less effort")] = False,
     out: Annotated[Path, Arg("read and written; by default what the package knows", "FILE")] = PATH,
 ) -> int:
     """Find the references of round environments that are not known yet, and print all asked for."""
     if effort is not None:
-        require_known("effort", effort, EFFORTS)
+        require_known("effort", effort, SEARCH_BUDGETS)
     read.cache_clear()
     known, failed = read(out), 0
     asked = round_ids(ids)
     for env_id in asked:
-        asked_for = EFFORTS[effort].episodes if effort else 0
+        asked_for = SEARCH_BUDGETS[effort].episodes if effort else 0
         held = _effort(known[env_id], out).episodes if env_id in known else 0
         if held and not again and asked_for <= held:
             continue
         require_writable_file(out, "`--out`")
         try:
-            chosen = EFFORTS[effort or _affordable(env_id, seconds)]
+            chosen = SEARCH_BUDGETS[effort or _affordable(env_id, seconds)]
             if chosen.episodes < held:
                 raise InvalidArgumentError(
                     f"`--effort` must not be less than what is known of {env_id} in {out}, whose "
@@ -66,10 +74,10 @@ def main(
     return int(failed > 0)
 
 
-def _effort(entry: References, out: Path) -> Effort:
+def _effort(entry: References, out: Path) -> SearchBudget:
     """Return how much was searched, as a file says it."""
     try:
-        return Effort(**entry.effort)
+        return SearchBudget(**entry.effort)
     except TypeError as error:
         raise DamagedDataError(
             f"{out} must hold references whose `effort` is that of this version, got "
@@ -85,8 +93,8 @@ def _affordable(env_id: str, seconds: float) -> str:
     player.warm_up()
     each = (time.process_time() - begin) / 8
     player.close()
-    fitting = (name for name, one in EFFORTS.items() if one.episodes * each <= seconds)
-    return next(fitting, list(EFFORTS)[-1])
+    fitting = (name for name, one in SEARCH_BUDGETS.items() if one.episodes * each <= seconds)
+    return next(fitting, list(SEARCH_BUDGETS)[-1])
 
 
 def _row(one: References) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from fedhpo_gym.analysis import Report, RunRecord, build_report, group, read_folder, set_aside
-from fedhpo_gym.analysis.comparison import counted
+from fedhpo_gym.analysis.comparison import count_noun
 from fedhpo_gym.analysis.figures import File
 from fedhpo_gym.analysis.landscape import landscape as landscape_of
 from fedhpo_gym.analysis.landscape import landscape_figure
@@ -54,7 +54,7 @@ from fedhpo_gym.records.incumbents import RULE, read_table
 from fedhpo_gym.records.record import Header
 from fedhpo_gym.records.runs import problem_of, run_arguments
 from fedhpo_gym.studies.export import check_values, to_optuna
-from fedhpo_gym.studies.plan import problem_words
+from fedhpo_gym.studies.plan import problem_name
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
 from fedhpo_gym.studies.replay import from_stored_numbers, present_fingerprint
 from fedhpo_gym.studies.run import GOOD, read_log
@@ -186,7 +186,7 @@ def _unfinished(paths: Sequence[Path]) -> list[list[str]]:
     """Return the runs that studies in these folders have logged and left no record of."""
     return [
         [
-            problem_words(found["plan"]["id"], found["plan"]["kwargs"]), found["plan"]["agent"],
+            problem_name(found["plan"]["id"], found["plan"]["kwargs"]), found["plan"]["agent"],
             str(found["plan"]["seed"]), found["status"], found["words"],
         ]
         for path in paths
@@ -275,7 +275,7 @@ def regret(
         echo("the last column needs moocore: install the extra `fronts`")
     if trained:
         echo(
-            f"left out: {counted(trained, 'run')} of courses that were trained; what those can "
+            f"left out: {count_noun(trained, 'run')} of courses that were trained; what those can "
             "reach, nobody knows"
         )
     if out is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from tqdm import tqdm
 
 from fedhpo_gym import studies
-from fedhpo_gym.analysis.comparison import counted
+from fedhpo_gym.analysis.comparison import count_noun
 from fedhpo_gym.backends.federatedscope.process import kept
 from fedhpo_gym.cli import report as reports
 from fedhpo_gym.cli.console import (
@@ -30,7 +30,7 @@ from fedhpo_gym.core.archive import require_writable
 from fedhpo_gym.core.errors import FedHPOError
 from fedhpo_gym.core.plugins import import_module
 from fedhpo_gym.studies import Execution
-from fedhpo_gym.studies.environments import undecided
+from fedhpo_gym.studies.environments import undecided_arguments
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.replay import replay as replay_record
 from fedhpo_gym.studies.replay import where_computed
@@ -69,7 +69,7 @@ def run(
                 warn = partial(echo_error, "run")
                 done += do_run(plan, out, bar.set_postfix_str, warn, track=asked.track)
                 bar.update()
-    echo(f"{counted(done, 'run')} done, {len(plans) - done} already there, records in {out}")
+    echo(f"{count_noun(done, 'run')} done, {len(plans) - done} already there, records in {out}")
     # Nobody knows the regret of a course of rounds.
     has_regret = not all("DAC-" in name for name in ids)
     table = f", `fedhpo-gym regret {out}` for a table" if has_regret else ""
@@ -140,12 +140,12 @@ def compare(
     )
     count = {s: sum(o.status == s for o in compared.outcomes) for s in ("done", "there")}
     echo(
-        f"{counted(count['done'], 'run')} done, {count['there']} already there, "
+        f"{count_noun(count['done'], 'run')} done, {count['there']} already there, "
         f"{len(compared.faults)} failed, records in {out}"
     )
     failed = int(bool(compared.faults))
     if report and any(count.values()):
-        named = undecided(arguments)
+        named = undecided_arguments(arguments)
         return max(reports.report([out], rule=rule, named=named, tell=True), failed)
     return failed
 

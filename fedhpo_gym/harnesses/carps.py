@@ -26,11 +26,11 @@ FIDELITY = "round"
 
 
 class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with it
-    """What CARP-S evaluates: costs are losses, lower is better, and virtual time is simulated.
+    """The function that CARP-S evaluates: costs are losses, and virtual time is simulated time.
 
-    Where training diverged, the status is CRASHED, and the cost the worst there is.
+    Where training diverged, the status is CRASHED, and the cost is the worst possible one.
 
-    A budget between the rounds of a grid is the nearest of them. Its random search draws from
+    A budget between the rounds of a grid is rounded to the nearest. Its random search draws from
     `configspace`, which `space_seed` seeds.
     """
 
@@ -50,15 +50,17 @@ class Function(ObjectiveFunction):  # type: ignore[misc]  # no types come with i
         fidelity = {}
         if trial_info.budget is not None and FIDELITY in self.problem.fidelities:
             grid = self.problem.fidelities[FIDELITY].grid
-            nearest = min(grid, key=lambda one: abs(float(one) - trial_info.budget))
+            nearest = min(grid, key=lambda rounds: abs(float(rounds) - trial_info.budget))
             fidelity = {FIDELITY: nearest}
-        # Optimizers draw any seed: what it changes is the noise of evaluations that have some.
-        found = self.problem.evaluate(dict(trial_info.config), fidelity, noise_seed=trial_info.seed)
-        costs = list(found.losses.values())
+        # Optimizers draw arbitrary seeds, so a seed changes only the noise of noisy evaluations.
+        outcome = self.problem.evaluate(
+            dict(trial_info.config), fidelity, noise_seed=trial_info.seed
+        )
+        costs = list(outcome.losses.values())
         return TrialValue(
             cost=costs if len(costs) > 1 else costs[0],
-            virtual_time=found.time_s,
-            status=StatusType.CRASHED if found.diverged else StatusType.SUCCESS,
+            virtual_time=outcome.time_s,
+            status=StatusType.CRASHED if outcome.diverged else StatusType.SUCCESS,
         )
 
 
@@ -82,9 +84,9 @@ def write_task(
     """
     function = Function(env_id, **arguments)
     problem, space = function.problem, function.configspace
-    names = [one.name for one in problem.objectives]
-    varied = FIDELITY in problem.fidelities
-    rounds = problem.fidelities[FIDELITY] if varied else None
+    names = [objective.name for objective in problem.objectives]
+    has_rounds = FIDELITY in problem.fidelities
+    rounds = problem.fidelities[FIDELITY] if has_rounds else None
     target, convert = "_target_", {"_convert_": "object"}
     task = {
         target: "carps.utils.task.Task",
@@ -106,8 +108,8 @@ def write_task(
             },
             "fidelity_space": {
                 target: "carps.utils.task.FidelitySpace",
-                "is_multifidelity": varied,
-                "fidelity_type": FIDELITY if varied else None,
+                "is_multifidelity": has_rounds,
+                "fidelity_type": FIDELITY if has_rounds else None,
                 "min_fidelity": rounds and rounds.low,
                 "max_fidelity": rounds and rounds.high,
             },
@@ -134,8 +136,8 @@ def write_task(
             **get_search_space_info(space),
         },
     }
-    told = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
+    content = {"benchmark_id": "fedhpo", "task_id": "${task.name}", "task": task}
     file = folder / "task" / "fedhpo" / f"{env_id}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, f"# @package _global_\n{json.dumps(to_plain(told), indent=1)}\n")
+    write_text(file, f"# @package _global_\n{json.dumps(to_plain(content), indent=1)}\n")
     return file

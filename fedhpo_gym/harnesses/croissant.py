@@ -57,24 +57,24 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
         import pyarrow.parquet as pq
     with gym.make(env_id, disable_env_checker=True, backend="tabular", **arguments) as env:
         table = open_table(env.get_wrapper_attr("task").identity)
-    # What time a trial takes depends on its configuration and fidelity, and on no seed.
-    asked = {**arguments, "backend": "tabular", "objectives": ["time_s"]}
-    with gym.make(env_id, disable_env_checker=True, **asked) as env:
+    # The time of a trial depends on its configuration and fidelity, not on a seed.
+    time_arguments = {**arguments, "backend": "tabular", "objectives": ["time_s"]}
+    with gym.make(env_id, disable_env_checker=True, **time_arguments) as env:
         times: NDArray[np.float64] = env.get_wrapper_attr("truth").values[:, 0]
-    columns = _columns(table, times)
+    columns = _make_columns(table, times)
     folder.mkdir(parents=True, exist_ok=True)
     data, file = folder / f"{table.name}.parquet", folder / f"{table.name}.json"
     pq.write_table(pa.table(columns), data)
     card = table.card
-    whole = mlc.FileObject(
+    data_file = mlc.FileObject(
         id=data.name,
         name=data.name,
         content_url=data.name,
         encoding_formats=["application/x-parquet"],
         sha256=hashlib.sha256(data.read_bytes()).hexdigest(),
     )
-    of = mlc.DataType
-    kinds = {"i": of.INTEGER, "f": of.FLOAT, "b": of.BOOL, "U": of.TEXT}
+    types = mlc.DataType
+    kinds = {"i": types.INTEGER, "f": types.FLOAT, "b": types.BOOL, "U": types.TEXT}
     fields = [
         mlc.Field(
             id=f"{ROWS}/{name}",
@@ -83,11 +83,11 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
             if name in table.space
             else FIXED.get(name, "mean over the clients"),
             data_types=kinds[values.dtype.kind],
-            source=mlc.Source(file_object=whole.id, extract=mlc.Extract(column=name)),
+            source=mlc.Source(file_object=data_file.id, extract=mlc.Extract(column=name)),
         )
         for name, values in columns.items()
     ]
-    described = mlc.Metadata(
+    metadata = mlc.Metadata(
         name=table.name,
         description=f"Learning curves of {env_id}: every configuration of a grid, under "
         f"{len(table.rates)} client sample rates and {len(table.seeds)} seeds, after "
@@ -97,27 +97,29 @@ def write_table(env_id: str, folder: Path, **arguments: Any) -> Path:
         date_published=card["created"],
         version=f"{card['version']}.0.0",
         url=f"urn:fedhpo-gym:{table.digest}",
-        distribution=[whole],
+        distribution=[data_file],
         record_sets=[mlc.RecordSet(id=ROWS, name=ROWS, fields=fields)],
     )
-    write_text(file, f"{json.dumps(described.to_json(), indent=1, default=str)}\n")
+    write_text(file, f"{json.dumps(metadata.to_json(), indent=1, default=str)}\n")
     return file
 
 
-def _columns(table: "Table", times: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """Return what the rows hold: the last axis, the seeds, runs fastest."""
+def _make_columns(table: "Table", times: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """Return the columns of all rows; seeds, the last axis, vary fastest."""
     diverged_at = table.codes("diverged_at")
     names = [*table.space.names, "client_sample_rate", "seed"]
     grids = [d.grid for d in table.space.dimensions]
     axes = [table.rounds, *grids, table.rates, table.seeds]
     shape = tuple(map(len, axes))
-    found = dict(zip(["round", *names], np.meshgrid(*axes, indexing="ij"), strict=True))
-    columns = {name: found[name] for name in (*table.space.names, *FIXED) if name in found}
-    columns["diverged"] = (diverged_at > 0) & (diverged_at <= found["round"])
-    # The truth has the order of the search space: rounds stand after the configuration.
-    known = times.reshape(*shape[1:-2], shape[0], shape[-2])
-    known = np.moveaxis(known, -2, 0)[..., None]
-    columns["time_s"] = np.broadcast_to(known, shape)
+    axis_values = dict(zip(["round", *names], np.meshgrid(*axes, indexing="ij"), strict=True))
+    columns = {
+        name: axis_values[name] for name in (*table.space.names, *FIXED) if name in axis_values
+    }
+    columns["diverged"] = (diverged_at > 0) & (diverged_at <= axis_values["round"])
+    # The truth has the order of the search space: (*configuration, rounds, rates).
+    time_s = times.reshape(*shape[1:-2], shape[0], shape[-2])
+    time_s = np.moveaxis(time_s, -2, 0)[..., None]
+    columns["time_s"] = np.broadcast_to(time_s, shape)
     for split in table.splits:
         for metric in table.metrics:
             columns[f"{split}_{metric}"] = table.objective(split, metric)

@@ -1,6 +1,6 @@
-"""A problem as a benchmark of HPOBench (Eggensperger et al., 2021): the same calls and answers.
+"""A problem as a benchmark of HPOBench (Eggensperger et al., 2021), with the same interface.
 
-HPOBench itself is not needed, and on no index; its container clients are not provided.
+HPOBench itself is not needed, and is on no package index; its container clients are not provided.
 """
 
 from collections.abc import Mapping
@@ -53,35 +53,37 @@ class Benchmark:
 
         On `MO-` ids the first is a dictionary. `rng` chooses the noise, `seed` a repetition.
         """
-        drawn = None if rng is None else int(_generator(rng).randint(2**31 - 1))
-        found = self.problem.evaluate(dict(configuration), fidelity, seed=seed, noise_seed=drawn)
-        losses = dict(found.losses)
+        noise_seed = None if rng is None else int(_generator(rng).randint(2**31 - 1))
+        outcome = self.problem.evaluate(
+            dict(configuration), fidelity, seed=seed, noise_seed=noise_seed
+        )
+        losses = dict(outcome.losses)
         value = losses if len(losses) > 1 else next(iter(losses.values()))
-        return {"function_value": value, "cost": found.time_s, "info": dict(found.info)}
+        return {"function_value": value, "cost": outcome.time_s, "info": dict(outcome.info)}
 
     def objective_function_test(
-        self, configuration: Mapping[str, Any], *given: Any, **named: Any
+        self, configuration: Mapping[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """Return the same on test data, of objectives that are measured on validation data."""
-        return self._on_test_data.objective_function(configuration, *given, **named)
+        return self._on_test_data.objective_function(configuration, *args, **kwargs)
 
-    def __call__(self, configuration: Mapping[str, Any], **given: Any) -> Any:
-        return self.objective_function(configuration, **given)["function_value"]
+    def __call__(self, configuration: Mapping[str, Any], **kwargs: Any) -> Any:
+        return self.objective_function(configuration, **kwargs)["function_value"]
 
     @cached_property
     def _on_test_data(self) -> "Benchmark":
-        names = [one.name for one in self.problem.objectives]
-        if other := [name for name in names if not name.startswith("val_")]:
+        names = [objective.name for objective in self.problem.objectives]
+        if others := [name for name in names if not name.startswith("val_")]:
             raise InvalidArgumentError(
                 "`objectives` must be of validation data for a value on test data, got "
-                f"{other[0]!r}; use objectives=['val_loss']"
+                f"{others[0]!r}; use objectives=['val_loss']"
             )
         twin = copy(self)
         twin.problem = self.problem.with_objectives([n.replace("val_", "test_") for n in names])
         return twin
 
     def get_configuration_space(self, seed: int | None = None) -> "ConfigSpace.ConfigurationSpace":
-        """Return what is tuned."""
+        """Return the search space."""
         return to_configspace(self.problem.space, seed or 0)
 
     def get_fidelity_space(self, seed: int | None = None) -> "ConfigSpace.ConfigurationSpace":
@@ -89,7 +91,7 @@ class Benchmark:
         return to_configspace(self.problem.fidelities, seed or 0, self.problem.full)
 
     def get_meta_information(self) -> dict[str, Any]:
-        """Return what the numbers are of."""
+        """Return name and description of the problem."""
         return {"name": self.problem.id, **self.problem.describe()}
 
 

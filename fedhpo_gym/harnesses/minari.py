@@ -45,29 +45,31 @@ def write_dataset(
         from minari.data_collector.episode_buffer import EpisodeBuffer
     _require_new(dataset_id)
     env = gym.make(env_id, disable_env_checker=True, **arguments)
-    played = []
-    for number in range(episodes):
-        own = seed + number
+    buffers = []
+    for index in range(episodes):
+        episode_seed = seed + index
         if isinstance(agent, str):
-            player = make_agent(agent, env, seed=own)
+            player = make_agent(agent, env, seed=episode_seed)
         else:
-            player = _Policy(env, own, agent)
-        first = env.reset(seed=own)[0]  # the loop below sees it, too, and tells only what follows
-        steps = list(run_episode(env, player, own))
-        played.append(
+            player = _Policy(env, episode_seed, agent)
+        first = env.reset(seed=episode_seed)[
+            0
+        ]  # the loop below sees it, too, and tells only what follows
+        steps = list(run_episode(env, player, episode_seed))
+        buffers.append(
             EpisodeBuffer(
-                id=number,
-                seed=own,
-                observations=_stacked([first, *(one.observation for one in steps)]),
-                actions=np.array([one.action for one in steps]),
-                rewards=[one.reward for one in steps],
-                terminations=[one.terminated for one in steps],
-                truncations=[one.truncated for one in steps],
+                id=index,
+                seed=episode_seed,
+                observations=_stack([first, *(step.observation for step in steps)]),
+                actions=np.array([step.action for step in steps]),
+                rewards=[step.reward for step in steps],
+                terminations=[step.terminated for step in steps],
+                truncations=[step.truncated for step in steps],
             )
         )
     return minari.create_dataset_from_buffers(
         dataset_id,
-        played,
+        buffers,
         env=env,
         algorithm_name=agent if isinstance(agent, str) else getattr(agent, "__name__", "policy"),
         data_format="hdf5",  # arrow refuses rewards that are vectors
@@ -76,7 +78,7 @@ def write_dataset(
 
 
 def _require_new(dataset_id: str) -> None:
-    """Refuse what Minari would refuse once all episodes have been played."""
+    """Refuse an id before the episodes are played; Minari would refuse it afterwards."""
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.namespace import validate_namespace
     from minari.storage.datasets_root_dir import get_dataset_path
@@ -108,8 +110,11 @@ class _Policy(Agent):
         return self._act(observation)
 
 
-def _stacked(observations: list[Any]) -> Any:
-    """Return observations as arrays of T + 1 rows, in the dictionary that each is."""
+def _stack(observations: list[Any]) -> Any:
+    """Return observations as arrays of T + 1 rows, in a dictionary if each is one."""
     if isinstance(observations[0], Mapping):
-        return {key: _stacked([one[key] for one in observations]) for key in observations[0]}
+        return {
+            key: _stack([observation[key] for observation in observations])
+            for key in observations[0]
+        }
     return np.array(observations)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class TrialFunction:
-    """What a study optimizes. Values are in natural units; `directions` says which are better.
+    """The objective of a study. Values are in natural units; `directions` names the better ones.
 
     Trials that diverge fail, at the first of the rounds where they have; the study goes on.
 
     Attributes:
-        problem: what answers.
+        problem: the environment as a function.
         directions: for `optuna.create_study(directions=...)`, where there are many objectives or
             higher is better.
     """
@@ -38,41 +38,43 @@ class TrialFunction:
             raise InvalidArgumentError(
                 f"`rounds` must be given lowest first, each once, got {rounds!r}"
             )
-        ways = ["minimize" if one.minimize else "maximize" for one in problem.objectives]
-        self.directions: list[str] = ways
+        directions = [
+            "minimize" if objective.minimize else "maximize" for objective in problem.objectives
+        ]
+        self.directions: list[str] = directions
 
     def __call__(self, trial: "optuna.trial.Trial") -> float | tuple[float, ...]:
         import optuna
 
         configuration = self.suggest(trial)
         for rung in self._rounds:
-            found = self.problem.evaluate(configuration, {"round": rung})
-            if found.diverged:
+            outcome = self.problem.evaluate(configuration, {"round": rung})
+            if outcome.diverged:
                 break
-            (value,) = found.values.values()
+            (value,) = outcome.values.values()
             trial.report(value, rung)
             if trial.should_prune():
                 raise optuna.TrialPruned
         else:
-            found = self.problem.evaluate(configuration)
-        self.note(trial, found)
-        # NaN is how an objective tells Optuna that its trial has failed.
-        values = tuple(math.nan if found.diverged else one for one in found.values.values())
+            outcome = self.problem.evaluate(configuration)
+        self.note(trial, outcome)
+        # Optuna marks a trial as failed if its objective returns NaN.
+        values = tuple(math.nan if outcome.diverged else one for one in outcome.values.values())
         return values if len(values) > 1 else values[0]
 
     def suggest(self, trial: "optuna.trial.Trial") -> dict[str, Value]:
-        """Return a configuration of what is active."""
-        found: dict[str, Value] = {}
-        for one in self.problem.space.dimensions:
-            if one.is_active(found):
-                found[one.name] = _suggested(trial, one)
-        return found
+        """Return a configuration of the active dimensions."""
+        configuration: dict[str, Value] = {}
+        for dimension in self.problem.space.dimensions:
+            if dimension.is_active(configuration):
+                configuration[dimension.name] = _suggest_value(trial, dimension)
+        return configuration
 
-    def note(self, trial: "optuna.trial.Trial", found: Outcome) -> None:
-        """Tell a trial its constraints and its simulated seconds."""
-        for name, excess in found.excess.items():
+    def note(self, trial: "optuna.trial.Trial", outcome: Outcome) -> None:
+        """Set constraints and simulated seconds on a trial."""
+        for name, excess in outcome.excess.items():
             trial.set_constraint(name, excess)
-        trial.set_user_attr("time_s", found.time_s)
+        trial.set_user_attr("time_s", outcome.time_s)
 
 
 @validate_call
@@ -95,11 +97,11 @@ def objective(env_id: str, *, rounds: Sequence[int] = (), **arguments: Any) -> T
     return TrialFunction(Problem(env_id, **arguments), rounds)
 
 
-def _suggested(trial: "optuna.trial.Trial", dimension: Dimension) -> Value:
+def _suggest_value(trial: "optuna.trial.Trial", dimension: Dimension) -> Value:
     name, low, high, log = dimension.name, dimension.low, dimension.high, dimension.log
     if dimension.values is not None:
-        chosen: Value = trial.suggest_categorical(name, dimension.values)  # type: ignore[assignment]
-        return chosen
+        category: Value = trial.suggest_categorical(name, dimension.values)  # type: ignore[assignment]
+        return category
     if dimension.kind == "int":
         return trial.suggest_int(name, int(low), int(high), log=log)
     return trial.suggest_float(name, low, high, log=log)

@@ -27,18 +27,18 @@ class Blackbox(Base):  # type: ignore[misc]  # no types come with it
     """`UserBlackboxBackend(Blackbox(id), elapsed_time_attr="elapsed_time")`.
 
     Its fidelity is the round, at all rounds of its grid; other fidelities are fixed, at their
-    highest by default. Values are in natural units: the scheduler is told whether it minimizes.
-    Syne Tune has no conditions, so configurations name what is not active, too; it changes nothing.
+    highest by default. Values are in natural units; the scheduler has to know their direction.
+    Syne Tune has no conditions, so configurations include inactive values, which have no effect.
     """
 
     def __init__(self, env_id: str, **arguments: Any) -> None:
         """Make the environment; arguments are those of `fedhpo_gym.harnesses.problem.Problem`."""
         self.problem = Problem(env_id, **arguments)
         self._rounds = np.array(self.problem.fidelities[ROUND].grid)
-        names = [one.name for one in self.problem.objectives]
+        names = [x.name for x in self.problem.objectives]
         dimensions = self.problem.space.dimensions
         super().__init__(
-            configuration_space={one.name: _domain(one) for one in dimensions},
+            configuration_space={x.name: _domain(x) for x in dimensions},
             fidelity_space={ROUND: config_space.ordinal(self._rounds.tolist(), kind="nn")},
             objectives_names=[*names, TIME],
         )
@@ -54,14 +54,14 @@ class Blackbox(Base):  # type: ignore[misc]  # no types come with it
         seed: int | None = None,
     ) -> dict[str, float] | NDArray[np.float64]:
         if fidelity is None:
-            rows = [self._values(configuration, one, seed) for one in self._rounds.tolist()]
+            rows = [self._values(configuration, x, seed) for x in self._rounds.tolist()]
             return np.array(rows)
         values = self._values(configuration, fidelity[ROUND], seed)
         return dict(zip(self.objectives_names, values, strict=True))
 
     def _values(self, configuration: dict[str, Any], rounds: Any, seed: int | None) -> list[float]:
-        found = self.problem.evaluate(configuration, {ROUND: rounds}, seed=seed)
-        return [*found.values.values(), found.time_s]
+        outcome = self.problem.evaluate(configuration, {ROUND: rounds}, seed=seed)
+        return [*outcome.values.values(), outcome.time_s]
 
 
 def _domain(dimension: Dimension) -> Any:

@@ -1,8 +1,9 @@
-"""Run records on disk: where they lie, and reading and writing them whole or not at all.
+"""Run records on disk: their paths, and reading and writing them completely or not at all.
 
-While a run goes on, its file is named as the record with `.open` behind it, where no command looks
-for records. A run that was killed starts over, because optimizers remember what they did; what it
-does again is compared with the lines that are there, and only what is new is written.
+`fedhpo_gym.studies.run` writes a record while its run goes on; reports, replays and `load_runs`
+read it. Until the run ends, its file has the suffix `.open`, where no command looks for records.
+A run that was killed starts over, because an optimizer has state that no record holds. The lines
+that it produces again are compared with those in the file, and only new ones are written.
 """
 
 import fcntl
@@ -68,13 +69,13 @@ def record_key(
     """Return what the names of records of one setting on the same data end with."""
     decisive: list[object] = [spec, fingerprint, *([workers] if workers > 1 else [])]
     decisive += [{"shared_start": shared_start}] if shared_start else []
-    content = _WRAPPER.sub(_former_place, json.dumps(decisive, sort_keys=True))
+    content = _WRAPPER.sub(_former_wrapper_path, json.dumps(decisive, sort_keys=True))
     return hashlib.sha256(content.encode("utf-8")).hexdigest()[:10]
 
 
-def _former_place(found: re.Match[str]) -> str:
-    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[1]).lower()
-    return f'"fedhpo_gym.wrappers.{module}:{found[1]}"'
+def _former_wrapper_path(match: re.Match[str]) -> str:
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match[1]).lower()
+    return f'"fedhpo_gym.wrappers.{module}:{match[1]}"'
 
 
 @validate_call
@@ -86,12 +87,12 @@ def write_record(path: Path, record: records.RunRecord) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == parquet.SUFFIX:
-        parquet.write_columns(path, record)
+        parquet.write_parquet(path, record)
         return
     contents = chain([records.to_dict(record.header)], map(records.to_dict, record.steps))
     lines = (json.dumps(content, allow_nan=False).encode("utf-8") for content in contents)
     with new_file(path) as handle:
-        for line in records.sealed(lines):
+        for line in records.seal_lines(lines):
             handle.write(line + b"\n")
 
 
@@ -107,45 +108,45 @@ def read_record(path: Path) -> records.RunRecord:
     if not path.is_file():
         raise MissingDataError(f"there is no run record {path}; make it with `fedhpo-gym run`")
     if path.suffix == parquet.SUFFIX:
-        return parquet.read_columns(path)
+        return parquet.read_parquet(path)
     lines = path.read_bytes().split(b"\n")
     cut = lines.pop() != b""
     if cut or not lines:
-        raise _damaged(path, len(lines) + 1, "the file is cut short here")
-    _built(path, 1, lines[0], partial(_check_claims, path))
-    contents = records.unsealed(lines)
+        raise _damage_error(path, len(lines) + 1, "the file is cut short here")
+    _parse_line(path, 1, lines[0], partial(_check_claims, path))
+    contents = records.unseal_lines(lines)
     if len(contents) < len(lines):
-        raise _damaged(
+        raise _damage_error(
             path,
             len(contents) + 1,
             "its digest is wrong: it was changed, or lines before it were changed, lost, repeated "
             "or moved",
         )
-    header = _built(path, 1, contents[0], records.Header.from_dict)
+    header = _parse_line(path, 1, contents[0], records.Header.from_dict)
     steps = [
-        _built(path, number, line, records.StepRecord.from_dict)
-        for number, line in enumerate(contents[1:], start=2)
+        _parse_line(path, line_number, line, records.StepRecord.from_dict)
+        for line_number, line in enumerate(contents[1:], start=2)
     ]
     if fault := records.first_fault(steps):
-        raise _damaged(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
+        raise _damage_error(path, fault[0] + 1, f"step {fault[0]} {fault[1]}")
     return records.RunRecord(header, tuple(steps))
 
 
 def read_judged(path: Path) -> JudgedRun:
     """Read a record as a `JudgedRun`; of a Parquet file, only the columns that it needs."""
     if path.suffix == parquet.SUFFIX and path.is_file():
-        return parquet.read_judged(path)
+        return parquet.read_judged_columns(path)
     return JudgedRun.of(read_record(path))
 
 
 def _check_claims(path: Path, first: object) -> None:
-    """Refuse a file that is no record of this format, before its digests are looked at."""
+    """Refuse a file that is no record of this format, before its digests are checked."""
     claims = first if isinstance(first, dict) else {}
     if claims.get("kind") == records.KIND:
         records.require_format(f"{path}, line 1", claims.get("format"), records.FORMAT, claims)
     if (claims.get("kind"), claims.get("format")) != (records.KIND, records.FORMAT):
-        plain = {name: value for name, value in claims.items() if name != "digest"}
-        records.Header.from_dict(plain if claims else first)
+        content = {name: value for name, value in claims.items() if name != "digest"}
+        records.Header.from_dict(content if claims else first)
 
 
 @validate_call
@@ -156,7 +157,7 @@ def read_folder(
 
     Args:
         paths: files and folders.
-        damaged: is told of a damaged record, which is then left out; None raises the error.
+        damaged: is called with a damaged record, which is then left out; None raises the error.
 
     Raises:
         MissingDataError: there is no record in one of them.
@@ -172,23 +173,23 @@ def read_each(
 ) -> Iterator[tuple[Path, _Run]]:
     """Read every record as `read_folder` does, by `read_record` or by `read_judged`."""
     for path in paths:
-        found, aside = [path], list[Path]()
+        files, damaged_files = [path], list[Path]()
         if path.is_dir():
-            found = sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
-            aside = sorted(filter(_is_missed, path.rglob("*.damaged*")))
-        for file in aside:
-            lack = DamagedDataError(
+            files = sorted(file for suffix in SUFFIXES for file in path.rglob(f"*{suffix}"))
+            damaged_files = sorted(filter(_is_unreplaced, path.rglob("*.damaged*")))
+        for file in damaged_files:
+            damage = DamagedDataError(
                 f"{file} was damaged, and nothing has taken its place; run its `fedhpo-gym run` "
                 "again, or delete the file"
             )
             if damaged is None:
-                raise lack
-            damaged(file, lack)
-        if not found:
+                raise damage
+            damaged(file, damage)
+        if not files:
             raise MissingDataError(
                 f"there is no run record in {path}; make some with `fedhpo-gym run ID --out {path}`"
             )
-        for file in found:
+        for file in files:
             try:
                 record = read(file)
             except DamagedDataError as error:
@@ -199,7 +200,7 @@ def read_each(
             yield file, record
 
 
-def _is_missed(path: Path) -> bool:
+def _is_unreplaced(path: Path) -> bool:
     """Return whether a file is a damaged record that was set aside and not made anew."""
     name = _ASIDE.fullmatch(path.name)
     return name is not None and not any(
@@ -217,33 +218,35 @@ def set_aside(path: Path, error: DamagedDataError) -> str:
     Returns:
         What is wrong with it, and where it is now.
     """
-    words, aside = str(error).removesuffix(_REPAIR), path.with_name(f"{path.name}.damaged")
+    fault, new_path = str(error).removesuffix(_REPAIR), path.with_name(f"{path.name}.damaged")
     if isinstance(error, INTACT) or not _NAME.fullmatch(path.name):
-        return f"{words}; left out"
-    numbers = count(2)
+        return f"{fault}; left out"
+    counter = count(2)
     try:
-        while aside.exists():
-            aside = path.with_name(f"{path.name}.damaged{next(numbers)}")
-        path.replace(aside)
+        while new_path.exists():
+            new_path = path.with_name(f"{path.name}.damaged{next(counter)}")
+        path.replace(new_path)
     except OSError as reason:
-        return f"{words}; left out, and not renamed ({reason.strerror})"
-    return f"{words}; set aside as {aside.name}, and the same `fedhpo-gym run` makes it anew"
+        return f"{fault}; left out, and not renamed ({reason.strerror})"
+    return f"{fault}; set aside as {new_path.name}, and the same `fedhpo-gym run` makes it anew"
 
 
-def _built(path: Path, number: int, line: bytes, build: Callable[[object], _Line]) -> _Line:
+def _parse_line(
+    path: Path, line_number: int, line: bytes, parse: Callable[[object], _Line]
+) -> _Line:
     try:
-        return build(json.loads(line.decode("utf-8"), parse_constant=_refuse))
+        return parse(json.loads(line.decode("utf-8"), parse_constant=_refuse_constant))
     except OtherFormatError:
         raise
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, number, str(error)) from error
+        raise _damage_error(path, line_number, str(error)) from error
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise InvalidArgumentError(f"{constant} is no finite number")
 
 
-def _damaged(path: Path, line: int, reason: str) -> DamagedDataError:
+def _damage_error(path: Path, line: int, reason: str) -> DamagedDataError:
     return DamagedDataError(f"{path}, line {line}: not a run record: {reason}{_REPAIR}")
 
 
@@ -251,59 +254,59 @@ OPEN: Final = ".open"
 
 
 class GrowingRecord:
-    """The file of one run that is not over; `kept` counts the lines of a former run that hold."""
+    """The file of an unfinished run; `num_reused` counts the lines of a former run that hold."""
 
     def __init__(self, path: Path, descriptor: int, warn: Callable[[str], None]) -> None:
         self._path, self._descriptor, self._warn = path, descriptor, warn
         lines = path.read_bytes().split(b"\n")[:-1]
-        self._former = [line + b"\n" for line in lines[: len(records.unsealed(lines))]]
+        self._former = [line + b"\n" for line in lines[: len(records.unseal_lines(lines))]]
         self._digest, self._end = records.START, 0
-        self.kept = 0
+        self.num_reused = 0
         os.ftruncate(descriptor, sum(map(len, self._former)))
 
     def add(self, content: records.Header | records.StepRecord) -> None:
         """Append a line, unless it is there."""
         text = json.dumps(records.to_dict(content), allow_nan=False).encode("utf-8")
-        line, self._digest = records.seal(text, self._digest)
+        line, self._digest = records.seal_line(text, self._digest)
         line += b"\n"
-        if self.kept < len(self._former):
-            if self._former[self.kept] == line:
-                self.kept += 1
+        if self.num_reused < len(self._former):
+            if self._former[self.num_reused] == line:
+                self.num_reused += 1
                 self._end += len(line)
                 return
             self._warn(
-                f"{self._path}: line {self.kept + 1} is not what the run before it wrote, from the "
-                "same seed; the package, a library or the data has changed, or the agent's "
-                "randomness has other sources than its seed. What follows was written anew"
+                f"{self._path}: line {self.num_reused + 1} is not what the run before it wrote, "
+                "from the same seed; the package, a library or the data has changed, or the "
+                "agent's randomness has other sources than its seed. What follows was written anew"
             )
-            self._former = self._former[: self.kept]
+            self._former = self._former[: self.num_reused]
             os.ftruncate(self._descriptor, self._end)
         with naming_file(self._path):
             written = 0
-            while written < len(line):  # a disk that gets full takes a part first
+            while written < len(line):  # a disk that gets full first writes only some bytes
                 written += os.pwrite(self._descriptor, line[written:], self._end + written)
         self._end += len(line)
 
     def sync(self) -> None:
-        """Have all lines on the disk, and none of a run before this one that went on longer."""
+        """Flush all lines to the disk, and drop further ones of a former, longer run."""
         with naming_file(self._path):
             os.ftruncate(self._descriptor, self._end)
             os.fsync(self._descriptor)
 
 
 @contextmanager
-def growing(path: Path, warn: Callable[[str], None]) -> Iterator[GrowingRecord]:
+def open_growing(path: Path, warn: Callable[[str], None]) -> Iterator[GrowingRecord]:
     """Open the file of a run for the body of the `with` statement; others wait until it ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = path.with_name(f"{path.name}{OPEN}")
-    descriptor = _locked(own)
+    open_path = path.with_name(f"{path.name}{OPEN}")
+    descriptor = _open_locked(open_path)
     try:
-        yield GrowingRecord(own, descriptor, warn)
+        yield GrowingRecord(open_path, descriptor, warn)
     finally:
         os.close(descriptor)
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """Open a file that nobody else has open here; where the system knows no locks, open it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -311,7 +314,7 @@ def _locked(path: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError:
             return descriptor
-        # Who had it may have finished, and so renamed or removed it.
+        # The process that held the lock may have renamed or removed the file at its end.
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
         os.close(descriptor)

@@ -1,13 +1,15 @@
-"""Which trial is the incumbent: one rule for agents with and without fidelities.
+"""Incumbents of runs over simulated time, by one rule for agents with and without fidelities.
 
-The rule "recommended" takes the environment's, `info["incumbent"]` (docs/regret.md). The rule
-"highest_fidelity" is that of Wang et al. (2022, section 4.1), by "higher fidelity results are
-preferred over lower ones": a trial takes the incumbent's place if its level is higher, or if its
-level is equal and its value lower. Trials that keep constraints come before all others.
+Reports, comparisons and regrets read runs as the `Trials`, `Trajectory` and `Study` of this module.
 
-The rule "full_fidelity" counts trials of the highest level of any run on the problem alone. It
-needs all runs of a problem, so it is "highest_fidelity" here, and `fedhpo_gym.analysis.group`
-leaves out what came before.
+The rule "recommended" takes the environment's incumbent, `info["incumbent"]` (docs/regret.md). The
+rule "highest_fidelity" is that of Wang et al. (2022, section 4.1), by "higher fidelity results are
+preferred over lower ones": a trial becomes the incumbent if its level is higher, or if its level is
+equal and its value lower. Trials that keep constraints come before all others.
+
+The rule "full_fidelity" counts only trials of the highest level of any run on the problem. It
+needs all runs of a problem, so it equals "highest_fidelity" here, and `fedhpo_gym.analysis.group`
+drops the incumbents of lower levels.
 """
 
 import csv
@@ -48,7 +50,7 @@ class Trials:
         observed: the noisy values by which incumbents are chosen; None where they are `value`.
         is_course: whether these are steps of one course, each the incumbent until the next.
         violation: total violation of constraints, which comes first; None where there are none.
-        recommended: number, from 0, of the environment's incumbent; None where nothing names it.
+        recommended: index of the environment's incumbent; None where the record has none.
     """
 
     time_s: Floats
@@ -70,7 +72,7 @@ class Trials:
                     f"`{name}` must have one entry per trial, {self.time_s.shape}, "
                     f"got {array.shape}"
                 )
-        if any(np.isnan(one).any() for one in (self.value, self.ranked, self.time_s)):
+        if any(np.isnan(x).any() for x in (self.value, self.ranked, self.time_s)):
             raise InvalidArgumentError("`value` and `time_s` must not be NaN; leave the trial out")
         if np.any(self.time_s[1:] < self.time_s[:-1]):
             raise InvalidArgumentError("`time_s` must not run backwards; sort the trials")
@@ -88,7 +90,7 @@ class Trials:
 
 @validate_call
 def incumbents(trials: Trials, rule: str = RULE) -> Integers:
-    """Return the number of the incumbent, from 0, after each trial: (N,)."""
+    """Return the index of the incumbent after each trial: (N,)."""
     require_known("rule of incumbents", rule, RULES)
     if trials.is_course:
         return np.arange(len(trials.time_s))
@@ -108,14 +110,14 @@ def highest_fidelity(trials: Trials) -> Integers:
     if trials.violation is not None:
         level = np.where(trials.violation > 0, -1.0, level)  # below any that is feasible
     highest = np.maximum.accumulate(level)
-    begins = np.flatnonzero(np.diff(highest, prepend=-np.inf) > 0)
-    found = np.empty(len(highest), dtype=np.int64)
-    for begin, end in zip(begins, [*begins[1:], len(highest)], strict=True):
-        counts = level[begin:end] == highest[begin]
-        values = np.where(counts, trials.ranked[begin:end], np.inf)
+    starts = np.flatnonzero(np.diff(highest, prepend=-np.inf) > 0)
+    indices = np.empty(len(highest), dtype=np.int64)
+    for start, end in zip(starts, [*starts[1:], len(highest)], strict=True):
+        is_highest = level[start:end] == highest[start]
+        values = np.where(is_highest, trials.ranked[start:end], np.inf)
         # The first trial of a new level is of that level, so it stands if all values are infinite.
-        found[begin:end] = begin + running_argmin(values)
-    return found
+        indices[start:end] = start + running_argmin(values)
+    return indices
 
 
 RULES: Final[Mapping[str, Callable[[Trials], Integers]]] = {
@@ -137,7 +139,7 @@ class Trajectory:
         test: (T,) its counterpart on the test split, or None.
         end_s: simulated seconds when the run ended.
         level: (T,) level of the trial that it is, or None where all trials have one fidelity.
-        trial: (T,) number, from 0, of this trial; None where nobody kept it.
+        trial: (T,) index of this trial; None where it was not recorded.
         budget_s: simulated seconds that its problem gives; None where it is not stated.
     """
 
@@ -156,27 +158,27 @@ class Trajectory:
     def of(
         cls, problem: str, agent: str, seed: int, trials: Trials, rule: str = RULE
     ) -> "Trajectory":
-        """Follow the incumbent of some trials; of equal moments, the one after the last holds."""
-        places = incumbents(trials, rule)
+        """Follow the incumbent of some trials over simulated time."""
+        # Of trials that end at the same moment, only the state after the last one counts.
         is_last = np.append(trials.time_s[1:] > trials.time_s[:-1], True)
-        kept, found = np.flatnonzero(is_last), places[is_last]
-        changed = np.diff(found, prepend=-1) != 0
-        moments, found = trials.time_s[kept[changed]], found[changed]
-        test = None if trials.test is None else trials.test[found]
-        level = None if trials.level is None else trials.level[found]
-        value, end_s = trials.value[found], float(trials.time_s[-1])
+        time_s, trial = trials.time_s[is_last], incumbents(trials, rule)[is_last]
+        is_change = np.diff(trial, prepend=-1) != 0
+        time_s, trial = time_s[is_change], trial[is_change]
+        test = None if trials.test is None else trials.test[trial]
+        level = None if trials.level is None else trials.level[trial]
+        value, end_s = trials.value[trial], float(trials.time_s[-1])
         if trials.violation is not None:
-            value = np.where(trials.violation[found] > 0, np.inf, value)
-        return cls(problem, agent, seed, moments, value, test, end_s, level, found)
+            value = np.where(trials.violation[trial] > 0, np.inf, value)
+        return cls(problem, agent, seed, time_s, value, test, end_s, level, trial)
 
     def since(self, level: float) -> "Trajectory":
         """Return the incumbents of at least a level; there are none before the first such trial."""
         if self.level is None:
             return self
-        counts, names = self.level >= level, ("time_s", "value", "test", "level", "trial")
-        given = {name: getattr(self, name) for name in names}
-        kept = {name: array[counts] for name, array in given.items() if array is not None}
-        return replace(self, **kept)
+        is_high, names = self.level >= level, ("time_s", "value", "test", "level", "trial")
+        arrays = {name: getattr(self, name) for name in names}
+        selected = {name: array[is_high] for name, array in arrays.items() if array is not None}
+        return replace(self, **selected)
 
     @property
     def final(self) -> float:
@@ -211,7 +213,7 @@ class Study:
     @property
     def has_budgets(self) -> bool:
         """Whether problems state their budgets, so that no curve depends on the longest run."""
-        return all(any(run.budget_s for run in of) for of in self.runs.values())
+        return all(any(run.budget_s for run in runs) for runs in self.runs.values())
 
     @cached_property
     def horizons_s(self) -> Mapping[str, float]:
@@ -229,9 +231,9 @@ class Study:
 
         A problem with one agent is in no study.
         """
-        found: dict[str, dict[str, dict[int, Trajectory]]] = {}
+        by_problem: dict[str, dict[str, dict[int, Trajectory]]] = {}
         for run in trajectories:
-            seeds = found.setdefault(run.problem, {}).setdefault(run.agent, {})
+            seeds = by_problem.setdefault(run.problem, {}).setdefault(run.agent, {})
             if run.seed in seeds:
                 raise InvalidArgumentError(
                     f"runs must be different, but two are of agent {run.agent!r} with seed "
@@ -239,14 +241,16 @@ class Study:
                 )
             seeds[run.seed] = run
         by_agents: dict[tuple[str, ...], list[str]] = {}
-        for problem in sorted(found):
-            by_agents.setdefault(tuple(sorted(found[problem])), []).append(problem)
+        for problem in sorted(by_problem):
+            by_agents.setdefault(tuple(sorted(by_problem[problem])), []).append(problem)
         return tuple(
             cls(
                 tuple(problems),
                 agents,
                 {
-                    (problem, agent): tuple(run for _, run in sorted(found[problem][agent].items()))
+                    (problem, agent): tuple(
+                        run for _, run in sorted(by_problem[problem][agent].items())
+                    )
                     for problem in problems
                     for agent in agents
                 },
@@ -291,11 +295,11 @@ class Study:
         return np.array(rows, dtype=float).reshape(-1, len(self.agents))
 
 
-def ends(lines: Sequence[Trajectory]) -> tuple[float, float]:
-    """Return the lowest final value of any run, and the median of the first ones; or zeros."""
-    kept = [line.value[np.isfinite(line.value)] for line in lines]
-    firsts = [float(values[0]) for values in kept if len(values)]
-    finals = [line.final for line in lines if len(line.value) and np.isfinite(line.final)]
+def final_range(runs: Sequence[Trajectory]) -> tuple[float, float]:
+    """Return the lowest final value of any run, and the median of the first values; or zeros."""
+    finite_values = [run.value[np.isfinite(run.value)] for run in runs]
+    firsts = [float(values[0]) for values in finite_values if len(values)]
+    finals = [run.final for run in runs if len(run.value) and np.isfinite(run.final)]
     return (min(finals), float(np.median(firsts))) if finals else (0.0, 0.0)
 
 
@@ -314,18 +318,18 @@ def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
 
     It has the columns `COLUMNS`, and those of `OPTIONAL` if they are known.
     """
-    found: dict[_Key, list[dict[str, float]]] = {}
-    for key, numbers in read_lines(path, "table", (COLUMNS, OPTIONAL), _row):
-        found.setdefault(key, []).append(numbers)
-    if not found:
+    lines_by_run: dict[_Key, list[dict[str, float]]] = {}
+    for key, line in read_lines(path, "table", (COLUMNS, OPTIONAL), _parse_line):
+        lines_by_run.setdefault(key, []).append(line)
+    if not lines_by_run:
         raise DamagedDataError(f"{path} has no line after its header")
     runs = []
-    for key, rows in found.items():
-        ordered = sorted(rows, key=lambda row: row["time"])
-        column = {name: np.array([row[name] for row in ordered]) for name in rows[0]}
+    for key, lines in lines_by_run.items():
+        ordered = sorted(lines, key=lambda line: line["time"])
+        columns = {name: np.array([line[name] for line in ordered]) for name in lines[0]}
         try:
             trials = Trials(
-                column["time"], column["value"], column.get("level"), column.get("test")
+                columns["time"], columns["value"], columns.get("level"), columns.get("test")
             )
         except FedHPOError as error:
             raise DamagedDataError(f"{path}, run {key}: {error}") from error
@@ -335,20 +339,20 @@ def read_table(path: Path, rule: str = RULE) -> tuple[Trajectory, ...]:
 
 def read_lines(
     path: Path,
-    what: str,
+    kind: str,
     columns: tuple[Sequence[str], Sequence[str]],
     parse: Callable[[Mapping[str, str | None]], T],
 ) -> list[T]:
-    """Return what the lines of a CSV file say, which has some columns and may have others."""
-    needed, further = (", ".join(names) for names in columns)
+    """Return the parsed lines of a CSV file; `columns` are the required and the optional ones."""
+    required, optional = (", ".join(names) for names in columns)
     if path.is_dir():
         raise InvalidArgumentError(
-            f"a {what} must be a CSV file with the columns {needed}, and a line per trial, got the "
-            f"folder {path}; write the lines of its run records from `fedhpo_gym.load_runs`"
+            f"a {kind} must be a CSV file with the columns {required}, and a line per trial, got "
+            f"the folder {path}; write the lines of its run records from `fedhpo_gym.load_runs`"
         )
     if not path.is_file():
-        raise MissingDataError(f"there is no {what} {path}; give a CSV file with {needed}")
-    found = []
+        raise MissingDataError(f"there is no {kind} {path}; give a CSV file with {required}")
+    parsed = []
     with path.open(encoding="utf-8-sig", newline="") as handle:
         reader = csv.DictReader(handle, strict=True)
         try:
@@ -356,27 +360,29 @@ def read_lines(
             legal = {*columns[0]} <= {*names} <= {*columns[0], *columns[1]}
             if not legal or len(set(names)) < len(names):
                 raise DamagedDataError(
-                    f"{path} must have the columns {needed} and may have {further}, once each, got "
-                    f"{', '.join(names)}"
+                    f"{path} must have the columns {required} and may have {optional}, once each, "
+                    f"got {', '.join(names)}"
                 )
             for line in reader:
                 try:
-                    found.append(parse(line))
+                    parsed.append(parse(line))
                 except (TypeError, ValueError) as error:
                     raise DamagedDataError(f"{path}, line {reader.line_num}: {error}") from error
         except (csv.Error, UnicodeDecodeError) as error:
             raise DamagedDataError(f"{path} is no CSV file: {error}") from error
-    return found
+    return parsed
 
 
-def _row(line: Mapping[str, str | None]) -> tuple[_Key, dict[str, float]]:
-    numbers = {name: finite(line, name) for name in ("time", "value", *OPTIONAL) if name in line}
-    return (str(line["problem"]), str(line["agent"]), int(line["seed"] or "")), numbers
+def _parse_line(line: Mapping[str, str | None]) -> tuple[_Key, dict[str, float]]:
+    values = {
+        name: finite_number(line, name) for name in ("time", "value", *OPTIONAL) if name in line
+    }
+    return (str(line["problem"]), str(line["agent"]), int(line["seed"] or "")), values
 
 
-def finite(line: Mapping[str, str | None], name: str) -> float:
+def finite_number(line: Mapping[str, str | None], name: str) -> float:
     """Return the finite number that a field of a table says."""
     with suppress(ValueError):
-        if math.isfinite(number := float(line[name] or "")):
-            return number
+        if math.isfinite(value := float(line[name] or "")):
+            return value
     raise ValueError(f"`{name}` must be a finite number, got {line[name]!r}")

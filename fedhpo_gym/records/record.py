@@ -1,8 +1,9 @@
-"""Run records: everything one episode returned, enough to replay it.
+"""Run records: everything that one episode returned, enough to replay it.
 
-A record is a header line, then one line per step. Floats are written so that reading them back
-gives the same bits. Every line ends with a digest of itself and of all lines before it: a changed,
-lost, doubled or moved line is noticed when it is read. It guards against damage, not forgers.
+`fedhpo_gym.studies.run` makes records, and `fedhpo_gym.records.files` stores them. A record is a
+header line, then one line per step. Floats are written so that reading them back gives the same
+bits. Every line ends with a digest of itself and of all lines before it, so that a changed, lost,
+doubled or moved line is noticed. The digest guards against damage, not against forgery.
 """
 
 import hashlib
@@ -16,46 +17,46 @@ from fedhpo_gym.core.checks import as_number, short_repr
 from fedhpo_gym.core.errors import InvalidArgumentError, OtherFormatError
 
 START: Final = ""
-"""What stands for the digest before the first line."""
+"""The digest before the first line."""
 _LENGTH: Final = 16
 _BEFORE, _AFTER = b', "digest": "', b'"}'
 _TAIL: Final = len(_BEFORE) + _LENGTH + len(_AFTER)
 
 
-def sealed(lines: Iterable[bytes]) -> Iterator[bytes]:
+def seal_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield lines, JSON objects with at least one field, with their digests."""
     digest = START
     for line in lines:
-        whole, digest = seal(line, digest)
-        yield whole
+        line_with_digest, digest = seal_line(line, digest)
+        yield line_with_digest
 
 
-def seal(line: bytes, before: str) -> tuple[bytes, str]:
+def seal_line(line: bytes, before: str) -> tuple[bytes, str]:
     """Return a line, a JSON object with at least one field, with its digest, and the digest."""
     digest = hashlib.sha256(before.encode("ascii") + line).hexdigest()[:_LENGTH]
     return line[:-1] + _BEFORE + digest.encode("ascii") + _AFTER, digest
 
 
-def unsealed(lines: Iterable[bytes]) -> list[bytes]:
-    """Return lines without their digests, up to the first that does not belong where it is."""
-    found, digest = [], START
+def unseal_lines(lines: Iterable[bytes]) -> list[bytes]:
+    """Return lines without their digests, up to the first whose digest does not fit."""
+    contents, digest = [], START
     for line in lines:
         content = line[:-_TAIL] + b"}"
-        whole, digest = seal(content, digest)
-        if whole != line:
+        expected, digest = seal_line(content, digest)
+        if expected != line:
             break
-        found.append(content)
-    return found
+        contents.append(content)
+    return contents
 
 
 KIND: Final = "fedhpo_gym.run"
 FORMAT: Final = 3
 
 OPTIONAL: Final = ("regret", "relative_regret", "violation")
-"""Entries of `info` that a step keeps where they are, beside those that every step has."""
-NUMBERS: Final = ("trial", "step")
-"""What the number of an incumbent is called, in trial environments and in round environments."""
-SILENT: Final[Mapping[str, Any]] = {
+"""Entries of `info` that a step has in `extra` where the environment returns them."""
+INCUMBENT_KEYS: Final = ("trial", "step")
+"""Key of the number of an incumbent, in trial environments and in round environments."""
+OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
     "workers": 1, "shared_start": 0, "platform": None, "truth": None, "worker": None,
 }  # fmt: skip
 """Fields that a record leaves out where they have these values."""
@@ -81,13 +82,13 @@ class Header:
         spec: the whole `EnvSpec`, as plain JSON.
         agent: name of the agent.
         seed: seed of the agent and of `reset`.
-        fingerprint: identifies the table, surrogate or data that answered.
-        workers: simulated workers that ran trials side by side; a record of one does not say so.
-        platform: what decides how numbers were rounded (`core.processor.rounding_platform`);
-            older records do not say it, and nothing that names a run or its numbers depends on it.
-        shared_start: how many of its first configurations all agents of its seed were given; a
-            record of none does not say so.
-        extra: further fields, of newer versions or of other programs; they are kept.
+        fingerprint: identifies the table, surrogate or data of the environment.
+        workers: simulated workers that ran trials side by side; left out of a record where 1.
+        platform: software and processor that decide rounding (`core.processor.rounding_platform`);
+            older records lack it, and neither names nor numbers of runs depend on it.
+        shared_start: number of first configurations that all agents of its seed share; left out of
+            a record where 0.
+        extra: further fields, of newer versions or of other programs; they are preserved.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or this is no header of this format.
@@ -123,7 +124,7 @@ class Header:
         _require(
             "platform",
             "an object of strings",
-            self.platform is None or _is_object(self.platform, lambda one: isinstance(one, str)),
+            self.platform is None or _is_object(self.platform, lambda item: isinstance(item, str)),
             self.platform,
         )
         is_spec = isinstance(self.spec, dict) and isinstance(self.spec.get("kwargs"), dict)
@@ -158,12 +159,12 @@ class StepRecord:
         elapsed_s: simulated seconds since `reset`.
         incumbent: the best step so far: its number from 1 (`trial` in trial environments, `step`
             in round environments), configuration, and validation loss.
-        test: the step's metrics on the test split; those that nobody knows are left out.
-        truth: where evaluations are noisy, what `objectives` and the incumbent truly are; else
-            None, and the record does not say so.
+        test: the step's metrics on the test split; unknown ones are left out.
+        truth: where evaluations are noisy, the noise-free `objectives` and incumbent; else None,
+            and left out of the record.
         worker: which of several simulated workers ran the trial; None where there are none.
         extra: further fields, such as those of `OPTIONAL`: numbers, strings, truth values, and
-            lists and objects of them. They are kept, and columns of their own.
+            lists and objects of them. They are preserved, each as a column.
 
     Raises:
         InvalidArgumentError: a field is of the wrong type, or a number is not finite.
@@ -218,12 +219,12 @@ class StepRecord:
     @property
     def best_step(self) -> int:
         """Number, from 1, of the step that brought the incumbent."""
-        number: int = next(self.incumbent[name] for name in NUMBERS if name in self.incumbent)
-        return number
+        step: int = next(self.incumbent[name] for name in INCUMBENT_KEYS if name in self.incumbent)
+        return step
 
     @property
     def true_objectives(self) -> Mapping[str, float]:
-        """What the objectives truly are, where evaluations are noisy or not."""
+        """The noise-free objectives, whether evaluations are noisy or not."""
         return self.objectives if self.truth is None else self.truth["objectives"]
 
     @property
@@ -247,21 +248,25 @@ class StepRecord:
         worker: int | None = None,
     ) -> "StepRecord":
         """Build a record of what `env.step(action)` returned, or a worker's trial."""
-        reported = _reported()
-        if lacking := [name for name in reported if name not in info]:
+        names = _info_fields()
+        if lacking := [name for name in names if name not in info]:
             raise InvalidArgumentError(f"`info` must hold {lacking}, got {sorted(info)}")
-        values = {name: info[name] for name in reported}
+        values = {name: info[name] for name in names}
         values["test"] = {name: value for name, value in info["test"].items() if value == value}
         values.update(truth=info.get("truth"), worker=worker)
-        numbers = reward.tolist() if hasattr(reward, "tolist") else reward
+        plain_reward = reward.tolist() if hasattr(reward, "tolist") else reward
         extra = {name: info[name] for name in OPTIONAL if name in info}
-        return cls(action.ravel().tolist(), numbers, terminated, truncated, **values, extra=extra)
+        return cls(
+            action.ravel().tolist(), plain_reward, terminated, truncated, **values, extra=extra
+        )
 
 
 @cache
-def _reported() -> tuple[str, ...]:
-    """Return what a step takes from `info`: all after its action, reward and end."""
-    names = [one.name for one in fields(StepRecord) if one.name not in (*SILENT, "extra")]
+def _info_fields() -> tuple[str, ...]:
+    """Return the fields of a step that `info` holds: all after action, reward and end."""
+    names = [
+        entry.name for entry in fields(StepRecord) if entry.name not in (*OMITTED_DEFAULTS, "extra")
+    ]
     return tuple(names[4:])
 
 
@@ -287,13 +292,13 @@ class RunRecord:
         return self.steps[-1]
 
 
-def require_format(where: object, found: object, known: int, header: Mapping[str, Any]) -> None:
+def require_format(where: object, actual: object, expected: int, header: Mapping[str, Any]) -> None:
     """Refuse a file of another version of a format, which nobody should delete."""
-    if type(found) is int and found != known:
+    if type(actual) is int and actual != expected:
         version = short_repr(header.get("package_version", "unknown"))
         raise OtherFormatError(
-            f"{where}: `format` must be {known}, got {short_repr(found)}; read the file with the "
-            f"package version that wrote it ({version}), or move it away and run its "
+            f"{where}: `format` must be {expected}, got {short_repr(actual)}; read the file with "
+            f"the package version that wrote it ({version}), or move it away and run its "
             "`fedhpo-gym run` again"
         )
 
@@ -303,23 +308,29 @@ def first_fault(steps: Sequence[StepRecord]) -> tuple[int, str] | None:
     if not steps:
         return 1, "is missing: there is no step at all"
     elapsed = 0.0
-    for number, step in enumerate(steps, start=1):
+    for step_number, step in enumerate(steps, start=1):
         if step.elapsed_s < elapsed:
-            return number, f"has `elapsed_s` {step.elapsed_s!r}, less than {elapsed!r} before it"
-        if not 1 <= step.best_step <= number:
-            return number, f"has the incumbent of step {step.best_step!r}, not in 1..{number}"
-        if step.over and number < len(steps):
-            return number, "ends the episode, but more steps follow"
-        if misfit := _misfit(steps[0], step):
-            return number, misfit
+            return (
+                step_number,
+                f"has `elapsed_s` {step.elapsed_s!r}, less than {elapsed!r} before it",
+            )
+        if not 1 <= step.best_step <= step_number:
+            return (
+                step_number,
+                f"has the incumbent of step {step.best_step!r}, not in 1..{step_number}",
+            )
+        if step.over and step_number < len(steps):
+            return step_number, "ends the episode, but more steps follow"
+        if misfit := _describe_misfit(steps[0], step):
+            return step_number, misfit
         elapsed = step.elapsed_s
     if not steps[-1].over:
         return len(steps), "is the last but does not end the episode: the file is cut short"
     return None
 
 
-def _misfit(first: StepRecord, step: StepRecord) -> str | None:
-    """Return what a step lacks of what the first step of its run has."""
+def _describe_misfit(first: StepRecord, step: StepRecord) -> str | None:
+    """Return how a step differs in form from the first step of its run, or None."""
     compared = first.test.keys() & {*_TESTED}
     for name, least in (("cost", first.cost), ("objectives", first.objectives), ("test", compared)):
         if lacking := sorted({*least} - getattr(step, name).keys()):
@@ -338,12 +349,12 @@ def _length(value: float | Sequence[float]) -> int | None:
 
 def to_dict(record: Header | StepRecord) -> dict[str, Any]:
     """Return a record as plain values, in the order in which they are written."""
-    content: dict[str, Any] = {one.name: getattr(record, one.name) for one in fields(record)}
+    content: dict[str, Any] = {entry.name: getattr(record, entry.name) for entry in fields(record)}
     extra: Mapping[str, Any] = content.pop("extra")
     content = {
         name: value
         for name, value in content.items()
-        if name not in SILENT or value != SILENT[name]
+        if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
     }
     if isinstance(record, StepRecord):
         return {**content, **extra}
@@ -351,27 +362,27 @@ def to_dict(record: Header | StepRecord) -> dict[str, Any]:
 
 
 def _from_dict(cls: type[_Record], content: object) -> _Record:
-    names = {one.name for one in fields(cls)} - {"extra"}
-    if not isinstance(content, dict) or names - set(content) - {*SILENT}:
-        found = sorted(content) if isinstance(content, dict) else type(content).__name__
-        needed = sorted(names - {*SILENT})
-        raise InvalidArgumentError(f"it must have the fields {needed}, got {found}")
-    known = {name: value for name, value in content.items() if name in names}
+    names = {entry.name for entry in fields(cls)} - {"extra"}
+    if not isinstance(content, dict) or names - set(content) - {*OMITTED_DEFAULTS}:
+        actual = sorted(content) if isinstance(content, dict) else type(content).__name__
+        required = sorted(names - {*OMITTED_DEFAULTS})
+        raise InvalidArgumentError(f"it must have the fields {required}, got {actual}")
+    field_values = {name: value for name, value in content.items() if name in names}
     extra = {name: value for name, value in content.items() if name not in names}
-    return cls(**known, extra=extra)
+    return cls(**field_values, extra=extra)
 
 
 def _check_extra(record: Header | StepRecord) -> None:
     """Refuse further fields that are no plain data, or stand in the place of a known one."""
     rule = "an object of plain data under names of its own"
-    names = _taken(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
+    names = _reserved_names(type(record))  # type: ignore[arg-type]  # mypy: a type is no Hashable
     holds = _is_object(record.extra, _is_plain) and names.isdisjoint(record.extra)
     _require("extra", rule, holds, record.extra)
 
 
 @cache
-def _taken(kind: type[Header | StepRecord]) -> frozenset[str]:
-    return frozenset({one.name for one in fields(kind)} | {"digest"})
+def _reserved_names(kind: type[Header | StepRecord]) -> frozenset[str]:
+    return frozenset({entry.name for entry in fields(kind)} | {"digest"})
 
 
 def _is_plain(value: object) -> bool:
@@ -412,7 +423,7 @@ def _is_incumbent(value: object) -> bool:
     return (
         isinstance(value, dict)
         and _is_number(value.get("val_loss"))
-        and [_is_int(value[name]) for name in NUMBERS if name in value] == [True]
+        and [_is_int(value[name]) for name in INCUMBENT_KEYS if name in value] == [True]
         and _is_object(value.get("configuration"), _is_value)
     )
 
@@ -420,6 +431,6 @@ def _is_incumbent(value: object) -> bool:
 def _is_truth(value: object, objectives: Mapping[str, float]) -> bool:
     return (
         isinstance(value, dict)
-        and all(_is_object(part, _is_number) for part in value.values())
+        and all(_is_object(values, _is_number) for values in value.values())
         and set(value.get("objectives", ())) == set(objectives)
     )

@@ -1,9 +1,10 @@
-"""From run records to trials and fronts, and what makes two runs runs of one problem.
+"""From run records to trials and fronts, and which arguments tell problems apart.
 
-Rewards of `MO-` ids are scores, higher is better; here they are errors, their negatives. Only
-trials of the highest level of any run on a problem count: front and volume would else be of unlike
-things. Under noise, an agent presents the trials that are not dominated by what it observed, and
-they count with what they truly are, cut off where scores are.
+`fedhpo_gym.analysis` and `fedhpo_gym.studies.regret` read runs as a `JudgedRun` of this module.
+Rewards of `MO-` ids are scores, where higher is better; here they are errors, their negatives. Only
+trials of the highest level of any run on a problem count, because fronts and volumes of unlike
+fidelities cannot be compared. Under noise, an agent presents the trials that its observations do
+not dominate, and these count with their noise-free errors, clipped where scores are clipped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,11 @@ def level_of(fidelity: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ScoredTrials:
-    """What a run of vector rewards tried and may present: feasible trials, as they were paid for.
+    """Feasible trials of a run of vector rewards, in the order of their end.
 
     Attributes:
         time_s: (N,) simulated seconds when a trial was paid for.
-        errors: (N, k) negated rewards; under noise, the true ones, cut off where scores are.
+        errors: (N, k) negated rewards; under noise, noise-free, clipped where scores are.
         level: (N,) how much of a course was trained.
         observed: (N, k) errors as the agent saw them, under noise; else None.
     """
@@ -51,23 +52,24 @@ class ScoredTrials:
         if "step" in run.final.incumbent or not isinstance(steps[0].reward, Sequence):
             return None
         rewards = np.array([step.reward for step in steps], dtype=np.float64)
-        width, named = rewards.shape[1], tuple(steps[0].objectives)
-        names = named if len(named) == width else tuple(f"objective {i + 1}" for i in range(width))
+        names = tuple(steps[0].objectives)
+        if len(names) != rewards.shape[1]:
+            names = tuple(f"objective {i + 1}" for i in range(rewards.shape[1]))
         is_noisy = any(step.truth for step in steps)
-        found = cls(
+        trials = cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
             _true_errors(run, rewards) if is_noisy else -rewards,
             np.array([level_of(step.fidelity) for step in steps], dtype=np.float64),
             names,
             -rewards if is_noisy else None,
         )
-        return found.where(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
+        return trials.where(np.array([step.extra.get("violation", 0.0) == 0 for step in steps]))
 
-    def where(self, kept: NDArray[np.bool_]) -> "ScoredTrials":
+    def where(self, mask: NDArray[np.bool_]) -> "ScoredTrials":
         """Return some of the trials."""
-        observed = None if self.observed is None else self.observed[kept]
+        observed = None if self.observed is None else self.observed[mask]
         return ScoredTrials(
-            self.time_s[kept], self.errors[kept], self.level[kept], self.names, observed
+            self.time_s[mask], self.errors[mask], self.level[mask], self.names, observed
         )
 
     def presented(self) -> Floats:
@@ -76,7 +78,7 @@ class ScoredTrials:
 
 
 def _true_errors(run: RunRecord, rewards: Floats) -> Floats:
-    """Return (N, k) what the objectives truly are, as errors that end where scores end."""
+    """Return (N, k) noise-free objectives, as errors that are clipped where scores are."""
     names = [*run.steps[0].objectives]
     observed = np.array([[step.objectives[n] for n in names] for step in run.steps])
     truth = np.array([[step.true_objectives[n] for n in names] for step in run.steps])
@@ -86,24 +88,24 @@ def _true_errors(run: RunRecord, rewards: Floats) -> Floats:
             f"{rewards.shape[1]} for {names}; see agent {run.header.agent!r}, seed "
             f"{run.header.seed}, on {run.header.id}"
         )
-    signs = _signs(rewards, observed)
-    return _cut_off(signs * truth, signs * observed, -rewards)
+    signs = _objective_signs(rewards, observed)
+    return _clip_to_scores(signs * truth, signs * observed, -rewards)
 
 
-def _signs(rewards: Floats, observed: Floats) -> Floats:
-    """Return (k,) -1 of objectives to be maximised, told by how scores rise with them, else 1."""
+def _objective_signs(rewards: Floats, observed: Floats) -> Floats:
+    """Return (k,) -1 for objectives whose scores rise with them, to be maximised, else 1."""
     slopes = ((rewards - rewards[0]) * (observed - observed[0])).sum(axis=0)
     # A score of what is to be low is its negative, and that of 0 is -0.0.
-    still = np.copysign(1.0, rewards[0]) * np.copysign(1.0, observed[0])
-    return np.where(np.where(slopes == 0, still, slopes) > 0, -1.0, 1.0)
+    equal_signs = np.copysign(1.0, rewards[0]) * np.copysign(1.0, observed[0])
+    return np.where(np.where(slopes == 0, equal_signs, slopes) > 0, -1.0, 1.0)
 
 
-def _cut_off(errors: Floats, observed: Floats, scored: Floats) -> Floats:
-    """Return true errors, cut off where the scores of what was observed were, if they were."""
-    ends = scored.min(axis=0), scored.max(axis=0)
+def _clip_to_scores(errors: Floats, observed: Floats, scored: Floats) -> Floats:
+    """Return noise-free errors, clipped where the scores of the observed ones were clipped."""
+    lowest, highest = scored.min(axis=0), scored.max(axis=0)
     # Scores are float32 numbers.
-    low = np.where(observed.min(axis=0) < ends[0] - 1e-6 * np.abs(ends[0]), ends[0], -np.inf)
-    high = np.where(observed.max(axis=0) > ends[1] + 1e-6 * np.abs(ends[1]), ends[1], np.inf)
+    low = np.where(observed.min(axis=0) < lowest - 1e-6 * np.abs(lowest), lowest, -np.inf)
+    high = np.where(observed.max(axis=0) > highest + 1e-6 * np.abs(highest), highest, np.inf)
     is_cut = np.isclose(np.clip(observed, low, high), scored, rtol=1e-6, atol=0.0).all(axis=0)
     return np.where(is_cut, np.clip(errors, low, high), errors)
 
@@ -121,14 +123,14 @@ def problem_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problem_of(header: Header) -> dict[str, Any]:
-    """Return what of a run belongs to the problem: arguments, several workers, a shared start."""
+    """Return the settings of a run that belong to the problem, not to the agent."""
     workers = {"workers": header.workers} if header.workers > 1 else {}
     start = {"shared_start": header.shared_start} if header.shared_start else {}
     return {**problem_arguments(header.kwargs), **workers, **start}
 
 
 def run_arguments(header: Header) -> dict[str, Any]:
-    """Return what tells runs of one id, agent and seed apart: those of the agent, too."""
+    """Return all arguments that tell runs of one id, agent and seed apart."""
     return {**header.kwargs, **problem_of(header)}
 
 
@@ -137,10 +139,10 @@ def agent_arguments(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: kwargs[name] for name in OF_THE_AGENT if name in kwargs}
 
 
-Described: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, float]]
+StepDescription: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, float]]
 
 COSTS: Final = ("time_s", "upload_bytes", "download_bytes", "rounds")
-"""What a trial cost, of every record."""
+"""Costs of a trial that every record may have."""
 COST_OBJECTIVES: Final = frozenset(
     {"time_s", "upload_bytes", "download_bytes", "flops", "energy_j"}
 )
@@ -148,7 +150,7 @@ COST_OBJECTIVES: Final = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class CourseProgress:
     """A run of a round environment: one course, tuned while it is trained.
 
     Attributes:
@@ -164,51 +166,51 @@ class Course:
     schedule: Mapping[str, Floats]
 
     @classmethod
-    def of(cls, run: RunRecord) -> "Course | None":
+    def of(cls, run: RunRecord) -> "CourseProgress | None":
         """Take it from a record; None where its steps are trials."""
         steps = run.steps
         if "step" not in run.final.incumbent:
             return None
         is_scalar = not isinstance(steps[0].reward, Sequence)
-        named = shared_names(steps[0].configuration)
+        shared = shared_names(steps[0].configuration)
         configurations = [step.configuration for step in steps]
         names = [
             name
-            for name in named
-            if all(isinstance(one.get(name), int | float) for one in configurations)
+            for name in shared
+            if all(isinstance(values.get(name), int | float) for values in configurations)
         ]
         return cls(
             np.array([step.elapsed_s for step in steps], dtype=np.float64),
             np.cumsum([step.cost.get("rounds", 1.0) for step in steps]),
             np.cumsum([step.reward for step in steps]) if is_scalar else None,
-            {n: np.array([one[n] for one in configurations], np.float64) for n in names},
+            {n: np.array([c[n] for c in configurations], np.float64) for n in names},
         )
 
 
 @dataclass(frozen=True, eq=False)
 class JudgedRun:
-    """What comparisons and reports need of a run record.
+    """The data of a run record that comparisons and reports need.
 
     Attributes:
-        accuracy: (N,) accuracy of each trial on the test split; None where it is not known.
-        described: returns configuration, fidelity and true objectives of a step, from 0.
-        scored: all of its scores, where rewards are vectors.
-        spent: total of each of `COSTS` that the record says.
-        course: what is said of a run of a round environment; else None.
+        accuracy: (N,) accuracy of each trial on the test split; None where it is unknown.
+        describe_step: returns configuration, fidelity and true objectives of a step, from 0.
+        scored: its trials, where rewards are vectors.
+        total_costs: total of each of `COSTS` that the record has.
+        course: progress of a run of a round environment; else None.
     """
 
     header: Header
     trials: Trials
     accuracy: Floats | None
-    described: Callable[[int], Described]
+    describe_step: Callable[[int], StepDescription]
     scored: ScoredTrials | None = None
-    spent: Mapping[str, float] = field(default_factory=dict)
-    course: Course | None = None
+    total_costs: Mapping[str, float] = field(default_factory=dict)
+    course: CourseProgress | None = None
 
     @classmethod
     def of(cls, run: RunRecord) -> "JudgedRun":
-        """Take from a record what comparisons and reports need."""
-        steps, of_rounds = run.steps, "step" in run.final.incumbent
+        """Take the data from a record."""
+        steps, is_course = run.steps, "step" in run.final.incumbent
         if lacking := [n for n, step in enumerate(steps, 1) if "val_loss" not in step.objectives]:
             raise InvalidArgumentError(
                 f"`objectives` must hold 'val_loss' to be compared; step {lacking[0]} of agent "
@@ -218,39 +220,39 @@ class JudgedRun:
         trials = Trials(
             time_s=np.array([step.elapsed_s for step in steps], dtype=np.float64),
             value=np.array([step.true_objectives["val_loss"] for step in steps], dtype=np.float64),
-            # All steps of a course have one level: their rounds are no fidelity that was chosen.
-            level=None if of_rounds else np.array([level_of(step.fidelity) for step in steps]),
-            test=_tested(run, "loss"),
+            # All steps of a course have one level: no agent chose their rounds as a fidelity.
+            level=None if is_course else np.array([level_of(step.fidelity) for step in steps]),
+            test=_test_metric(run, "loss"),
             observed=observed if any(step.truth for step in steps) else None,
             violation=(
                 np.array([step.extra["violation"] for step in steps], dtype=np.float64)
                 if "violation" in steps[0].extra
                 else None
             ),
-            is_course=of_rounds,
+            is_course=is_course,
             recommended=np.array([step.best_step - 1 for step in steps], dtype=np.int64),
         )
         return cls(
             header=run.header,
             trials=trials,
-            accuracy=_tested(run, "accuracy"),
-            described=lambda place: (
-                steps[place].configuration,
-                steps[place].fidelity,
-                steps[place].true_objectives,
+            accuracy=_test_metric(run, "accuracy"),
+            describe_step=lambda index: (
+                steps[index].configuration,
+                steps[index].fidelity,
+                steps[index].true_objectives,
             ),
             scored=ScoredTrials.of(run),
-            spent={
+            total_costs={
                 name: float(np.sum([step.cost[name] for step in steps]))
                 for name in COSTS
                 if name in steps[0].cost
             },
-            course=Course.of(run),
+            course=CourseProgress.of(run),
         )
 
 
-def _tested(run: RunRecord, metric: str) -> Floats | None:
-    """Return (N,) a metric of the trials on the test split; None where it is not known."""
+def _test_metric(run: RunRecord, metric: str) -> Floats | None:
+    """Return (N,) a metric of the trials on the test split; None where it is unknown."""
     if any(metric not in step.test for step in run.steps):
         return None
     return np.array([step.test[metric] for step in run.steps], dtype=np.float64)
@@ -262,33 +264,36 @@ REFERENCE: Final = 1.1
 
 def at_full_level(runs: Sequence[ScoredTrials]) -> list[ScoredTrials]:
     """Return the trials of the highest level of any run, of each run."""
-    if odd := [run.names for run in runs if run.names != runs[0].names]:
+    if others := [run.names for run in runs if run.names != runs[0].names]:
         raise InvalidArgumentError(
-            f"`runs` must be of the same objectives, got {list(runs[0].names)} and {list(odd[0])}"
+            "`runs` must be of the same objectives, got "
+            f"{list(runs[0].names)} and {list(others[0])}"
         )
     highest = max((float(run.level.max()) for run in runs if len(run.level)), default=0.0)
     return [run.where(run.level >= highest) for run in runs]
 
 
-def scaled(runs: Sequence[ScoredTrials]) -> list[Floats]:
+def scale_errors(runs: Sequence[ScoredTrials]) -> list[Floats]:
     """Return (N, k) errors of each run, from 0 at the best of all runs' front to 1 at its worst.
 
     Where the front has one value of an objective only, the worst of any trial is 1.
     """
-    every = np.concatenate([run.errors for run in runs])
-    front = every[non_dominated(every)]
+    errors = np.concatenate([run.errors for run in runs])
+    front = errors[non_dominated(errors)]
     best, worst = front.min(axis=0), front.max(axis=0)
-    worst = np.where(worst > best, worst, every.max(axis=0))
+    worst = np.where(worst > best, worst, errors.max(axis=0))
     width = np.where(worst > best, worst - best, 1.0)
     return [(run.errors - best) / width for run in runs]
 
 
 def volume_regret(runs: Sequence[ScoredTrials]) -> list[Floats]:
     """Return the hypervolume regret after each trial of each run, (N,): 1 - V(so far) / V(all)."""
-    errors = scaled(runs)
+    errors = scale_errors(runs)
     corner = np.full(errors[0].shape[1], REFERENCE)
-    whole = hypervolume(np.concatenate(errors), corner)
+    total = hypervolume(np.concatenate(errors), corner)
     return [
-        1.0 - incumbent_volumes(own, corner, own if run.observed is None else run.observed) / whole
-        for own, run in zip(errors, runs, strict=True)
+        1.0
+        - incumbent_volumes(points, corner, points if run.observed is None else run.observed)
+        / total
+        for points, run in zip(errors, runs, strict=True)
     ]

@@ -1,7 +1,9 @@
 """Environments by id or by recorded spec; nothing in a record can choose what code runs.
 
-Each argument has a class in `TRUST`, which `SECURITY.md` shows: numbers and names of this package,
-but no program and no file. Objectives of a user's own are functions, which no record holds.
+Plans make environments by id (`make_environment`); replays, regrets and exports make those of
+records again (`remake_environment`). Each argument has a class in `TRUST`, which `SECURITY.md`
+shows: a record may decide numbers and names of this package, but no program and no file. Custom
+objectives are functions, which no record holds, so the user provides them again.
 """
 
 import json
@@ -25,29 +27,31 @@ from fedhpo_gym.objectives import Objective, named_objective
 _LISTS = ("objectives", "rewards")
 """Arguments that may hold objectives: of trial environments, and of round environments."""
 OWN = "own_objective"
-"""Entry that tells what stands for an objective from other mappings."""
+"""Key of a mapping that replaces a custom objective in a record."""
 
 
 def spec_of(env: gym.Env[Any, Any]) -> dict[str, Any]:
-    """Return the spec of an environment as plain JSON; of functions, only what they are called."""
+    """Return the spec of an environment as plain JSON, with descriptions of custom objectives."""
     if env.spec is None:
         return {}
     kwargs = dict(env.spec.kwargs)
     for name in _LISTS:
         if kwargs.get(name) is not None:
-            kwargs[name] = [_described(one) for one in kwargs[name]]
-    found: dict[str, Any] = json.loads(replace(env.spec, kwargs=kwargs).to_json())
-    return found
+            kwargs[name] = [_describe_objective(objective) for objective in kwargs[name]]
+    spec: dict[str, Any] = json.loads(replace(env.spec, kwargs=kwargs).to_json())
+    return spec
 
 
-def with_own(kwargs: Mapping[str, Any], own: Mapping[str, Objective]) -> dict[str, Any]:
-    """Return recorded arguments with the user's objectives in the place of what stands for them."""
+def insert_objectives(kwargs: Mapping[str, Any], own: Mapping[str, Objective]) -> dict[str, Any]:
+    """Return recorded arguments with the user's objectives instead of their descriptions."""
     lists = {name: kwargs[name] for name in _LISTS if isinstance(kwargs.get(name), list | tuple)}
-    found = {name: [_found(one, own) for one in named] for name, named in lists.items()}
-    return {**kwargs, **found}
+    resolved = {
+        name: [_resolve_entry(entry, own) for entry in entries] for name, entries in lists.items()
+    }
+    return {**kwargs, **resolved}
 
 
-def _described(given: str | Objective) -> str | dict[str, Any]:
+def _describe_objective(given: str | Objective) -> str | dict[str, Any]:
     objective = named_objective(given)
     if isinstance(objective, str):
         return objective
@@ -59,7 +63,7 @@ def _described(given: str | Objective) -> str | dict[str, Any]:
     }
 
 
-def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
+def _resolve_entry(entry: Any, own: Mapping[str, Objective]) -> Any:
     if isinstance(entry, str) and ":" in entry:
         raise InvalidArgumentError(
             "`objectives` of a record must name no module, which would be run, got "
@@ -71,26 +75,27 @@ def _found(entry: Any, own: Mapping[str, Objective]) -> Any:
     if name not in own:
         raise InvalidArgumentError(
             f"`own` must hold the objective {short_repr(name)}: the record was made with a "
-            "function of the user's own, which no record holds, and cannot be replayed without it; "
-            "give `own={name: objective}` in Python, and `--set 'objectives=[\"module:name\"]'` to "
+            "function of the user's own, which no record holds, and cannot be replayed without "
+            "it; give "
+            "`own={name: objective}` in Python, and `--set 'objectives=[\"module:name\"]'` to "
             "commands"
         )
-    if _described(own[name]) != entry:
+    if _describe_objective(own[name]) != entry:
         raise InvalidArgumentError(
             f"`own` must hold the objective {short_repr(name)} as the record says it, "
-            f"{short_repr(dict(entry))}, got {short_repr(_described(own[name]))}"
+            f"{short_repr(dict(entry))}, got {short_repr(_describe_objective(own[name]))}"
         )
     return own[name]
 
 
-def _own_objectives(lists: Iterable[Any]) -> dict[str, Objective]:
+def _load_objectives(lists: Iterable[Any]) -> dict[str, Objective]:
     """Return the objectives among others that a user names by `module:name`, by their own names."""
-    objectives = map(named_objective, (one for names in lists for one in names or ()))
-    return {one.name: one for one in objectives if isinstance(one, Objective)}
+    objectives = map(named_objective, (name for names in lists for name in names or ()))
+    return {custom.name: custom for custom in objectives if isinstance(custom, Objective)}
 
 
 DATA: Final = "data"
-"""Numbers, and names that this package knows: checked by their types and ranges."""
+"""Numbers, and names of this package: checked by their types and ranges."""
 PROGRAM: Final = "program"
 """A program, a folder of code, or settings of a foreign program: only the user may name it."""
 SYSTEM: Final = "system"
@@ -124,45 +129,51 @@ MOST_ENTRIES: Final = 10_000
 """Numbers and names that the arguments in a record may hold altogether."""
 
 
-def trusted(arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a record's arguments; those that it may not decide are as the user named them.
+def trusted_arguments(
+    arguments: Mapping[str, Any], named: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return a record's arguments, with the user's for those that a record may not decide.
 
-    What the user names counts for records that name such a thing; others have nothing of it.
+    The user's arguments are used only for records that have such an argument.
     """
-    chosen = dict(named or {})
-    if (entries := _entries(arguments)) > MOST_ENTRIES:
+    user_arguments = dict(named or {})
+    if (entries := _count_leaves(arguments)) > MOST_ENTRIES:
         raise InvalidArgumentError(
             f"`spec` of the record must hold at most {MOST_ENTRIES:,} numbers and names as "
             f"arguments, got {entries:,} or more; make the environment in Python if you trust it"
         )
-    for name in chosen:
-        if TRUST.get(name) not in (PROGRAM, SYSTEM) and not _names_module(name, chosen[name]):
+    for name in user_arguments:
+        if TRUST.get(name) not in (PROGRAM, SYSTEM) and not _names_module(
+            name, user_arguments[name]
+        ):
             raise InvalidArgumentError(
                 f"`--set {name}` must be one of the arguments that a record may not decide: "
                 "source, interpreter, own_data, algorithm=module:Class or a list of them, "
                 "objectives as module:name, or system with the path of a file; all others are the "
-                f"record's, got {short_repr(chosen[name])}"
+                f"record's, got {short_repr(user_arguments[name])}"
             )
-    decided = dict(arguments)
+    result = dict(arguments)
     programs = {name for name in arguments if TRUST.get(name) == PROGRAM}
     if any(arguments[name] is not None for name in programs):
-        decided |= {name: value for name, value in chosen.items() if TRUST[name] == PROGRAM}
-    for name in programs - {*chosen}:
+        result |= {name: value for name, value in user_arguments.items() if TRUST[name] == PROGRAM}
+    for name in programs - {*user_arguments}:
         if arguments[name] is not None:
-            raise _refused(name, arguments[name], f"{name}=...")
+            raise _refusal(name, arguments[name], f"{name}=...")
     if "algorithm" in arguments:
-        decided["algorithm"] = _trusted_algorithm(arguments["algorithm"], chosen.get("algorithm"))
+        result["algorithm"] = _trusted_algorithm(
+            arguments["algorithm"], user_arguments.get("algorithm")
+        )
     if isinstance(system := arguments.get("system"), Mapping):
-        decided["system"] = _trusted_system(system, chosen.get("system"))
-    return decided
+        result["system"] = _trusted_system(system, user_arguments.get("system"))
+    return result
 
 
-def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of the arguments that a user gave what no record decides, to make it again."""
+def undecided_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a user's arguments that no record decides, to make the environment again."""
     the_users = {}
     for name, value in arguments.items():
         if name in _LISTS:
-            value = [one for one in value or () if isinstance(one, str) and ":" in one]
+            value = [entry for entry in value or () if isinstance(entry, str) and ":" in entry]
         elif TRUST.get(name) == SYSTEM and isinstance(value, Mapping):
             value = {file: value[file] for file in FILES if file in value}
         elif TRUST.get(name) != PROGRAM and not _names_module(name, value):
@@ -175,23 +186,25 @@ def undecided(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _names_module(name: str, value: Any) -> bool:
     """Return whether an argument names modules, which would be imported, and nothing else."""
     names = value if isinstance(value, list | tuple) else [value]
-    are_modules = [isinstance(one, str) and ":" in one for one in names]
+    are_modules = [isinstance(entry, str) and ":" in entry for entry in names]
     return name == "algorithm" and bool(are_modules) and all(are_modules)
 
 
 def _trusted_algorithm(value: Any, named: Any) -> Any:
-    """Return a record's algorithm; of one's own, the user's class of that name."""
+    """Return a record's algorithm; for a custom one, the user's class of that name."""
     names = [named] if isinstance(named, str) else [*(named or ())]
-    for one in names:  # a record may have the name of what is registered so
-        algorithm_name(one)
+    for name in names:  # a record may have the name of what is registered so
+        algorithm_name(name)
     if not _names_module("algorithm", value) or value in names:
         return value
-    moved = [one for one in names if one.rpartition(":")[2] == str(value).rpartition(":")[2]]
-    if len(moved) == 1:
-        return moved[0]
+    same_class = [
+        name for name in names if name.rpartition(":")[2] == str(value).rpartition(":")[2]
+    ]
+    if len(same_class) == 1:
+        return same_class[0]
     if not is_named(value):
-        every = json.dumps([*names, value]) if names else value
-        raise _refused("algorithm", value, f"algorithm={every}")
+        setting = json.dumps([*names, value]) if names else value
+        raise _refusal("algorithm", value, f"algorithm={setting}")
     return value
 
 
@@ -202,14 +215,14 @@ def _trusted_system(system: Mapping[str, Any], named: Any) -> dict[str, Any]:
             f"`--set system=` must name files only, by {FILES}, got {short_repr(named)}; the rest "
             "is the record's"
         )
-    asked = [name for name in FILES if system.get(name) not in (None, "")]
-    for name in asked:
+    file_names = [name for name in FILES if system.get(name) not in (None, "")]
+    for name in file_names:
         if name not in files:
-            raise _refused(f"system[{name!r}]", system[name], f'system={{"{name}": "..."}}')
-    return {**system, **{name: files[name] for name in asked}}
+            raise _refusal(f"system[{name!r}]", system[name], f'system={{"{name}": "..."}}')
+    return {**system, **{name: files[name] for name in file_names}}
 
 
-def _refused(name: str, value: Any, setting: str) -> InvalidArgumentError:
+def _refusal(name: str, value: Any, setting: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"`{name}` must be named by you, not by a record, which could choose any program or file; "
         f"the record has {short_repr(value)}: if you trust it, repeat the command with "
@@ -217,19 +230,19 @@ def _refused(name: str, value: Any, setting: str) -> InvalidArgumentError:
     )
 
 
-def _entries(value: Any) -> int:
-    """Count the leaves of nested lists and mappings, at most a little more than are allowed."""
-    waiting, found = [value], 0
-    while waiting and found <= MOST_ENTRIES:
-        one = waiting.pop()
-        if isinstance(one, Mapping):
-            waiting += one.values()
-        elif isinstance(one, list | tuple):
-            waiting += one[: MOST_ENTRIES + 1]
-            found += max(len(one) - MOST_ENTRIES, 0)
+def _count_leaves(value: Any) -> int:
+    """Count the leaves of nested lists and mappings, and stop soon after the limit."""
+    stack, count = [value], 0
+    while stack and count <= MOST_ENTRIES:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            stack += item.values()
+        elif isinstance(item, list | tuple):
+            stack += item[: MOST_ENTRIES + 1]
+            count += max(len(item) - MOST_ENTRIES, 0)
         else:
-            found += 1
-    return found + len(waiting)
+            count += 1
+    return count + len(stack)
 
 
 Types = Mapping[str, Any]
@@ -247,20 +260,20 @@ _FOREIGN: Final[tuple[tuple[Callable[..., Any], Types], ...]] = (
     (gym.wrappers.ClipReward, {"min_reward": float | None, "max_reward": float | None}),
     (gym.wrappers.NormalizeReward, {"gamma": float, "epsilon": float}),
 )
-"""Those of Gymnasium with the types of their arguments: their own signatures are wider."""
+"""Wrappers of Gymnasium with the types of their arguments, narrower than their signatures."""
 
 
 def _entry_point(wrapper: Any) -> str:
     return f"{wrapper.__module__}:{wrapper.__name__}"
 
 
-def _own_types(wrapper: Callable[..., Any]) -> Types:
+def _argument_types(wrapper: Callable[..., Any]) -> Types:
     return {name: hint for name, hint in parameter_types(wrapper).items() if name != "env"}
 
 
 ALLOWED: Final[Mapping[str, Callable[[], Types]]] = {
     **{
-        _entry_point(getattr(ours, name)): partial(_own_types, getattr(ours, name))
+        _entry_point(getattr(ours, name)): partial(_argument_types, getattr(ours, name))
         for name in ours.__all__
         if issubclass(getattr(ours, name), gym.Wrapper)
     },
@@ -269,24 +282,24 @@ ALLOWED: Final[Mapping[str, Callable[[], Types]]] = {
 """Entry point of each wrapper -> what gives its arguments' types."""
 
 
-def _renamed(wrapper: WrapperSpec) -> WrapperSpec:
-    """Return a wrapper by its present name: older records say in which file its class was."""
-    place, _, name = str(wrapper.entry_point).partition(":")
-    if place.startswith(f"{ours.__name__}.") and name in ours.__all__:
+def _with_present_name(wrapper: WrapperSpec) -> WrapperSpec:
+    """Return a wrapper by its present name, because older records name its former module."""
+    module, _, name = str(wrapper.entry_point).partition(":")
+    if module.startswith(f"{ours.__name__}.") and name in ours.__all__:
         return replace(wrapper, entry_point=f"{ours.__name__}:{name}")
     return wrapper
 
 
 def check_wrapper(wrapper: WrapperSpec) -> None:
     """Refuse a wrapper of a record that is not on the list, or has other arguments."""
-    known = ALLOWED.get(wrapper.entry_point) if isinstance(wrapper.entry_point, str) else None
-    if known is None:
+    get_types = ALLOWED.get(wrapper.entry_point) if isinstance(wrapper.entry_point, str) else None
+    if get_types is None:
         raise InvalidArgumentError(
             f"`spec` of the record names the wrapper {short_repr(wrapper.entry_point)}; a record "
             f"may only ask for {', '.join(sorted(name.rpartition(':')[2] for name in ALLOWED))}. "
             "Replay it in Python, with the environment that it was made in"
         )
-    types = known()
+    types = get_types()
     if not isinstance(wrapper.kwargs, dict) or set(wrapper.kwargs) - set(types):
         raise InvalidArgumentError(
             f"`spec` of the record must give {wrapper.entry_point} arguments among "
@@ -299,7 +312,7 @@ def check_wrapper(wrapper: WrapperSpec) -> None:
 _ID = re.compile(r"^(MO-)?FedHPO-")
 _VERSION = re.compile(r"-v(\d+)$")
 IDENTIFYING = ("task", "space", "version", "vector_reward")
-"""Arguments that say which problem an id stands for: only the id decides them."""
+"""Arguments that identify the problem of an id: only the id decides them."""
 
 
 def known_ids() -> tuple[str, ...]:
@@ -317,10 +330,10 @@ def resolve_id(name: str, others: Iterable[str] = ()) -> str:
         import_module(f"`{module}:{name}` must name a module that registers the id", module)
     if name in gym.registry:
         return name
-    versions = [known for known in known_ids() if _VERSION.sub("", known) == name]
+    versions = [candidate for candidate in known_ids() if _VERSION.sub("", candidate) == name]
     if not versions:
         raise unknown_name("problem" if others else "environment id", name, [*others, *known_ids()])
-    return max(versions, key=lambda known: int(known.rpartition("-v")[2]))
+    return max(versions, key=lambda candidate: int(candidate.rpartition("-v")[2]))
 
 
 MANY_TASK_KINDS = ("pool", "generated")
@@ -328,12 +341,12 @@ MANY_TASK_KINDS = ("pool", "generated")
 
 
 def kind_of_id(env_id: str) -> str:
-    """Return what makes an id: "trial", "round", or one of `MANY_TASK_KINDS`."""
+    """Return the kind of an id: "trial", "round", or one of `MANY_TASK_KINDS`."""
     return kind_of_entry_point(gym.spec(env_id).entry_point)
 
 
 def kind_of_entry_point(entry_point: object) -> str:
-    """Return what an entry point makes, which a record says of ids that are unknown here, too."""
+    """Return the kind of environment that an entry point makes, for ids unknown here, too."""
     name = str(entry_point).rpartition(":")[2]
     return name.removeprefix("make_").removesuffix("_env")
 
@@ -341,7 +354,7 @@ def kind_of_entry_point(entry_point: object) -> str:
 def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """Make an environment for a recorded run, without Gymnasium's checks of every step.
 
-    Nor does it warn of an older version: a suite, or who names the version, means that one.
+    It does not warn of an older version, because suites and users name versions on purpose.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
@@ -349,7 +362,7 @@ def make_environment(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any
 
 
 def as_settable(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of an environment as the types that its entry point says."""
+    """Return arguments of an environment, coerced to the types of its entry point."""
     entry_point = gym.spec(env_id).entry_point
     maker = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     if maker is None:
@@ -371,36 +384,36 @@ def remake_environment(
 ) -> gym.Env[Any, Any]:
     """Make the environment of a record again."""
     if env_id not in gym.registry:
-        lack = unknown_name("environment id", env_id, known_ids())
-        lack.args = (
-            f"{lack} One of your own is known once the module that registers it is imported: name "
-            "the module by `fedhpo-gym replay --plugins MODULE`, or in an entry point "
+        unknown = unknown_name("environment id", env_id, known_ids())
+        unknown.args = (
+            f"{unknown} One of your own is known once the module that registers it is imported: "
+            "name the module by `fedhpo-gym replay --plugins MODULE`, or in an entry point "
             "`fedhpo_gym` of your package.",
         )
-        raise lack
+        raise unknown
     try:
-        wanted = EnvSpec.from_json(json.dumps(spec))
+        env_spec = EnvSpec.from_json(json.dumps(spec))
     except (ValueError, TypeError, KeyError, gym.error.Error) as error:
         raise InvalidArgumentError(f"`spec` of the record is no EnvSpec: {error}") from error
     registered = gym.spec(env_id)
-    # A spec names what is imported and called: a foreign record could name anything.
-    if (wanted.id, wanted.entry_point) != (env_id, registered.entry_point):
+    # A spec names code to import and call, and a foreign record could name anything.
+    if (env_spec.id, env_spec.entry_point) != (env_id, registered.entry_point):
         raise InvalidArgumentError(
             f"`spec` of the record must be one of {env_id} (entry point {registered.entry_point}), "
-            f"got {wanted.id} (entry point {wanted.entry_point})"
+            f"got {env_spec.id} (entry point {env_spec.entry_point})"
         )
-    # Only the id says which problem it is.
-    decided = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
-    kept = {name: value for name, value in wanted.kwargs.items() if name not in IDENTIFYING}
+    # Only the id decides which problem it is.
+    identity = {name: registered.kwargs[name] for name in IDENTIFYING if name in registered.kwargs}
+    arguments = {name: value for name, value in env_spec.kwargs.items() if name not in IDENTIFYING}
     named = dict(named or {})
-    own = {**_own_objectives([named.pop(name, ()) for name in _LISTS]), **(own or {})}
-    wanted.kwargs = with_own({**trusted(kept, named), **decided}, own)
-    _check_options(wanted)
-    wanted.additional_wrappers = tuple(map(_renamed, wanted.additional_wrappers))
-    for wrapper in wanted.additional_wrappers:
+    own = {**_load_objectives([named.pop(name, ()) for name in _LISTS]), **(own or {})}
+    env_spec.kwargs = insert_objectives({**trusted_arguments(arguments, named), **identity}, own)
+    _check_options(env_spec)
+    env_spec.additional_wrappers = tuple(map(_with_present_name, env_spec.additional_wrappers))
+    for wrapper in env_spec.additional_wrappers:
         check_wrapper(wrapper)
     try:
-        return gym.make(wanted)
+        return gym.make(env_spec)
     except FedHPOError:
         raise
     except (ValueError, TypeError, AssertionError, gym.error.Error) as error:
@@ -409,12 +422,12 @@ def remake_environment(
         ) from error
 
 
-def _check_options(wanted: EnvSpec) -> None:
-    """Refuse options of Gymnasium that are of another type than it says."""
-    if "render_mode" in wanted.kwargs:
-        coerce("spec: render_mode", wanted.kwargs["render_mode"], None)
-    coerce("spec: order_enforce", wanted.order_enforce, bool)
-    coerce("spec: disable_env_checker", wanted.disable_env_checker, bool)
-    limit = coerce("spec: max_episode_steps", wanted.max_episode_steps, int | None)
+def _check_options(env_spec: EnvSpec) -> None:
+    """Refuse options of Gymnasium that are not of their declared type."""
+    if "render_mode" in env_spec.kwargs:
+        coerce("spec: render_mode", env_spec.kwargs["render_mode"], None)
+    coerce("spec: order_enforce", env_spec.order_enforce, bool)
+    coerce("spec: disable_env_checker", env_spec.disable_env_checker, bool)
+    limit = coerce("spec: max_episode_steps", env_spec.max_episode_steps, int | None)
     if limit is not None and limit < 1:
         raise InvalidArgumentError(f"`spec: max_episode_steps` must be positive, got {limit}")

@@ -1,4 +1,9 @@
-"""Run records as studies of Optuna: its pictures and its dashboard then show them."""
+"""Run records as studies of Optuna, for its plots and dashboard, and as a pandas DataFrame.
+
+`fedhpo-gym export` calls `to_optuna`, and users call `load_runs` (`fedhpo_gym.load_runs`). Records
+may have been edited or written by other programs, so their values are checked against the search
+space before anything is written (`check_values`).
+"""
 
 import json
 import math
@@ -22,7 +27,7 @@ from fedhpo_gym.core.errors import (
 from fedhpo_gym.objectives import OBJECTIVES
 from fedhpo_gym.records.files import read_folder
 from fedhpo_gym.records.record import RunRecord, StepRecord, to_dict
-from fedhpo_gym.records.runs import Course, problem_of, run_arguments
+from fedhpo_gym.records.runs import CourseProgress, problem_of, run_arguments
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.regret import (
     hypervolume_regret_of,
@@ -41,12 +46,12 @@ _Rounds = Annotated[int, Range(0, INT_END - 1)]  # what SQLite stores
 def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
     """Write runs into a new file of Optuna's: a study per problem and agent, with all its seeds.
 
-    `check_values` has seen the records.
+    `check_values` must have accepted the records.
 
-    A trial of ours is one of theirs. A run of a round environment is one trial, whose intermediate
-    values are the losses of its course. Values are what the agent heard; what they truly are,
-    fidelity, seed and simulated seconds are attributes for users. Trials that diverged have failed
-    and carry no value, since 3.4e38 would be all that a picture shows.
+    Each trial of a run is a trial of Optuna. A run of a round environment is one trial, whose
+    intermediate values are the losses of its course. Values are those reported to the agent;
+    noise-free values, fidelity, seed and simulated seconds are user attributes. Trials that
+    diverged have the state FAIL and no value, because 3.4e38 would distort every plot.
     """
     with require_optional("studies of Optuna", "optuna", "agents", "optuna"):
         import optuna
@@ -59,19 +64,19 @@ def to_optuna(records: Sequence[RunRecord], file: Path) -> list[str]:
         raise InvalidArgumentError(f"`file` must be new, got {file}; delete it or name another")
     runs: dict[str, list[RunRecord]] = {}
     for record in records:
-        runs.setdefault(_name(record), []).append(record)
-    # Beside the file, so that it appears whole; what is of no use after a fall of power is not
-    # waited for, which takes a tenth of a second a trial.
+        runs.setdefault(_study_name(record), []).append(record)
+    # Written beside the file and renamed, so that it appears complete. Without syncing each trial,
+    # which a rename makes useless, a trial takes a tenth of a second less.
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        half = Path(folder) / file.name
-        storage = optuna.storages.RDBStorage(f"sqlite:///{half}")
+        unfinished = Path(folder) / file.name
+        storage = optuna.storages.RDBStorage(f"sqlite:///{unfinished}")
         event.listen(storage.engine, "connect", lambda db, _: db.execute("PRAGMA synchronous=OFF"))
         storage.engine.dispose()
         with quiet():
-            for name, of in tqdm(runs.items(), desc="export", unit="study", disable=None):
-                _write(storage, name, of)
+            for name, of_study in tqdm(runs.items(), desc="export", unit="study", disable=None):
+                _write_study(storage, name, of_study)
         storage.engine.dispose()
-        half.rename(file)
+        unfinished.rename(file)
     return list(runs)
 
 
@@ -83,7 +88,7 @@ def check_values(path: Path, record: RunRecord) -> None:
     """
     space = _space_of(record)
     try:
-        # Half of a surrogate pair is no name in SQLite.
+        # SQLite cannot store half of a surrogate pair.
         for content in (to_dict(record.header), *map(to_dict, record.steps)):
             json.dumps(content, ensure_ascii=False).encode("utf-8")
         for step in record.steps:
@@ -97,53 +102,57 @@ def check_values(path: Path, record: RunRecord) -> None:
         ) from error
 
 
-def _write(storage: "optuna.storages.BaseStorage", name: str, runs: Sequence[RunRecord]) -> None:
+def _write_study(
+    storage: "optuna.storages.BaseStorage", name: str, runs: Sequence[RunRecord]
+) -> None:
     """Write the runs of an agent on a problem as one study."""
     import optuna
 
-    names = _valued(runs[0])
-    rising = {one for one in names if one in OBJECTIVES and not OBJECTIVES[one].minimize}
-    ways = [optuna.study.StudyDirection["MAXIMIZE" if n in rising else "MINIMIZE"] for n in names]
-    number = storage.create_new_study(ways, name)
-    storage.set_study_system_attr(number, "study:metric_names", list(names))
+    names = _value_names(runs[0])
+    maximised = {n for n in names if n in OBJECTIVES and not OBJECTIVES[n].minimize}
+    directions = [
+        optuna.study.StudyDirection["MAXIMIZE" if n in maximised else "MINIMIZE"] for n in names
+    ]
+    study_id = storage.create_new_study(directions, name)
+    storage.set_study_system_attr(study_id, "study:metric_names", list(names))
     arguments = json.dumps(problem_of(runs[0].header), sort_keys=True)
-    storage.set_study_user_attr(number, "arguments", arguments)
+    storage.set_study_user_attr(study_id, "arguments", arguments)
     spaces = _distributions(runs)
     for record in runs:
         is_course = "step" in record.final.incumbent
         for step in [record.final] if is_course else record.steps:
             course = record.steps if is_course else ()
-            storage.create_new_trial(number, _trial(record, step, spaces, course))
+            storage.create_new_trial(study_id, _make_trial(record, step, spaces, course))
 
 
-def _name(record: RunRecord) -> str:
+def _study_name(record: RunRecord) -> str:
     header = record.header
-    told = {k: v for k, v in problem_of(header).items() if k != "task"}
-    more = ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
-    return f"{header.id}{f' ({more})' if more else ''}: {header.agent}"
+    arguments = {k: v for k, v in problem_of(header).items() if k != "task"}
+    settings = ", ".join(f"{name}={value}" for name, value in sorted(arguments.items()))
+    return f"{header.id}{f' ({settings})' if settings else ''}: {header.agent}"
 
 
-def _valued(record: RunRecord) -> tuple[str, ...]:
+def _value_names(record: RunRecord) -> tuple[str, ...]:
     """Return the objectives that are the values of a trial: all of a vector, else the first."""
     first = record.steps[0]
     names = tuple(first.objectives)
     return names if isinstance(first.reward, Sequence) else names[:1]
 
 
-def _trial(
+def _make_trial(
     record: RunRecord, step: StepRecord, spaces: Mapping[str, Any], course: Sequence[StepRecord]
 ) -> "optuna.trial.FrozenTrial":
     """Return one trial; of a course, that of its end, with the loss after each step."""
     import optuna
 
-    names = _valued(record)
+    names = _value_names(record)
     values = [float(step.objectives[name]) for name in names]
     diverged = step.true_objectives.get("val_loss", 0.0) >= LARGEST
     parameters = {name: step.configuration[name] for name in spaces if name in step.configuration}
     rounds = int(step.fidelity.get("round", 0))
-    between = {i: float(one.objectives[names[0]]) for i, one in enumerate(course, start=1)}
+    intermediate = {i: float(other.objectives[names[0]]) for i, other in enumerate(course, start=1)}
     if not course and rounds and len(names) == 1 and not diverged:
-        between = {rounds: values[0]}
+        intermediate = {rounds: values[0]}
     true = {f"true {n}": v for n, v in step.true_objectives.items() if step.truth is not None}
     return optuna.trial.create_trial(
         state=optuna.trial.TrialState.FAIL if diverged else optuna.trial.TrialState.COMPLETE,
@@ -160,23 +169,23 @@ def _trial(
         system_attrs=(
             {"constraints": [float(step.extra["violation"])]} if "violation" in step.extra else {}
         ),
-        intermediate_values={} if diverged else between,
+        intermediate_values={} if diverged else intermediate,
     )
 
 
 def _distributions(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return what each hyperparameter is drawn from: the task's space, else what was seen."""
-    seen: dict[str, list[Any]] = {}
+    """Return the distribution of each hyperparameter: of the task's space, else of the values."""
+    values_by_name: dict[str, list[Any]] = {}
     for record in records:
         for step in record.steps:
             for name, value in step.configuration.items():
-                seen.setdefault(name, []).append(value)
+                values_by_name.setdefault(name, []).append(value)
     space = _space_of(records[0])
     return {
-        name: _of_dimension(space[name])
+        name: _from_dimension(space[name])
         if space is not None and name in space
-        else _of_values(values)
-        for name, values in seen.items()
+        else _from_values(values)
+        for name, values in values_by_name.items()
     }
 
 
@@ -188,7 +197,7 @@ def _space_of(record: RunRecord) -> SearchSpace | None:
         return None
 
 
-def _of_dimension(dimension: Dimension) -> Any:
+def _from_dimension(dimension: Dimension) -> Any:
     import optuna
 
     if dimension.kind == "category":
@@ -199,7 +208,7 @@ def _of_dimension(dimension: Dimension) -> Any:
     return optuna.distributions.FloatDistribution(low, high, log=log)
 
 
-def _of_values(values: Sequence[Any]) -> Any:
+def _from_values(values: Sequence[Any]) -> Any:
     import optuna
 
     if any(isinstance(value, str) for value in values):
@@ -208,7 +217,7 @@ def _of_values(values: Sequence[Any]) -> Any:
 
 
 VARIANT: Final = ("algorithm", "alpha", "preprocessing", "precision", "table", "instances")
-"""Arguments that say which variant of a problem was solved."""
+"""Arguments that identify the variant of a problem."""
 
 
 def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any:
@@ -250,30 +259,30 @@ def load_runs(folder: str | Path, named: Mapping[str, Any] | None = None) -> Any
         import pandas as pd
     reasons: dict[str, None] = {}
     records = read_folder([Path(folder)])
-    rows = [row for _, record in records for row in _rows(record, named, reasons)]
+    rows = [row for _, record in records for row in _trial_rows(record, named, reasons)]
     for reason in reasons:
         warnings.warn(reason, stacklevel=2)
     return pd.DataFrame(rows)
 
 
-def _rows(
+def _trial_rows(
     record: RunRecord, named: Mapping[str, Any] | None, reasons: dict[str, None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row a trial; `reasons` gets why a regret is unknown."""
+    """Yield a row per trial; reasons of unknown regrets are added to `reasons`."""
     header, unknown = record.header, np.full(len(record.steps), np.nan)
     regret = relative = volumes = unknown
     is_vector = isinstance(record.final.reward, Sequence)
     try:
-        found = regret_of(record, named=named)
-        regret, relative = found.regret, found.relative
+        result = regret_of(record, named=named)
+        regret, relative = result.regret, result.relative
         if is_vector:
             volumes = hypervolume_regret_of(record, named=named)[1]
     except FedHPOError as error:
         if may_be_known(header):
             reasons[f"a regret on {header.id} is unknown, and NaN here: {error}"] = None
-    course = Course.of(record)
+    course = CourseProgress.of(record)
     returns = None if course is None else course.returns
-    about = {
+    shared = {
         "id": header.id,
         "variant": ", ".join(f"{n}={header.kwargs[n]}" for n in VARIANT if n in header.kwargs),
         "arguments": json.dumps(run_arguments(header), sort_keys=True),
@@ -281,9 +290,9 @@ def _rows(
         "agent": header.agent,
         "seed": header.seed,
     }
-    for number, step in enumerate(record.steps):
+    for index, step in enumerate(record.steps):
         violation = float(step.extra.get("violation", 0.0))
-        parts = {
+        groups = {
             "fidelity": step.fidelity,
             "configuration": step.configuration,
             "heard": step.objectives,
@@ -291,16 +300,20 @@ def _rows(
             "test": {"loss": math.nan, "accuracy": math.nan, **step.test},
         }
         yield {
-            **about,
-            "trial": number + 1,
-            **{f"{part}.{name}": v for part, of in parts.items() for name, v in of.items()},
+            **shared,
+            "trial": index + 1,
+            **{
+                f"{group}.{name}": v
+                for group, values in groups.items()
+                for name, v in values.items()
+            },
             "violation": violation,
             "feasible": violation == 0.0,
             "incumbent": step.best_step,
-            "regret": float(regret[number]),
-            "relative_regret": float(relative[number]),
-            **({"hypervolume_regret": float(volumes[number])} if is_vector else {}),
-            **({} if returns is None else {"return": float(returns[number])}),
+            "regret": float(regret[index]),
+            "relative_regret": float(relative[index]),
+            **({"hypervolume_regret": float(volumes[index])} if is_vector else {}),
+            **({} if returns is None else {"return": float(returns[index])}),
             "trial_s": step.cost["time_s"],
             "elapsed_s": step.elapsed_s,
         }

@@ -1,5 +1,7 @@
-"""Population-based training: courses that copy better ones and try other hyperparameters.
+"""Population-based training: courses that copy better ones and perturb their hyperparameters.
 
+Users call `evolve_population` themselves, because no command and no agent does. All members share
+one environment: it is restored to the snapshot of a member, advances it, and takes a new snapshot.
 Jaderberg et al., "Population based training of neural networks", 2017 (arXiv 1711.09846).
 """
 
@@ -27,10 +29,10 @@ class PopulationSettings:
     """How a population evolves.
 
     Attributes:
-        members: courses kept side by side.
+        members: number of courses that are trained side by side.
         interval: steps between two exchanges.
         truncation: share of the population that is replaced, and share that replaces it.
-        factors: what a value is multiplied by, down or up, when it is not drawn anew.
+        factors: factors, below and above 1, by which a value is multiplied if it is not resampled.
         resample: chance that a hyperparameter is drawn anew from its prior.
     """
 
@@ -51,30 +53,30 @@ def explore(
     space: SearchSpace, action: Row, settings: PopulationSettings, rng: np.random.Generator
 ) -> Row:
     """Return (n,) the action of a configuration with every value perturbed or drawn anew."""
-    changed = []
+    coordinates = []
     for dimension, coordinate in zip(space.dimensions, action.tolist(), strict=True):
         if rng.random() < settings.resample:
-            changed.append(float(rng.uniform(-1.0, 1.0)))
+            coordinates.append(float(rng.uniform(-1.0, 1.0)))
         else:
             factor = settings.factors[int(rng.integers(2))]
-            changed.append(dimension.encode(_perturbed(dimension, coordinate, factor)))
-    return np.array(changed, dtype=np.float32)
+            coordinates.append(dimension.encode(_perturb(dimension, coordinate, factor)))
+    return np.array(coordinates, dtype=np.float32)
 
 
-def _perturbed(dimension: Dimension, coordinate: float, factor: float) -> Value:
+def _perturb(dimension: Dimension, coordinate: float, factor: float) -> Value:
     """Return the value times the factor, at least one step away if there is room."""
     value = dimension.decode(coordinate)
     step = 1 if factor > 1 else -1
-    if dimension.kind == "category":  # they are no line that ends somewhere
+    if dimension.kind == "category":  # categories have no ends: the step wraps around
         return dimension.grid[(dimension.index(value) + step) % len(dimension.grid)]
     if dimension.values is not None:
         points = dimension.values
         return points[min(max(points.index(value) + step, 0), len(points) - 1)]
-    wanted = float(value) * factor
+    target = float(value) * factor
     if dimension.kind == "int":
-        whole = int(np.floor(wanted + 0.5))
-        wanted = whole if whole != value else int(value) + step
-    return min(max(wanted, dimension.low), dimension.high)
+        nearest = int(np.floor(target + 0.5))
+        target = nearest if nearest != value else int(value) + step
+    return min(max(target, dimension.low), dimension.high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """A population after `interval` steps, and which one before it each member continued."""
+    """A population after `interval` steps, and the index of the member that each one continued."""
 
     members: tuple[Member, ...]
     parents: NDArray[np.int64]
@@ -100,7 +102,7 @@ class Generation:
         return max(self.members, key=lambda member: member.score)
 
 
-def evolve(
+def evolve_population(
     env: gym.Env[Any, Any],
     space: SearchSpace,
     seed: int,
@@ -108,31 +110,34 @@ def evolve(
 ) -> Iterator[Generation]:
     """Train a population in one environment, by turns, until no member can take another step.
 
-    This is no `Agent`: it goes back to snapshots of several courses, and an agent sees only one.
+    This is no `Agent`, because it restores snapshots of several courses and an agent sees only one.
 
     All members start from the same reset, with configurations drawn from the prior.
     """
-    chosen = settings or PopulationSettings()
+    options = settings or PopulationSettings()
     rng = stream(seed, "population")
     env.reset(seed=seed)
-    start = _snapshot(env)
+    start = _take_snapshot(env)
     members = [
         Member(rng.uniform(-1.0, 1.0, len(space)).astype(np.float32), 0.0, False, start)
-        for _ in range(chosen.members)
+        for _ in range(options.members)
     ]
-    parents = np.arange(chosen.members)
+    parents = np.arange(options.members)
     while not all(member.over for member in members):
-        members = [_trained(env, member, chosen.interval) for member in members]
+        members = [_train_member(env, member, options.interval) for member in members]
         yield Generation(tuple(members), parents)
-        parents = exploit([member.score for member in members], chosen.truncation, rng)
+        parents = exploit([member.score for member in members], options.truncation, rng)
         members = [
-            one if parent == i else replace(one, action=explore(space, one.action, chosen, rng))
+            members[i]
+            if parent == i
+            else replace(
+                members[parent], action=explore(space, members[parent].action, options, rng)
+            )
             for i, parent in enumerate(parents)
-            for one in [members[parent]]
         ]
 
 
-def _trained(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
+def _train_member(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
     if member.over:
         return member
     env.unwrapped.restore(member.snapshot)  # type: ignore[attr-defined]
@@ -143,10 +148,10 @@ def _trained(env: gym.Env[Any, Any], member: Member, steps: int) -> Member:
         over = terminated or truncated
         if over:
             break
-    return Member(member.action, score, over, _snapshot(env))
+    return Member(member.action, score, over, _take_snapshot(env))
 
 
-def _snapshot(env: gym.Env[Any, Any]) -> Any:
+def _take_snapshot(env: gym.Env[Any, Any]) -> Any:
     if not hasattr(env.unwrapped, "snapshot"):
         raise InvalidArgumentError(
             f"`env` must have snapshot() and restore(), got {env}; use a FedHPO-DAC environment."

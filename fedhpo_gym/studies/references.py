@@ -1,10 +1,11 @@
-"""References of round environments: returns of actions that learn nothing, and of hindsight.
+"""References of round environments: returns of policies that learn nothing, and of hindsight.
 
-Every reference is a sequence of actions, one per step, played on instances. From the least to the
-most that it knows: actions drawn at random; the default, the middle of the action space; the best
-static action and the best stated schedule, both searched on train instances; and for each test
-instance the best sequence that an evolution finds on it, which is an estimate from below of what
-can be reached. Scores say where a return stands: 0 is the default's, 1 the best static action's.
+`fedhpo-gym references` calls `find_references` and stores the result. Every reference is a sequence
+of actions, one per step, played on instances. With increasing knowledge, they are: random actions;
+the default, the middle of the action space; the best static action and the best named schedule,
+both searched on train instances; and for each test instance the best sequence that an evolution
+finds on it, a lower bound of what can be reached. Scores are linear in returns: the default has 0,
+the best static action 1. Names of axes: B episodes, S sequences, I instances, n coordinates.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +37,8 @@ class Player:
 
     Attributes:
         steps: most steps of an episode.
-        space: what an action is decoded to.
-        instances: how many there are.
+        space: search space of an action.
+        instances: number of instances.
     """
 
     def __init__(
@@ -59,45 +60,46 @@ class Player:
     ) -> tuple[Floats, Actions]:
         """Return the (B,) returns and (B, steps, n) actions of episodes on B instances.
 
-        `act` is given who acts, the step, and which parts of their budgets are spent.
+        `act` takes the rows that act, the step, and the used shares of their budgets.
         """
-        number = len(instances)
-        returns = np.zeros(number)
-        actions = np.zeros((number, self.steps, len(self.space)), np.float32)
-        for first in range(0, number, self._width):
-            rows = np.minimum(first + np.arange(self._width), number - 1)
-            total, spent = np.zeros(self._width), np.zeros(self._width)
-            ended = np.zeros(self._width, dtype=np.intp)
+        count = len(instances)
+        returns = np.zeros(count)
+        actions = np.zeros((count, self.steps, len(self.space)), np.float32)
+        for first in range(0, count, self._width):
+            rows = np.minimum(first + np.arange(self._width), count - 1)
+            total, used_budget = np.zeros(self._width), np.zeros(self._width)
+            lengths = np.zeros(self._width, dtype=np.intp)
             chosen = partial(self._chosen, act, rows)
-            where = {"instance": instances[rows]}
-            for t, (seen, taken, rewards, alive) in enumerate(
-                play(self._envs, chosen, options=where)
+            options = {"instance": instances[rows]}
+            for t, (observation, played, rewards, alive) in enumerate(
+                play(self._envs, chosen, options=options)
             ):
-                actions[rows, t] = taken
-                total, ended = total + rewards, ended + alive
-                spent = np.where(alive, _spent(seen), spent)
-            for t in range(int(ended.min()), self.steps):  # as if it had gone on
-                late = t >= ended
-                actions[rows[late], t] = act(rows[late], t, spent[late])
+                actions[rows, t] = played
+                total, lengths = total + rewards, lengths + alive
+                used_budget = np.where(alive, _used_budget(observation), used_budget)
+            # A sequence is complete, as if an episode that ended early had continued.
+            for t in range(int(lengths.min()), self.steps):
+                missing = t >= lengths
+                actions[rows[missing], t] = act(rows[missing], t, used_budget[missing])
             returns[rows] = total
             self._progress(len({*rows.tolist()}))
         return returns, actions
 
     @staticmethod
-    def _chosen(act: Any, rows: Integers, t: int, seen: Any) -> Any:
-        return act(rows, t, _spent(seen))
+    def _chosen(act: Any, rows: Integers, t: int, observation: Any) -> Any:
+        return act(rows, t, _used_budget(observation))
 
     def follow(self, schedules: Sequence[Schedule], instances: Indices) -> tuple[Floats, Actions]:
         """Return (S, I) returns of S schedules on I instances, and (S, I, steps, n) actions."""
-        number = len(instances)
+        count = len(instances)
 
-        def act(rows: Integers, t: int, spent: Floats) -> Actions:
-            done = np.maximum(t / self.steps, spent).tolist()
-            pairs = zip((rows // number).tolist(), done, strict=True)
-            return np.stack([schedules[own].at(share) for own, share in pairs])
+        def act(rows: Integers, t: int, used_budget: Floats) -> Actions:
+            shares = np.maximum(t / self.steps, used_budget).tolist()
+            pairs = zip((rows // count).tolist(), shares, strict=True)
+            return np.stack([schedules[index].at(share) for index, share in pairs])
 
         returns, actions = self._play(np.tile(instances, len(schedules)), act)
-        shape = len(schedules), number
+        shape = len(schedules), count
         return returns.reshape(shape), actions.reshape(*shape, *actions.shape[1:])
 
     def warm_up(self) -> None:
@@ -109,18 +111,21 @@ class Player:
         self._envs.close()
 
 
-def _spent(seen: Mapping[str, Any]) -> Floats:
-    return np.asarray(1.0 - seen["remaining_budget"][:, 0].astype(np.float64))
+def _used_budget(observation: Mapping[str, Any]) -> Floats:
+    return np.asarray(1.0 - observation["remaining_budget"][:, 0].astype(np.float64))
 
 
-def _schedules(space: SearchSpace, kind: str, actions: Actions) -> list[Schedule]:
+def _make_schedules(space: SearchSpace, kind: str, actions: Actions) -> list[Schedule]:
     """Return the schedules of a kind that begin with each of (S, n) actions."""
     return [Schedule(space, space.decode(action), kind) for action in actions]
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is searched: courses are `configurations` x (`few` instances), and so on."""
+class SearchBudget:
+    """Size of a search: courses are `configurations` x (`few` instances), and so on.
+
+    References store the fields by name, so their names are part of the file format.
+    """
 
     configurations: int = 96
     few: int = 4
@@ -134,15 +139,15 @@ class Effort:
     def episodes(self) -> int:
         """Courses that are played at most."""
         kinds = len(KINDS)
-        searched = kinds * (self.configurations * self.few + 3 * self.kept * self.train)
-        begun = kinds + 1 + self.kept + RANDOM
-        return searched + self.test * (begun + self.generations * self.children)
+        search = kinds * (self.configurations * self.few + 3 * self.kept * self.train)
+        starts = kinds + 1 + self.kept + RANDOM
+        return search + self.test * (starts + self.generations * self.children)
 
 
-def spread(total: int, number: int) -> list[int]:
-    """Return so many of the indices below a total, evenly spread."""
-    found: list[int] = np.linspace(0, total - 1, min(number, total)).round().astype(int).tolist()
-    return found
+def evenly_spaced(total: int, count: int) -> list[int]:
+    """Return `number` indices below a total, evenly spaced."""
+    indices: list[int] = np.linspace(0, total - 1, min(count, total)).round().astype(int).tolist()
+    return indices
 
 
 def evolve(
@@ -150,7 +155,7 @@ def evolve(
     instances: Indices,
     begin: Actions,
     known: Floats,
-    effort: Effort,
+    effort: SearchBudget,
     rng: np.random.Generator,
 ) -> tuple[Floats, Actions]:
     """Return for each of I instances the best return found, (I,), and its sequence.
@@ -165,16 +170,16 @@ def evolve(
     pool = begin[best, np.arange(len(best))[:, None]]  # (I, parents, steps, n)
     fitness = np.take_along_axis(known.T, best, axis=1)
     for _ in range(effort.generations):
-        picked = rng.integers(pool.shape[1], size=(len(instances), effort.children))
-        chosen: Any = np.take_along_axis(pool, picked[:, :, None, None], axis=1)
-        moved = chosen + _smooth_noise(rng, chosen.shape)
-        children = np.clip(moved, -1.0, 1.0).astype(np.float32)
+        choices = rng.integers(pool.shape[1], size=(len(instances), effort.children))
+        chosen: Any = np.take_along_axis(pool, choices[:, :, None, None], axis=1)
+        mutated = chosen + _smooth_noise(rng, chosen.shape)
+        children = np.clip(mutated, -1.0, 1.0).astype(np.float32)
         flat = children.reshape(-1, steps, size)
-        found = player.play(np.repeat(instances, effort.children), flat)
-        both = np.concatenate([pool, children], axis=1)
-        values = np.concatenate([fitness, found.reshape(len(instances), -1)], axis=1)
+        returns = player.play(np.repeat(instances, effort.children), flat)
+        candidates = np.concatenate([pool, children], axis=1)
+        values = np.concatenate([fitness, returns.reshape(len(instances), -1)], axis=1)
         order = np.argsort(-values, axis=1, kind="stable")[:, :parents]
-        pool = np.take_along_axis(both, order[:, :, None, None], axis=1)
+        pool = np.take_along_axis(candidates, order[:, :, None, None], axis=1)
         fitness = np.take_along_axis(values, order, axis=1)
     return fitness[:, 0], pool[:, 0]
 
@@ -186,28 +191,30 @@ def _smooth_noise(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     for child in noise.reshape(-1, steps, size):
         knots = int(rng.integers(1, 6))
         scale = 10.0 ** rng.uniform(-1.5, 0.0)
-        moved = rng.random(size) < 0.6
-        moved[rng.integers(size)] = True
-        at = np.sort(rng.integers(steps, size=knots))
-        for column in np.flatnonzero(moved):
-            child[:, column] = np.interp(np.arange(steps), at, rng.normal(0.0, scale, knots))
-        if rng.random() < 0.5:  # only a part of the course
+        is_moved = rng.random(size) < 0.6
+        is_moved[rng.integers(size)] = True
+        knot_steps = np.sort(rng.integers(steps, size=knots))
+        for column in np.flatnonzero(is_moved):
+            child[:, column] = np.interp(
+                np.arange(steps), knot_steps, rng.normal(0.0, scale, knots)
+            )
+        if rng.random() < 0.5:  # only the rest of the course
             first = int(rng.integers(steps))
             child[:first] = 0.0
     return noise
 
 
-EFFORTS: Final[Mapping[str, Effort]] = {
-    "full": Effort(),
-    "half": Effort(48, 4, 8, 8, 16, 12, 16),
-    "small": Effort(24, 2, 4, 4, 8, 6, 8),
-    "least": Effort(8, 1, 2, 2, 4, 2, 4),
+SEARCH_BUDGETS: Final[Mapping[str, SearchBudget]] = {
+    "full": SearchBudget(),
+    "half": SearchBudget(48, 4, 8, 8, 16, 12, 16),
+    "small": SearchBudget(24, 2, 4, 4, 8, 6, 8),
+    "least": SearchBudget(8, 1, 2, 2, 4, 2, 4),
 }
-"""How much is searched; what is slow gets less. Kinds of references are the same in all."""
+"""Sizes by name: slow environments use a smaller one. Kinds of references are the same in all."""
 
 
 def find_references(
-    env_id: str, effort: Effort, *, width: int = 64, progress: Progress = lambda _: None
+    env_id: str, effort: SearchBudget, *, width: int = 64, progress: Progress = lambda _: None
 ) -> References:
     """Play and search the references of a round environment with its default arguments.
 
@@ -218,21 +225,24 @@ def find_references(
     """
     rng = stream(0, f"references {env_id}")
     width = min(width, effort.configurations)
-    train, test = (Player(env_id, one, width, progress) for one in ("train", "test"))
+    train, test = (Player(env_id, split, width, progress) for split in ("train", "test"))
     size, steps = len(train.space), train.steps
-    drawn = rng.uniform(-1.0, 1.0, (effort.configurations - 1, size))
+    random_actions = rng.uniform(-1.0, 1.0, (effort.configurations - 1, size))
     middle = np.zeros((1, size), dtype=np.float32)
-    actions = np.concatenate([middle, drawn]).astype(np.float32)
-    few, many = spread(train.instances, effort.few), spread(train.instances, effort.train)
+    actions = np.concatenate([middle, random_actions]).astype(np.float32)
+    few, many = (
+        evenly_spaced(train.instances, effort.few),
+        evenly_spaced(train.instances, effort.train),
+    )
 
-    def searched(kind: str) -> tuple[Actions, float]:
+    def searched(schedule_kind: str) -> tuple[Actions, float]:
         """Return the (K, n) best actions of a kind on train instances, and the return of the first.
 
         Random ones, and then neighbours of the best three.
         """
 
-        def means_of(tried: Actions, instances: Indices) -> Floats:
-            schedules = _schedules(train.space, kind, tried)
+        def means_of(candidates: Actions, instances: Indices) -> Floats:
+            schedules = _make_schedules(train.space, schedule_kind, candidates)
             return np.asarray(train.follow(schedules, instances)[0].mean(axis=1))
 
         pool = actions[np.argsort(-means_of(actions, few), kind="stable")[: effort.kept]]
@@ -240,51 +250,64 @@ def find_references(
         for scale in (0.3, 0.1):
             best = pool[np.argsort(-means, kind="stable")[:3]]
             noise = scale * rng.standard_normal((effort.kept, size))
-            moved = best[rng.integers(len(best), size=effort.kept)] + noise
-            near = np.clip(moved, -1.0, 1.0).astype(np.float32)
-            pool = np.concatenate([pool, near])
-            means = np.concatenate([means, means_of(near, many)])
+            mutated = best[rng.integers(len(best), size=effort.kept)] + noise
+            neighbours = np.clip(mutated, -1.0, 1.0).astype(np.float32)
+            pool = np.concatenate([pool, neighbours])
+            means = np.concatenate([means, means_of(neighbours, many)])
         order = np.argsort(-means, kind="stable")
         return pool[order[: effort.kept]], float(means[order[0]])
 
-    kinds = [kind for kind, changed in KINDS.items() if set(changed) <= set(train.space.names)]
-    found = {kind: searched(kind) for kind in kinds}
-    stated = {"default": _schedules(train.space, "static", middle)[0]}
-    stated |= {k: _schedules(train.space, k, own[:1])[0] for k, (own, _) in found.items()}
-    others = _schedules(train.space, "static", found["static"][0][1:])
-    best_schedule = max(kinds[1:], key=lambda kind: found[kind][1], default=None)
-    held_out = spread(test.instances, effort.test)
-    known, begin = test.follow([*stated.values(), *others], held_out)
-    anything = rng.uniform(-1.0, 1.0, (RANDOM, steps, size)).astype(np.float32)
-    played = test.play(np.tile(held_out, RANDOM), anything.repeat(len(held_out), axis=0))
-    returns = {"random": played.reshape(RANDOM, -1).mean(axis=0)}
-    returns |= dict(zip(stated, known, strict=False))
-    returns[HINDSIGHT] = evolve(test, held_out, begin, known, effort, rng)[0]
+    kinds = [
+        schedule_kind
+        for schedule_kind, factors in KINDS.items()
+        if set(factors) <= set(train.space.names)
+    ]
+    best_of_kind = {schedule_kind: searched(schedule_kind) for schedule_kind in kinds}
+    stated = {"default": _make_schedules(train.space, "static", middle)[0]}
+    stated |= {
+        k: _make_schedules(train.space, k, own[:1])[0] for k, (own, _) in best_of_kind.items()
+    }
+    others = _make_schedules(train.space, "static", best_of_kind["static"][0][1:])
+    best_schedule = max(
+        kinds[1:], key=lambda schedule_kind: best_of_kind[schedule_kind][1], default=None
+    )
+    held_out = evenly_spaced(test.instances, effort.test)
+    starts, begin = test.follow([*stated.values(), *others], held_out)
+    random_sequences = rng.uniform(-1.0, 1.0, (RANDOM, steps, size)).astype(np.float32)
+    random_returns = test.play(
+        np.tile(held_out, RANDOM), random_sequences.repeat(len(held_out), axis=0)
+    )
+    returns = {"random": random_returns.reshape(RANDOM, -1).mean(axis=0)}
+    returns |= dict(zip(stated, starts, strict=False))
+    returns[HINDSIGHT] = evolve(test, held_out, begin, starts, effort, rng)[0]
     train.close()
     test.close()
     return References(
         env_id,
         tuple(held_out),
         {name: tuple(values.tolist()) for name, values in returns.items()},
-        {kind: train.space.decode(best[0]) for kind, (best, _) in found.items()},
+        {
+            schedule_kind: train.space.decode(best[0])
+            for schedule_kind, (best, _) in best_of_kind.items()
+        },
         best_schedule,
         vars(effort),
     )
 
 
-def round_ids(words: Sequence[str]) -> list[str]:
+def round_ids(names: Sequence[str]) -> list[str]:
     """Return the round ids that ids and suites name; of `all`, the newest versions."""
-    found: list[str] = []
-    for word in words or ("dac",):
-        if word == "all":
-            ids = (one for one in gym.registry if one.startswith("FedHPO-DAC-"))
-            found += map(resolve_id, dict.fromkeys(one.rpartition("-v")[0] for one in ids))
+    resolved: list[str] = []
+    for name in names or ("dac",):
+        if name == "all":
+            ids = (env_id for env_id in gym.registry if env_id.startswith("FedHPO-DAC-"))
+            resolved += map(resolve_id, dict.fromkeys(env_id.rpartition("-v")[0] for env_id in ids))
         else:
-            found += [resolve_id(word)] if word.startswith("FedHPO-") else suite(word)
-    for one in found:
-        if not one.startswith("FedHPO-DAC-"):
+            resolved += [resolve_id(name)] if name.startswith("FedHPO-") else suite(name)
+    for env_id in resolved:
+        if not env_id.startswith("FedHPO-DAC-"):
             raise InvalidArgumentError(
-                f"`ids` must be of round environments, `FedHPO-DAC-*`, got {one!r}; see "
+                f"`ids` must be of round environments, `FedHPO-DAC-*`, got {env_id!r}; see "
                 "`fedhpo-gym list dac`"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(resolved))

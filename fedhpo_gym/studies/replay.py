@@ -1,8 +1,8 @@
-"""Replaying a record: the same actions must bring the same numbers, all of them.
+"""Replaying a record: the same actions must return the same numbers, all of them.
 
-Processors and versions of libraries round differently. A record that says it was computed here must
-come again bit for bit. One from elsewhere, or an older one that does not say where, may differ as
-far as rounding goes: training amplifies it, so floats may differ by `ROUNDING`.
+`fedhpo-gym replay` calls `replay`. Processors and versions of libraries round differently. A record
+of this platform must be reproduced bit for bit. One of another platform, or an older one that names
+none, may differ by rounding: training amplifies it, so floats may differ by `ROUNDING`.
 """
 
 import json
@@ -36,8 +36,8 @@ class Difference:
 
     Attributes:
         step: number of the step, from 1; 0 stands for `reset`.
-        field: which number, for example `val_loss` of the objectives.
-        rounding: whether no number differs by more than rounding explains, between processors.
+        field: name of the number, for example `val_loss` of the objectives.
+        rounding: whether rounding on another platform explains all differences.
     """
 
     step: int
@@ -58,43 +58,43 @@ def replay(
 ) -> Difference | None:
     """Feed the actions of a record to its environment, made anew, and compare everything."""
     header = record.header
-    elsewhere = header.platform != rounding_platform()
-    rounded: Difference | None = None
+    is_foreign = header.platform != rounding_platform()
+    rounding_difference: Difference | None = None
     with closing(remake_environment(header.id, header.spec, own, named)) as env:
-        crew = ParallelTrials(env, header.workers) if header.workers > 1 else None
-        _, info = (crew or env).reset(seed=header.seed)
-        found = info.get("fingerprint")
-        if header.fingerprint not in (found, *former_fingerprints(env)):
+        parallel = ParallelTrials(env, header.workers) if header.workers > 1 else None
+        _, info = (parallel or env).reset(seed=header.seed)
+        fingerprint = info.get("fingerprint")
+        if header.fingerprint not in (fingerprint, *former_fingerprints(env)):
             source = getattr(env.unwrapped, "backend", None)  # or of courses, what trains them
             source = source or getattr(getattr(env.unwrapped, "process", None), "courses", None)
             if versions := getattr(source, "former_engines", {}).get(header.fingerprint):
                 return Difference(0, "engine", *versions)
-            return Difference(0, "fingerprint", header.fingerprint, found)
+            return Difference(0, "fingerprint", header.fingerprint, fingerprint)
         dtype = getattr(env.action_space, "dtype", np.float32)
-        for number, step in enumerate(record.steps, start=1):
+        for step_number, step in enumerate(record.steps, start=1):
             action = np.array(step.action, dtype=dtype)
             if action.size != (size := math.prod(env.action_space.shape or (1,))):
                 raise InvalidArgumentError(
-                    f"`action` of step {number} must be {size} numbers, as the "
+                    f"`action` of step {step_number} must be {size} numbers, as the "
                     f"environment takes them, got {action.size}; delete the record and run it again"
                 )
             action = action.reshape(env.action_space.shape or -1)
-            if crew is None:
+            if parallel is None:
                 _, reward, terminated, truncated, info = env.step(action)
                 outcome = (reward, terminated, truncated, info)
             else:
-                done = crew.repeat(action, step.worker)
-                outcome = (done.reward, done.terminated, done.truncated, done.info)
+                trial = parallel.repeat(action, step.worker)
+                outcome = (trial.reward, trial.terminated, trial.truncated, trial.info)
             replayed = StepRecord.from_step(action, *outcome, step.worker)
-            for difference in _differences(number, step, replayed):
-                if not (elsewhere and _is_rounding(difference)):
+            for difference in _compare_steps(step_number, step, replayed):
+                if not (is_foreign and _is_rounding(difference)):
                     return difference
-                rounded = rounded or replace(difference, rounding=True)
-    return rounded
+                rounding_difference = rounding_difference or replace(difference, rounding=True)
+    return rounding_difference
 
 
 def where_computed(header: Header) -> str:
-    """Return in words where a record was computed, as far as it differs from here."""
+    """Return how the platform of a record differs from this one, as text."""
     if header.platform is None:
         return "the record does not say on which processor it was computed"
     here = rounding_platform()
@@ -106,16 +106,16 @@ def where_computed(header: Header) -> str:
 
 
 def _is_rounding(difference: Difference) -> bool:
-    then, now = difference.recorded, difference.replayed
+    old, new = difference.recorded, difference.replayed
     if difference.field.startswith("action["):  # given, not computed
         return False
-    if type(then) is not float or type(now) is not float:
+    if type(old) is not float or type(new) is not float:
         return False
-    return abs(then - now) <= ROUNDING * max(abs(then), abs(now), 1.0)
+    return abs(old - new) <= ROUNDING * max(abs(old), abs(new), 1.0)
 
 
 def present_fingerprint(header: Header, named: Mapping[str, Any] | None = None) -> str:
-    """Return what the numbers that answered a run are called now; the same if they are not here."""
+    """Return the present name of a run's stored numbers; the recorded one if they are missing."""
     if not from_stored_numbers(header):
         return header.fingerprint
     try:
@@ -129,34 +129,41 @@ def present_fingerprint(header: Header, named: Mapping[str, Any] | None = None) 
 
 
 def from_stored_numbers(header: Header) -> bool:
-    """Return whether a run's answers were looked up, not trained."""
+    """Return whether a run was evaluated on stored numbers, not trained."""
     entry_point = str(header.spec.get("entry_point"))
     stored = any(entry_point.endswith(f":make_{kind}_env") for kind in ("trial", *MANY_TASK_KINDS))
     return stored and header.kwargs.get("backend") in _LOOKED_UP
 
 
 def former_fingerprints(env: gym.Env[Any, Any]) -> tuple[str, ...]:
-    """Return what older records call the numbers that an environment answers from, if any."""
+    """Return former names of the stored numbers of an environment, which older records have."""
     backend = getattr(env.unwrapped, "backend", None)
     return tuple(getattr(backend, "former_fingerprints", ()))
 
 
-def _differences(number: int, recorded: StepRecord, replayed: StepRecord) -> Iterator[Difference]:
-    # What a record holds went through JSON: tuples are lists there. Fields beside those that every
-    # step has are compared where both say them: another program or version may have written them.
-    known = {one.name for one in fields(StepRecord)} | ({*recorded.extra} & {*replayed.extra})
-    pair = [{k: v for k, v in to_dict(one).items() if k in known} for one in (recorded, replayed)]
-    # Older records hold the worst there is of a test metric that nobody tells.
-    pair[0]["test"] = {
+def _compare_steps(
+    step_number: int, recorded: StepRecord, replayed: StepRecord
+) -> Iterator[Difference]:
+    # A record went through JSON: tuples are lists there. Extra fields are compared only where both
+    # have them, because another program or version may have written them.
+    names = {record.name for record in fields(StepRecord)} | ({*recorded.extra} & {*replayed.extra})
+    contents = [
+        {k: v for k, v in to_dict(record).items() if k in names} for record in (recorded, replayed)
+    ]
+    # Older records hold the worst value of a test metric that is not reported.
+    contents[0]["test"] = {
         name: value
         for name, value in recorded.test.items()
         if name in replayed.test or value != _WORST.get(name)
     }
-    then, now = dict(_flatten(pair[0])), dict(_flatten(json.loads(json.dumps(pair[1]))))
-    for field in [*then, *(name for name in now if name not in then)]:
-        old, new = then.get(field, "nothing"), now.get(field, "nothing")
+    old_leaves, new_leaves = (
+        dict(_flatten(contents[0])),
+        dict(_flatten(json.loads(json.dumps(contents[1])))),
+    )
+    for field in [*old_leaves, *(name for name in new_leaves if name not in old_leaves)]:
+        old, new = old_leaves.get(field, "nothing"), new_leaves.get(field, "nothing")
         if type(old) is not type(new) or old != new:
-            yield Difference(number, field, old, new)
+            yield Difference(step_number, field, old, new)
 
 
 def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

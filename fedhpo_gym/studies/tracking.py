@@ -1,7 +1,8 @@
-"""Following runs while they go on: TensorBoard and Weights & Biases, both optional.
+"""Following runs in TensorBoard and Weights & Biases, both optional.
 
 Per trial, at its simulated time in seconds: every objective, the test metrics, the incumbent's
-validation loss, and what the trial cost. Nothing of it is read again: run records say all.
+validation loss, and the costs of the trial. These logs are never read again, as run records hold
+everything.
 """
 
 import os
@@ -17,19 +18,19 @@ Follow = Callable[[StepRecord], None]
 
 
 @contextmanager
-def tracked(names: Sequence[str], folder: Path, run: str, header: Header) -> Iterator[Follow]:
-    """Give what every step of a run is to be handed to."""
+def track_run(names: Sequence[str], folder: Path, run: str, header: Header) -> Iterator[Follow]:
+    """Yield a function that logs a step of a run to all trackers."""
     with ExitStack() as stack:
         follows = []
         for name in names:
             require_known("tracker", name, TRACKERS)
             follows.append(stack.enter_context(TRACKERS[name](folder / name, run, header)))
 
-        def follow(step: StepRecord) -> None:
-            for one in follows:
-                one(step)
+        def follow_all(step: StepRecord) -> None:
+            for log_step in follows:
+                log_step(step)
 
-        yield follow
+        yield follow_all
 
 
 @contextmanager
@@ -51,17 +52,17 @@ def tensorboard(folder: Path, run: str, header: Header) -> Iterator[Follow]:
 
 @contextmanager
 def wandb(folder: Path, run: str, header: Header) -> Iterator[Follow]:
-    """Log to Weights & Biases: offline, unless the variable `WANDB_MODE` says otherwise."""
+    """Log to Weights & Biases, offline by default; the variable `WANDB_MODE` sets the mode."""
     with require_optional("logging to Weights & Biases", "wandb", "track", "wandb"):
         import wandb as library
     folder.mkdir(parents=True, exist_ok=True)
-    said = {name: value for name, value in to_dict(header).items() if name != "kind"}
+    config = {name: value for name, value in to_dict(header).items() if name != "kind"}
     session = library.init(
         project="fedhpo_gym",
         group=f"{header.id} {header.agent}",
         name=run,
         dir=str(folder),
-        config=said,
+        config=config,
         mode=os.environ.get("WANDB_MODE", "offline"),
         reinit="create_new",
     )

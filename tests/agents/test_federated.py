@@ -20,7 +20,13 @@ from fedhpo_gym.agents.fedpop import FedPop, FedPopSettings
 from fedhpo_gym.agents.fts import PrivateSettings, PrivateThompson
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
 from fedhpo_gym.space import Dimension, SearchSpace
-from fedhpo_gym.studies.population import Generation, PopulationSettings, evolve, exploit, explore
+from fedhpo_gym.studies.population import (
+    Generation,
+    PopulationSettings,
+    evolve_population,
+    exploit,
+    explore,
+)
 from fedhpo_gym.testing.analytic import AnalyticRounds
 from problems import box_problem
 
@@ -260,7 +266,7 @@ LINE = SearchSpace((Dimension("x", 0.1, 10.0, "float", log=True),))
 
 
 def generations(seed: int = 0, **settings: Any) -> list[Generation]:
-    return list(evolve(MovingCourse(), LINE, seed, PopulationSettings(**settings)))
+    return list(evolve_population(MovingCourse(), LINE, seed, PopulationSettings(**settings)))
 
 
 def reward_of(actions: NDArray[np.float64]) -> float:
@@ -310,7 +316,7 @@ def test_members_whose_course_diverged_are_replaced_by_those_that_go_on() -> Non
     space = SearchSpace((LINE["x"], Dimension("y", 0.0, 1.0, "float")))
     env = MovingCourse(width=2, deadly=True)
     settings = PopulationSettings(members=40, truncation=0.25, resample=0.0)
-    first, second, *_ = run = list(evolve(env, space, 0, settings))
+    first, second, *_ = run = list(evolve_population(env, space, 0, settings))
     dead = [i for i, member in enumerate(first.members) if member.over]
     assert dead
     assert all(second.parents[i] not in dead for i in dead)
@@ -373,4 +379,4 @@ def test_wrong_settings_are_named(bad: dict[str, Any]) -> None:
 
 def test_an_environment_without_snapshots_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"snapshot\(\) and restore\(\)"):
-        next(evolve(FakeEnv(budget_s=1000.0), LINE, 0))
+        next(evolve_population(FakeEnv(budget_s=1000.0), LINE, 0))

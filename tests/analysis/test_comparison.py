@@ -11,11 +11,11 @@ import pytest
 
 from fedhpo_gym.agents import AGENTS
 from fedhpo_gym.analysis import build_report, group
-from fedhpo_gym.analysis.comparison import answer, compare, comparison_tables
+from fedhpo_gym.analysis.comparison import answer, compare_agents, comparison_tables
 from fedhpo_gym.analysis.figures import comparison_figures
 from fedhpo_gym.analysis.overview import AgentFacts, overview, summary_table
-from fedhpo_gym.analysis.page import Cell, Table, csv_text
-from fedhpo_gym.analysis.plot import ORDER, looks_of
+from fedhpo_gym.analysis.page import Cell, ReportTable, csv_text
+from fedhpo_gym.analysis.plot import ORDER, line_styles
 from fedhpo_gym.records.incumbents import Study, Trajectory, Trials, read_table
 
 
@@ -38,7 +38,7 @@ def study(problems: int = 2, seeds: int = 2) -> Study:
 
 
 def test_a_comparison_by_hand() -> None:
-    found = compare(study())
+    found = compare_agents(study())
     assert found.order == ("good", "bad")
     good, bad = found.numbers["good"], found.numbers["bad"]
     assert (good.rank, good.rank_runs, bad.rank) == (1.0, 1.0, 2.0)
@@ -73,7 +73,9 @@ def test_the_unit_of_one_problem_changes_no_test() -> None:
             for agent in ["abc"[a]]
         ]
         (made,) = Study.whole(lines)
-        found.append([(pair.agents, pair.p_means, pair.p_runs) for pair in compare(made).pairs])
+        found.append(
+            [(pair.agents, pair.p_means, pair.p_runs) for pair in compare_agents(made).pairs]
+        )
     assert found[0] == found[1]
 
 
@@ -81,7 +83,7 @@ def test_ranks_over_time_are_of_means_over_seeds() -> None:
     finals = {"a": [0.0, 6.0], "b": [4.0, 4.0]}
     runs = [line("p", n, s, [v], 0.0) for n, values in finals.items() for s, v in enumerate(values)]
     (made,) = Study.whole(runs)
-    found = compare(made)
+    found = compare_agents(made)
     assert (found.ranks["a"][-1], found.ranks["b"][-1]) == (1.0, 2.0)
     assert found.numbers["a"].rank_runs == 1.5
 
@@ -95,7 +97,7 @@ def test_agents_stand_in_the_order_of_the_ranks_that_are_shown() -> None:
         for seed, value in enumerate(values)
     ]
     (made,) = Study.whole(runs)
-    found = compare(made)
+    found = compare_agents(made)
     assert found.numbers["often"].rank > found.numbers["steady"].rank
     assert found.by_runs, "one problem decides nothing"
     assert found.order == ("often", "steady")
@@ -105,7 +107,7 @@ def test_agents_stand_in_the_order_of_the_ranks_that_are_shown() -> None:
 
 
 def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
-    found = compare(study(problems=1, seeds=1))
+    found = compare_agents(study(problems=1, seeds=1))
     assert found.numbers["good"].anytime == pytest.approx(1.0), "it finds its best at the very end"
     # Half of the regret is gone in the last third of the budget, of three decades.
     expected = 1 - 0.5 * np.log(3 / 2) / np.log(1000)
@@ -113,17 +115,17 @@ def test_the_anytime_area_is_over_the_logarithm_of_the_budget() -> None:
 
 
 def test_the_answer_is_a_sentence_that_names_its_test_and_says_by_how_much() -> None:
-    who, how_much = answer(compare(study()))
+    who, how_much = answer(compare_agents(study()))
     assert who == (
         "Undecided between good and bad: with 2 problems and so few runs no test can reach 0.05."
     )
     assert "good beats bad on 2 of 2 problems and ties on 0" in how_much
     assert "with probability 1.00 (95 % interval 1.00 to 1.00)" in how_much
-    assert answer(compare(study(problems=8)))[0] == (
+    assert answer(compare_agents(study(problems=8)))[0] == (
         "Best is good: bad (p = 0.0078) is worse, by Wilcoxon's signed-rank test on means over "
         "seeds of 8 problems."
     )
-    assert answer(compare(study(seeds=4)))[0] == (
+    assert answer(compare_agents(study(seeds=4)))[0] == (
         "Best is good: bad (p = 0.0078) is worse, by Wilcoxon's signed-rank test on 8 runs of 2 "
         "problems, which says nothing of other problems."
     )
@@ -138,7 +140,7 @@ def test_of_two_agents_the_sentence_and_the_order_follow_one_test() -> None:
         for number, value in enumerate(own)
     ]
     (made,) = Study.whole(runs)
-    found = compare(made)
+    found = compare_agents(made)
     assert found.order == ("a", "b")
     assert found.pairs[0].p_means < 0.05 < found.pairs[0].problems.p_value * 2
     assert answer(found)[0].startswith("Best is a: b (p = 0.0")
@@ -146,12 +148,12 @@ def test_of_two_agents_the_sentence_and_the_order_follow_one_test() -> None:
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_one_seed_has_no_interval_and_the_answer_says_so(seeds: int) -> None:
-    found = compare(study(problems=8, seeds=seeds))
+    found = compare_agents(study(problems=8, seeds=seeds))
     who, how_much = answer(found)
     known = {"good": AgentFacts(None, (), "fixed"), "bad": AgentFacts(None, (), "fixed")}
     summary = summary_table(found, known).rows[0]
     pairs = comparison_tables(found)[-1].rows[0]
-    seen = overview(found, known, looks_of(found.order))
+    seen = overview(found, known, line_styles(found.order))
     assert who.startswith("Best is good: bad (p = 0.0078) is worse, by Wilcoxon's")
     assert ("luck of a single seed" in who) == (seeds == 1)
     assert ("(one run each)" in how_much) == ("(one run each)" in seen) == (seeds == 1)
@@ -162,13 +164,13 @@ def test_one_seed_has_no_interval_and_the_answer_says_so(seeds: int) -> None:
 def test_equal_agents_have_no_winner() -> None:
     runs = [line("p", agent, 0, [2.0, 1.0], 0.0) for agent in ("a", "b", "c")]
     (made,) = Study.whole(runs)
-    who, how_much = answer(compare(made))
+    who, how_much = answer(compare_agents(made))
     assert who.startswith("Undecided between a, b and c: with 1 problem and so few runs no test")
     assert "probability 0.50" in how_much
 
 
 def test_tables_are_html_csv_and_latex() -> None:
-    table = Table(
+    table = ReportTable(
         "t", "T", "A note", ("agent", "loss"), [[Cell("a_b & <c>"), Cell("0.5 ± 0.1", 0.5, True)]]
     )
     assert '<td class="number best">0.5 ± 0.1</td>' in table.html()
@@ -187,11 +189,11 @@ def test_cells_of_a_csv_are_no_formulas() -> None:
 
 
 def test_final_tables_hold_means_and_deviations() -> None:
-    tables = {table.name: table for table in comparison_tables(compare(study()))}
+    tables = {table.name: table for table in comparison_tables(compare_agents(study()))}
     row = [cell.text for cell in tables["finals"].rows[1]]
     assert row == ["p1", "1.0500 ± 0.0707", "3.1000 ± 0.0000"]
     assert [cell.best for cell in tables["finals"].rows[1]] == [False, True, True]
-    many = {table.name: table for table in comparison_tables(compare(study(seeds=4)))}
+    many = {table.name: table for table in comparison_tables(compare_agents(study(seeds=4)))}
     assert [cell.best for cell in many["finals"].rows[1]] == [False, True, False]
     assert [cell.text for cell in tables["pairs"].rows[0]][:3] == [
         "good and bad",
@@ -204,30 +206,30 @@ def test_final_tables_hold_means_and_deviations() -> None:
 @pytest.mark.slow
 def test_figures_have_the_numbers_behind_them() -> None:
     pytest.importorskip("matplotlib")
-    found = compare(study())
-    figures = {f.numbers.name: f for f in comparison_figures(found, "s", looks_of(found.order))}
+    found = compare_agents(study())
+    figures = {f.table.name: f for f in comparison_figures(found, "s", line_styles(found.order))}
     assert set(figures) == {
         "s-rank-over-time", "s-differences-means", "s-differences-runs", "s-regret-over-time",
         "s-profile", "s-data-profile",
     }  # fmt: skip
-    lines = [*csv.reader(io.StringIO(figures["s-rank-over-time"].numbers.csv()))]
+    lines = [*csv.reader(io.StringIO(figures["s-rank-over-time"].table.csv()))]
     assert lines[0] == ["at", "good", "bad"]
     assert [float(number) for number in lines[-1]] == [1.0, 1.0, 2.0]
-    assert all(figure.drawn.svg.startswith("<svg") for figure in figures.values())
-    assert "good" in figures["s-differences-means"].drawn.svg
-    (regret,) = [f for f in figures.values() if f.numbers.name == "s-regret-over-time"]
-    last = [*csv.reader(io.StringIO(regret.numbers.csv()))][-1]
+    assert all(figure.picture.svg.startswith("<svg") for figure in figures.values())
+    assert "good" in figures["s-differences-means"].picture.svg
+    (regret,) = [f for f in figures.values() if f.table.name == "s-regret-over-time"]
+    last = [*csv.reader(io.StringIO(regret.table.csv()))][-1]
     assert float(last[1]) == pytest.approx(0.0125)
 
 
 def test_an_agent_keeps_its_look() -> None:
     assert {*ORDER} < {*AGENTS}
     known = [*ORDER, "random"]
-    own = {agent: looks_of([agent, "random"])[agent] for agent in known}
-    assert looks_of([*known, "new"]) == {**own, "new": looks_of([*known, "new"])["new"]}
+    own = {agent: line_styles([agent, "random"])[agent] for agent in known}
+    assert line_styles([*known, "new"]) == {**own, "new": line_styles([*known, "new"])["new"]}
     assert len({*map(str, own.values())}) == len(known)
-    assert looks_of(["b", "a"])["a"] == looks_of(["a", "b", "c"])["a"]
-    every = looks_of([f"agent{n:02}" for n in range(20)])
+    assert line_styles(["b", "a"])["a"] == line_styles(["a", "b", "c"])["a"]
+    every = line_styles([f"agent{n:02}" for n in range(20)])
     assert len(set(every.values())) == 20
 
 
@@ -260,7 +262,7 @@ def test_equal_results_share_their_rank_and_the_verdict() -> None:
         for agent, value in (("twin b", 1.0), ("twin a", 1.0), ("worse", 2.0 + number))
     ]
     (made,) = Study.whole(runs)
-    found = compare(made)
+    found = compare_agents(made)
     for name in ("twin a", "twin b"):
         own = found.numbers[name]
         assert (own.rank, own.rank_runs, found.ranks[name][-1]) == (1.5, 1.5, 1.5)

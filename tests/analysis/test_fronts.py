@@ -20,7 +20,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.multi_objective import attainment_surfaces
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.record import RunRecord
-from fedhpo_gym.records.runs import ScoredTrials, at_full_level, scaled, volume_regret
+from fedhpo_gym.records.runs import ScoredTrials, at_full_level, scale_errors, volume_regret
 from fedhpo_gym.studies.plan import Request, make_plans
 from fedhpo_gym.studies.run import do_run
 
@@ -37,7 +37,7 @@ def scored(errors: list[list[float]], level: list[float] | None = None) -> Score
 def test_hypervolume_regret_by_hand() -> None:
     first, second = scored([[10.0, 4.0], [4.0, 2.0], [3.0, 3.0]]), scored([[2.0, 4.0]])
     # The best known front is (2, 4), (3, 3), (4, 2): the scale is 2 to 4 in both.
-    assert scaled([first, second])[1].tolist() == [[0.0, 1.0]]
+    assert scale_errors([first, second])[1].tolist() == [[0.0, 1.0]]
     # With 1.1 as the corner: (0, 1), (0.5, 0.5), (1, 0) dominate 1.1 x 0.1 + 0.6 x 0.5 + 0.1 x 0.5;
     # (1, 0) alone 0.1 x 1.1; with (0.5, 0.5) 0.6 x 0.6 + 0.1 x 0.5; (0, 1) alone 1.1 x 0.1.
     whole = 0.11 + 0.3 + 0.05
@@ -49,7 +49,7 @@ def test_hypervolume_regret_by_hand() -> None:
 def test_an_objective_that_does_not_vary_changes_nothing() -> None:
     points = [[3.0, 1.0], [1.0, 2.0], [2.0, 1.5]]
     flat = [[*point, 7.0] for point in points]
-    assert scaled([scored(flat)])[0][:, 2].tolist() == [0.0] * 3
+    assert scale_errors([scored(flat)])[0][:, 2].tolist() == [0.0] * 3
     expected = volume_regret([scored(points)])[0].tolist()
     assert volume_regret([scored(flat)])[0].tolist() == pytest.approx(expected)
 
@@ -206,7 +206,7 @@ def test_hypervolume_regret_is_that_of_moocore_on_all_trials(seed: int, width: i
 
     rng = stream(seed, "test_fronts")
     runs = [scored(rng.random((size, width)).tolist()) for size in (1, 4, 9)]
-    points = scaled(runs)
+    points = scale_errors(runs)
     corner = np.full(width, 1.1)
     whole = moocore.hypervolume(np.concatenate(points), ref=corner)
     for own, regret in zip(points, volume_regret(runs), strict=True):

@@ -11,19 +11,19 @@ import pytest
 
 from fake_study import make_record
 from fedhpo_gym.analysis import RunRecord, group
-from fedhpo_gym.analysis.comparison import REGRET, compare
-from fedhpo_gym.analysis.figures import in_words
+from fedhpo_gym.analysis.comparison import REGRET, compare_agents
+from fedhpo_gym.analysis.figures import objective_label
 from fedhpo_gym.analysis.landscape import BINS, landscape
-from fedhpo_gym.analysis.overview import facts, overview, summary_table
-from fedhpo_gym.analysis.plot import looks_of
+from fedhpo_gym.analysis.overview import collect_facts, overview, summary_table
+from fedhpo_gym.analysis.plot import line_styles
 from fedhpo_gym.analysis.problems import LARGEST, NO_GUARANTEE
-from fedhpo_gym.analysis.report import _shown, _studies, build_report
+from fedhpo_gym.analysis.report import _collect_studies, _format_objective, build_report
 from fedhpo_gym.cli import BAD, ERROR, main
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.objectives import NO_PRIVACY
 from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.incumbents import Study, Trials, incumbents
-from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.plan import RunPlan
 from fedhpo_gym.studies.regret import known_of
 from fedhpo_gym.studies.run import do_run
 
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for seed in (0, 1):
             fidelity = {"client_sample_rate": 1.0} if agent == "hyperband" else FULL
             arguments = {"budget_trials": 4, "fidelity": fidelity}
-            plan = Plan(ID, arguments, agent, seed)
+            plan = RunPlan(ID, arguments, agent, seed)
             do_run(plan, found, lambda _: None, lambda _: None, columnar=bool(seed))
     return found
 
@@ -51,7 +51,7 @@ def files(folder: Path) -> list[Path]:
 @pytest.mark.slow
 def test_numbers_do_not_depend_on_company(tmp_path: Path) -> None:
     for agent, seed in product(("random", "sobol"), (0, 1)):
-        do_run(Plan(ID, {"fidelity": FULL}, agent, seed), tmp_path, *[lambda _: None] * 2)
+        do_run(RunPlan(ID, {"fidelity": FULL}, agent, seed), tmp_path, *[lambda _: None] * 2)
     [problem] = group([(path, read_judged(path)) for path in files(tmp_path)], known=known_of)
     lines = [run.relative for agent in ("random", "sobol") for run in problem.runs[agent]]
     known = [line for line in lines if line is not None]
@@ -68,7 +68,7 @@ def test_numbers_do_not_depend_on_company(tmp_path: Path) -> None:
         for line in known[:2]
     ]
     [few], [many] = (Study.whole(of) for of in (known, [*known, *others]))
-    alone, crowded = compare(few, REGRET), compare(many, REGRET)
+    alone, crowded = compare_agents(few, REGRET), compare_agents(many, REGRET)
     for agent in ("random", "sobol"):
         own, there = alone.numbers[agent], crowded.numbers[agent]
         assert (own.iqm, own.iqm_interval, own.anytime) == (
@@ -80,12 +80,12 @@ def test_numbers_do_not_depend_on_company(tmp_path: Path) -> None:
 
 def test_agents_that_choose_fidelities_are_ranked_apart_by_trials(folder: Path) -> None:
     [problem] = group([(path, read_judged(path)) for path in files(folder)], known=known_of)
-    studies, notes = _studies([problem])
+    studies, notes = _collect_studies([problem])
     assert [study.agents for study, _ in studies] == [("random", "sobol")]
     assert "hyperband chose the fidelity" in notes[0]
     timed = replace(problem, kwargs={**problem.kwargs, "budget_trials": None, "budget_s": 9.0})
     kwargs = {name: value for name, value in timed.kwargs.items() if value is not None}
-    [(together, _)], notes = _studies([replace(timed, kwargs=kwargs)])
+    [(together, _)], notes = _collect_studies([replace(timed, kwargs=kwargs)])
     assert together.agents == ("hyperband", "random", "sobol")
     assert notes == []
 
@@ -94,9 +94,9 @@ def test_the_first_screen_names_what_it_shows(folder: Path) -> None:
     judged = [(path, read_judged(path)) for path in files(folder)]
     [problem] = group(judged, known=known_of)
     problem = replace(problem, kwargs={})  # else agents that choose fidelities are ranked apart
-    [(study, measure)], _ = _studies([problem])
-    found = compare(study, measure)
-    page = overview(found, facts(found, [problem], []), looks_of(found.order))
+    [(study, measure)], _ = _collect_studies([problem])
+    found = compare_agents(study, measure)
+    page = overview(found, collect_facts(found, [problem], []), line_styles(found.order))
     places = [page.index(f"</i>{agent}</th>") for agent in found.order]
     group_at = page.index("choose the fidelity of each trial"), page.index("at one fidelity")
     chosen = [agent == "hyperband" for agent in found.order]
@@ -108,15 +108,17 @@ def test_the_first_screen_names_what_it_shows(folder: Path) -> None:
     assert found.numbers["random"].overtuning is not None
     endless = replace(found.numbers["random"], overtuning=np.inf)
     found = replace(found, numbers={**found.numbers, "random": endless})
-    table = summary_table(found, facts(found, [problem], []))
+    table = summary_table(found, collect_facts(found, [problem], []))
     [row] = [row for row in table.rows if row[0].text == "random"]
     assert row[table.header.index("overtuning")].text == "no gain"
 
 
 def test_what_a_run_cost_is_the_sum_of_its_trials(folder: Path) -> None:
     [problem] = group([(path, read_judged(path)) for path in files(folder)], known=known_of)
-    [(study, measure)], _ = _studies([problem])
-    known = facts(compare(study, measure), [problem], [(ID, "sobol", "7", "failed", "")])
+    [(study, measure)], _ = _collect_studies([problem])
+    known = collect_facts(
+        compare_agents(study, measure), [problem], [(ID, "sobol", "7", "failed", "")]
+    )
     whole = [read_record(path) for path in files(folder) if "random" in path.name]
     expected = [
         np.mean([record.final.elapsed_s / 3600 for record in whole]),
@@ -148,7 +150,7 @@ def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_
     """No trial keeps the constraints, or some do, or some of all runs; with and without truth."""
     constraints = {"fairness_std": {"limit": limit, "weight": 1.0}}
     for agent, seed in product(("random", "sobol"), range(3)):
-        plan = Plan(
+        plan = RunPlan(
             ID, {"budget_trials": 6, "fidelity": FULL, "constraints": constraints}, agent, seed
         )
         do_run(plan, tmp_path, lambda _: None, lambda _: None)
@@ -169,9 +171,11 @@ def test_a_constrained_study_has_a_page_whatever_was_feasible(limit: float, tmp_
 
 def test_no_privacy_is_no_number() -> None:
     assert NO_PRIVACY.epsilon == NO_GUARANTEE
-    assert _shown("epsilon", NO_GUARANTEE) == "no guarantee"
-    assert (_shown("epsilon", 8.0), _shown("val_loss", 2e4)) == ("8", "2e+04")
-    assert in_words("epsilon").endswith("by the trial alone"), "tuning as a whole spends more"
+    assert _format_objective("epsilon", NO_GUARANTEE) == "no guarantee"
+    assert (_format_objective("epsilon", 8.0), _format_objective("val_loss", 2e4)) == ("8", "2e+04")
+    assert objective_label("epsilon").endswith("by the trial alone"), (
+        "tuning as a whole spends more"
+    )
 
 
 def tried(*trials: tuple[float, float, float, int]) -> RunRecord:

@@ -20,9 +20,9 @@ from fedhpo_gym.analysis import RunRecord, StepRecord, read_folder, read_record,
 from fedhpo_gym.core import arrow_files
 from fedhpo_gym.core.errors import DamagedDataError, TooLargeError
 from fedhpo_gym.records import parquet
-from fedhpo_gym.records.files import GrowingRecord, growing, read_judged
+from fedhpo_gym.records.files import GrowingRecord, open_growing, read_judged
 from fedhpo_gym.records.parquet import from_columns, to_columns
-from fedhpo_gym.records.record import to_dict, unsealed
+from fedhpo_gym.records.record import to_dict, unseal_lines
 from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.studies.replay import replay
 
@@ -43,7 +43,7 @@ ROWS = st.lists(st.dictionaries(NAMES, LEAVES | st.dictionaries(NAMES, LEAVES)),
 
 def read_unfinished(path: Path) -> list[dict[str, Any]]:
     """Return header and steps that a run has left so far: the lines that follow on each other."""
-    return [json.loads(line) for line in unsealed(path.read_bytes().split(b"\n")[:-1])]
+    return [json.loads(line) for line in unseal_lines(path.read_bytes().split(b"\n")[:-1])]
 
 
 @given(ROWS)
@@ -95,7 +95,7 @@ def test_judges_read_the_same_from_columns_and_lines(path: Path, record: RunReco
     for name in ("time_s", "value", "level", "test"):
         assert np.array_equal(getattr(judged.trials, name), getattr(whole.trials, name)), name
     assert np.array_equal(judged.accuracy, whole.accuracy)
-    assert [judged.described(n) for n in range(8)] == [whole.described(n) for n in range(8)]
+    assert [judged.describe_step(n) for n in range(8)] == [whole.describe_step(n) for n in range(8)]
 
 
 def test_truth_behind_noise_and_workers_are_columns(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_file_that_ends_its_reader_is_damage_and_the_next_is_read(
 def test_a_trial_is_on_file_when_it_is_over_and_a_cut_loses_one(tmp_path: Path) -> None:
     record, path = make_record(), tmp_path / "run.jsonl"
     own = tmp_path / "run.jsonl.open"
-    with growing(path, pytest.fail) as growth:
+    with open_growing(path, pytest.fail) as growth:
         for count, line in enumerate([record.header, *record.steps], start=1):
             growth.add(line)
             assert len(read_unfinished(own)) == count
@@ -282,14 +282,17 @@ def test_a_disk_that_takes_a_part_of_a_line_gets_the_rest_and_a_full_one_is_name
         return real(descriptor, content[:taken], at)
 
     monkeypatch.setattr(os, "pwrite", some)
-    with growing(path, pytest.fail) as growth:
+    with open_growing(path, pytest.fail) as growth:
         grow(growth, record, record.steps)
     whole = (tmp_path / "run.jsonl.open").read_bytes()
     write_record(tmp_path / "whole.jsonl", record)
     assert whole == (tmp_path / "whole.jsonl").read_bytes()
     room[0] = len(whole) - 3
     other = tmp_path / "other.jsonl"
-    with growing(other, pytest.fail) as growth, pytest.raises(OSError, match="No space") as caught:
+    with (
+        open_growing(other, pytest.fail) as growth,
+        pytest.raises(OSError, match="No space") as caught,
+    ):
         grow(growth, record, record.steps)
     assert caught.value.filename == f"{other}.open"
     assert len(read_unfinished(tmp_path / "other.jsonl.open")) == len(record.steps)
@@ -298,22 +301,22 @@ def test_a_disk_that_takes_a_part_of_a_line_gets_the_rest_and_a_full_one_is_name
 def test_a_run_that_starts_over_writes_only_what_is_new(tmp_path: Path) -> None:
     record, path = make_record(), tmp_path / "run.jsonl"
     own = tmp_path / "run.jsonl.open"
-    with growing(path, pytest.fail) as growth:
+    with open_growing(path, pytest.fail) as growth:
         grow(growth, record, record.steps[:5])
     own.write_bytes(own.read_bytes() + b'{"half": ')
-    with growing(path, pytest.fail) as growth:
+    with open_growing(path, pytest.fail) as growth:
         grow(growth, record, record.steps)
-        assert growth.kept == 6
+        assert growth.num_reused == 6
     assert len(read_unfinished(own)) == 9
 
 
 def test_a_run_that_is_not_what_it_was_is_noticed_and_written_anew(tmp_path: Path) -> None:
     record, path = make_record(), tmp_path / "run.jsonl"
-    with growing(path, pytest.fail) as growth:
+    with open_growing(path, pytest.fail) as growth:
         grow(growth, record, record.steps)
     other, told = make_record(seed=4), list[str]()
     steps = (*record.steps[:2], *other.steps[2:])
-    with growing(path, told.append) as growth:
+    with open_growing(path, told.append) as growth:
         grow(growth, record, steps)
     assert len(told) == 1
     assert "line 4 is not what the run before it wrote" in told[0]

@@ -16,7 +16,7 @@ from fake_study import ID, FakeEnv, edit, fake_environments, make_record
 from fedhpo_gym.analysis import StepRecord, group, read_folder, read_record
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, UnknownNameError
 from fedhpo_gym.records.files import record_key, record_path, write_record
-from fedhpo_gym.records.runs import Course
+from fedhpo_gym.records.runs import CourseProgress
 from fedhpo_gym.studies.environments import make_environment, resolve_id
 from fedhpo_gym.studies.replay import present_fingerprint, replay
 
@@ -172,7 +172,7 @@ def test_a_schedule_is_of_what_every_step_sets(path: Path) -> None:
         for one in record.steps
     ]
     steps[3] = replace(steps[3], configuration={"learning_rate": 0.1, "weight_decay": "none"})
-    course = Course.of(replace(record, steps=tuple(steps)))
+    course = CourseProgress.of(replace(record, steps=tuple(steps)))
     assert course is not None
     assert [*course.schedule] == ["learning_rate"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord, build_report, group
 from fedhpo_gym.analysis.plot import draw_curves
-from fedhpo_gym.analysis.problems import Curve, Problem, Summary, finals
+from fedhpo_gym.analysis.problems import ProblemRuns, QuartileCurve, Summary, finals
 from fedhpo_gym.core.errors import InvalidArgumentError, MissingDataError, MissingDependencyError
 from fedhpo_gym.records.incumbents import Trajectory, Trials
 
@@ -199,7 +199,7 @@ def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
         html_of([run()], "0.1.0", NOW)
 
 
-def _limits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+def _limits(problem: ProblemRuns, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
     from matplotlib.axes import Axes
 
     limits: list[tuple[float, float]] = []
@@ -211,7 +211,7 @@ def _limits(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> tuple[float, f
 def test_a_curve_may_end_long_before_another() -> None:
     """It does where a run comes to recommend what does not keep the constraints."""
     times, losses = np.array([1.0, 2.0, 90.0]), np.array([0.9, 0.8, 0.7])
-    long, short = (Curve(times[:n], *[losses[:n]] * 3) for n in (3, 2))
+    long, short = (QuartileCurve(times[:n], *[losses[:n]] * 3) for n in (3, 2))
     assert b"<svg" in draw_curves({"random": long, "asha": short}, "x").svg.encode()
 
 

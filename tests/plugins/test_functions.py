@@ -18,7 +18,7 @@ import fedhpo_gym
 from fake_study import make_record
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import RunRecord, group, write_record
-from fedhpo_gym.analysis.comparison import compare
+from fedhpo_gym.analysis.comparison import compare_agents
 from fedhpo_gym.backends import make_backend
 from fedhpo_gym.backends.function import FunctionBackend
 from fedhpo_gym.cli import main
@@ -137,7 +137,7 @@ def test_a_metric_that_is_not_told_is_no_result(
     found = group((path, read_judged(path)) for path in out.rglob(f"*.{kind}"))
     lines = [run.trajectory for run in found[0].all_runs()]
     assert [line.test for line in lines] == [None] * 4
-    assert compare(*Study.whole(lines)).numbers["random"].overtuning is None
+    assert compare_agents(*Study.whole(lines)).numbers["random"].overtuning is None
     assert main(["report", str(out), "--out", str(page)]) == 0
     words = page.read_text(encoding="utf-8")
     assert "test loss unknown, test accuracy 0.7500" in words

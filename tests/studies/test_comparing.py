@@ -25,8 +25,8 @@ from fedhpo_gym.core.errors import (
 )
 from fedhpo_gym.data import SOURCES
 from fedhpo_gym.studies import Execution, StudyResult, compare
-from fedhpo_gym.studies.plan import Plan, Request, make_plans
-from fedhpo_gym.studies.run import LOG, Outcome, agent_seed, do_run, log, read_log
+from fedhpo_gym.studies.plan import Request, RunPlan, make_plans
+from fedhpo_gym.studies.run import LOG, CellOutcome, agent_seed, do_run, log_outcome, read_log
 from workers import wait_for
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -134,8 +134,10 @@ PLAN = '"kwargs": {}, "agent": "random", "seed": 0'
 def test_lines_that_are_no_outcomes_are_left_out_of_a_log(
     line: str | bytes, tmp_path: Path
 ) -> None:
-    outcome = Outcome(Plan(IDS[0], {"instances": [1]}, "random", 0), "failed", 1.0, "a \udcff")
-    log(tmp_path, outcome)
+    outcome = CellOutcome(
+        RunPlan(IDS[0], {"instances": [1]}, "random", 0), "failed", 1.0, "a \udcff"
+    )
+    log_outcome(tmp_path, outcome)
     with (tmp_path / LOG).open("ab") as handle:
         handle.write((line.encode() if isinstance(line, str) else line) + b"\n")
     [logged] = read_log(tmp_path)

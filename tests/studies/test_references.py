@@ -29,11 +29,11 @@ from fedhpo_gym.envs.round.env import _references
 from fedhpo_gym.stored import references as stored
 from fedhpo_gym.stored.references import References, dumped, read, references_of
 from fedhpo_gym.studies import references
-from fedhpo_gym.studies.references import Effort, Player, find_references, spread
+from fedhpo_gym.studies.references import Player, SearchBudget, evenly_spaced, find_references
 from fedhpo_gym.studies.suites import suite
 
 ID = "FedHPO-DAC-Quadratic-v1"
-LITTLE = Effort(16, 2, 4, 4, 4, 6, 8)
+LITTLE = SearchBudget(16, 2, 4, 4, 4, 6, 8)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_what_comes_back_from_json_has_the_references_of_its_id(env_id: str) -> 
 @pytest.mark.slow
 def test_what_is_searched_is_best_on_train_instances(found: References) -> None:
     player = Player(ID, "train", 16)
-    many = spread(player.instances, LITTLE.train)
+    many = evenly_spaced(player.instances, LITTLE.train)
 
     def mean(kind: str, configuration: Mapping[str, Any]) -> float:
         schedule = Schedule(player.space, configuration, kind)
@@ -233,7 +233,7 @@ def test_the_command_computes_what_is_missing_and_keeps_the_rest(
 ) -> None:
     out, other, computed = tmp_path / "references.json", "FedHPO-DAC-FewClients-v1", []
 
-    def compute(env_id: str, effort: Effort, **_: Any) -> References:
+    def compute(env_id: str, effort: SearchBudget, **_: Any) -> References:
         computed.append(env_id)
         return replace(found, id=env_id, effort=vars(effort))
 
@@ -278,8 +278,8 @@ def test_an_effort_of_another_version_is_named(
 
 
 def test_instances_are_spread() -> None:
-    assert spread(48, 4) == [0, 16, 31, 47]
-    assert spread(3, 16) == [0, 1, 2]
+    assert evenly_spaced(48, 4) == [0, 16, 31, 47]
+    assert evenly_spaced(3, 16) == [0, 1, 2]
 
 
 @pytest.mark.slow

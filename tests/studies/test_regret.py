@@ -14,7 +14,7 @@ import pytest
 
 import fedhpo_gym
 from fedhpo_gym.analysis import group
-from fedhpo_gym.analysis.comparison import REGRET, compare
+from fedhpo_gym.analysis.comparison import REGRET, compare_agents
 from fedhpo_gym.analysis.problems import finals
 from fedhpo_gym.cli import main
 from fedhpo_gym.core.errors import InvalidArgumentError, UnknownNameError
@@ -22,9 +22,9 @@ from fedhpo_gym.records.files import read_judged, read_record, write_record
 from fedhpo_gym.records.incumbents import Study
 from fedhpo_gym.records.record import RunRecord, StepRecord
 from fedhpo_gym.records.runs import ScoredTrials
-from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.plan import RunPlan
 from fedhpo_gym.studies.regret import hypervolume_regret_of, known_of, regret_of
-from fedhpo_gym.studies.run import Outcome, do_run, log
+from fedhpo_gym.studies.run import CellOutcome, do_run, log_outcome
 from fedhpo_gym.wrappers import RegretInfo
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -36,7 +36,9 @@ ARGUMENTS = {"budget_trials": 12, "fidelity": {"client_sample_rate": 1.0}}
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     folder = tmp_path_factory.mktemp("runs")
-    plan = Plan(f"MO-{ID}", {**ARGUMENTS, "objectives": ("val_loss", "fairness_p10")}, "random", 0)
+    plan = RunPlan(
+        f"MO-{ID}", {**ARGUMENTS, "objectives": ("val_loss", "fairness_p10")}, "random", 0
+    )
     assert do_run(plan, Path(folder), lambda _: None, lambda _: None)
     [path] = Path(folder).rglob("*.jsonl")
     return read_record(path)
@@ -49,7 +51,7 @@ def vector_runs(folder: Path, *agents: str, **arguments: Any) -> list[tuple[Path
     """Return records of agents for two objectives, at full fidelity."""
     asked = {"objectives": ("val_loss", "fairness_p10"), "budget_trials": 12, "fidelity": FULL}
     for agent in agents:
-        plan = Plan(f"MO-{ID}", {**asked, **arguments}, agent, 0)
+        plan = RunPlan(f"MO-{ID}", {**asked, **arguments}, agent, 0)
         assert do_run(plan, folder, lambda _: None, lambda _: None)
     return [(path, read_record(path)) for path in sorted(folder.rglob("*.jsonl"))]
 
@@ -87,7 +89,7 @@ def test_regret_is_that_of_the_recommended_configuration_at_full_fidelity(
 def test_no_regret_is_known_until_a_trial_is_feasible(tmp_path: Path) -> None:
     name = "FedHPO-LR-CreditG-v1"
     limits = {"constraints": {"fairness_std": 0.09}, "fidelity": FULL, "budget_trials": 20}
-    plan = Plan(name, limits, "random", 4)
+    plan = RunPlan(name, limits, "random", 4)
     do_run(plan, tmp_path, lambda _: None, lambda _: None)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
@@ -197,7 +199,7 @@ def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
     """`regret`, the report's table, figure and comparison, its CSV, `load_runs`, and `info`."""
     for agent in ("random", "hyperband"):
         for seed in (0, 1):
-            plan = Plan(ID, ARGUMENTS, agent, seed)
+            plan = RunPlan(ID, ARGUMENTS, agent, seed)
             do_run(plan, tmp_path, lambda _: None, lambda _: None, columnar=bool(seed))
     runs = [(path, read_record(path)) for path in sorted(tmp_path.rglob("*")) if path.is_file()]
     assert len(runs) == 4
@@ -229,11 +231,11 @@ def test_all_that_say_regret_say_the_same(tmp_path: Path) -> None:
             assert len(times)
     relative = [run.relative for of in problem.runs.values() for run in of]
     [study] = Study.whole([line for line in relative if line is not None])
-    summed = compare(study, REGRET)
+    summed = compare_agents(study, REGRET)
     for agent, ending in summed.finals.items():
         shares = [one.relative[-1] for (name, _), one in told.items() if name == agent]
         assert ending[0].tolist() == shares
-    alone = compare(
+    alone = compare_agents(
         Study.whole([line for line in relative if line is not None and line.seed == 0])[0], REGRET
     )
     assert alone.finals["random"][0][0] == summed.finals["random"][0][0], "whatever the company"
@@ -287,7 +289,7 @@ def test_what_an_id_that_is_unknown_here_can_reach_is_unknown(
     spec = {"id": env_id, "entry_point": f"fedhpo_gym.envs:make_{kind}_env", "kwargs": kwargs}
     header = replace(record.header, id=env_id, spec={**record.header.spec, **spec})
     if logged:
-        log(tmp_path, Outcome(Plan(env_id, kwargs, "sobol", 0), "failed"))
+        log_outcome(tmp_path, CellOutcome(RunPlan(env_id, kwargs, "sobol", 0), "failed"))
         header = record.header
     write_record(tmp_path / "x.jsonl", replace(record, header=header))
     assert main(["report", str(tmp_path)]) == 0
@@ -381,7 +383,7 @@ def test_the_command_refuses_a_folder_in_place_of_a_file(
 def test_fronts_with_a_cost_are_of_trials_of_every_fidelity(tmp_path: Path) -> None:
     moocore = pytest.importorskip("moocore")
     for seed in range(2):
-        plan = Plan(f"MO-{ID}", {"budget_trials": 10}, "random", seed)
+        plan = RunPlan(f"MO-{ID}", {"budget_trials": 10}, "random", seed)
         do_run(plan, tmp_path, lambda _: None, lambda _: None)
     runs = [(path, read_record(path)) for path in sorted(tmp_path.rglob("*.jsonl"))]
     [problem] = group(runs)
@@ -405,7 +407,7 @@ def test_without_moocore_all_that_needs_no_volume_is_judged(
 ) -> None:
     monkeypatch.setitem(sys.modules, "moocore", None)
     for seed in range(2):
-        plan = Plan(f"MO-{ID}", {"budget_trials": 4}, "random", seed)
+        plan = RunPlan(f"MO-{ID}", {"budget_trials": 4}, "random", seed)
         do_run(plan, tmp_path / "runs", lambda _: None, lambda _: None)
     assert main(["regret", str(tmp_path / "runs")]) == 0
     out = capsys.readouterr().out
@@ -421,11 +423,11 @@ def test_different_runs_of_one_seed_have_keys_of_their_own(
     pd = pytest.importorskip("pandas")
     budget = {"budget_trials": 3}
     for plan in (
-        Plan(ID, budget, "sobol", 0),
-        Plan(ID, budget, "sobol", 0, workers=2),
-        Plan(ID, budget, "sobol", 0, shared_start=2),
-        Plan(ID, {**budget, "reward": "incumbent"}, "sobol", 0),
-        Plan(ID, {**budget, "fidelity": {"client_sample_rate": 0.2}}, "sobol", 0),
+        RunPlan(ID, budget, "sobol", 0),
+        RunPlan(ID, budget, "sobol", 0, workers=2),
+        RunPlan(ID, budget, "sobol", 0, shared_start=2),
+        RunPlan(ID, {**budget, "reward": "incumbent"}, "sobol", 0),
+        RunPlan(ID, {**budget, "fidelity": {"client_sample_rate": 0.2}}, "sobol", 0),
     ):
         do_run(plan, tmp_path, lambda _: None, lambda _: None)
     table = fedhpo_gym.load_runs(tmp_path)
@@ -442,7 +444,7 @@ def test_a_table_of_runs_has_the_return_of_courses(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     for env_id in ("FedHPO-DAC-LR-BreastCancer-v0", "FedHPO-LR-BreastCancer-v0"):
         arguments = {"horizon": 5} if "DAC" in env_id else {"budget_s": 60.0}
-        do_run(Plan(env_id, arguments, "random", 0), tmp_path, *[lambda _: None] * 2)
+        do_run(RunPlan(env_id, arguments, "random", 0), tmp_path, *[lambda _: None] * 2)
     table = fedhpo_gym.load_runs(tmp_path)
     rounds = table["id"].str.contains("DAC")
     [path] = [path for path in tmp_path.rglob("*DAC*/*") if path.is_file()]

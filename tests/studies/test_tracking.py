@@ -11,14 +11,14 @@ import pytest
 
 from fake_study import fake_environments, make_record
 from fedhpo_gym.core.errors import MissingDependencyError, UnknownNameError
-from fedhpo_gym.studies.tracking import scalars, tracked
+from fedhpo_gym.studies.tracking import scalars, track_run
 
 __all__ = ["fake_environments"]
 
 
 def follow(names: list[str], folder: Path) -> None:
     record = make_record()
-    with tracked(names, folder, "run", record.header) as told:
+    with track_run(names, folder, "run", record.header) as told:
         for step in record.steps:
             told(step)
 

@@ -30,7 +30,7 @@ from fedhpo_gym.studies.environments import (
     as_settable,
     make_environment,
     remake_environment,
-    trusted,
+    trusted_arguments,
 )
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.systems import SYSTEM_MODELS
@@ -136,30 +136,30 @@ def test_a_record_with_endless_arguments_is_refused_at_once(record: Path) -> Non
 
 def test_the_user_may_name_what_a_record_may_not() -> None:
     given = {"backend": "federatedscope", "source": "/theirs", "interpreter": None}
-    assert trusted(given, {"source": "/mine"}) == {**given, "source": "/mine"}
+    assert trusted_arguments(given, {"source": "/mine"}) == {**given, "source": "/mine"}
     clock = {"system": {"model": "recorded", "path": "/theirs", "compute": "epochs"}}
-    mine = trusted(clock, {"system": {"path": "/mine"}})["system"]
+    mine = trusted_arguments(clock, {"system": {"path": "/mine"}})["system"]
     assert mine == {"model": "recorded", "path": "/mine", "compute": "epochs"}
-    assert trusted({"alpha": 0.1, "system": {"compute": "epochs"}}) == {
+    assert trusted_arguments({"alpha": 0.1, "system": {"compute": "epochs"}}) == {
         "alpha": 0.1,
         "system": {"compute": "epochs"},
     }
     for named in ({"alpha": 0.5}, {"system": {"compute": "steps"}}, {"anything": 1}):
         with pytest.raises(InvalidArgumentError, match="the record's"):
-            trusted({**clock, **given}, {"source": "/mine", **named})
+            trusted_arguments({**clock, **given}, {"source": "/mine", **named})
     with pytest.raises(InvalidArgumentError, match="at most 10,000"):
-        trusted({"instances": [[0.5, 1]] * MOST_ENTRIES})
+        trusted_arguments({"instances": [[0.5, 1]] * MOST_ENTRIES})
     with pytest.raises(InvalidArgumentError, match="at most 10,000"):
-        trusted({"configuration": {str(i): i for i in range(MOST_ENTRIES + 1)}})
+        trusted_arguments({"configuration": {str(i): i for i in range(MOST_ENTRIES + 1)}})
 
 
 def test_what_a_user_names_counts_only_for_records_that_name_such_a_thing() -> None:
     for plain in ({"alpha": 0.5}, {"source": None}, {"system": {"compute": "epochs"}}):
         named = {"source": "/mine", "interpreter": "/python", "system": {"path": "/mine"}}
-        assert trusted(plain, named) == plain
+        assert trusted_arguments(plain, named) == plain
     theirs = {"source": "/theirs", "interpreter": None}
     mine = {"source": "/mine", "interpreter": "/python"}
-    assert trusted(theirs, mine) == mine
+    assert trusted_arguments(theirs, mine) == mine
 
 
 def test_runs_of_trained_courses_are_left_out_of_regret(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.analysis import Header, RunRecord, StepRecord
-from fedhpo_gym.records.record import sealed
+from fedhpo_gym.records.record import seal_lines
 from fedhpo_gym.space import Dimension, SearchSpace
 from fedhpo_gym.studies.environments import make_environment
 from fedhpo_gym.tasks import get_task
@@ -136,7 +136,7 @@ def contents(path: Path) -> list[dict[str, Any]]:
 def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
     """Write lines with digests that fit: what is wrong is what was changed."""
     plain = [json.dumps(line).encode("utf-8") for line in lines]
-    path.write_bytes(b"".join(line + b"\n" for line in sealed(plain)))
+    path.write_bytes(b"".join(line + b"\n" for line in seal_lines(plain)))
 
 
 def edit(path: Path, line: int, change: Callable[[dict[str, Any]], object]) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 
 from fedhpo_gym.agents import make_agent, run_episode
 from fedhpo_gym.cli import main
-from fedhpo_gym.studies.population import PopulationSettings, evolve
+from fedhpo_gym.studies.population import PopulationSettings, evolve_population
 from fedhpo_gym.testing import plain
 
 pytestmark = pytest.mark.raw
@@ -121,7 +121,9 @@ def test_federated_thompson_sampling_does_not_diverge(table: str, seed: int) -> 
 def test_a_population_gets_better() -> None:
     env = gym.make(ID, **ONE, horizon=15)
     space, settings = env.get_wrapper_attr("search_space"), PopulationSettings(members=4)
-    first, _, last = (generation.best.score for generation in evolve(env, space, 0, settings))
+    first, _, last = (
+        generation.best.score for generation in evolve_population(env, space, 0, settings)
+    )
     assert last > first
 
 

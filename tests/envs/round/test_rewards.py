@@ -19,7 +19,7 @@ from fedhpo_gym.core.seeding import stream
 from fedhpo_gym.evaluation.records import Evaluation
 from fedhpo_gym.objectives import Objective
 from fedhpo_gym.records.files import read_record
-from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.plan import RunPlan
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.testing.rollout import plain
@@ -123,7 +123,7 @@ def test_where_a_course_diverges_they_are_the_worst() -> None:
 
 
 def test_a_record_replays_with_the_function(tmp_path: Path) -> None:
-    plan = Plan(ID, {**SHORT, "rewards": ["improvement", LOSS]}, "random", 0)
+    plan = RunPlan(ID, {**SHORT, "rewards": ["improvement", LOSS]}, "random", 0)
     assert do_run(plan, tmp_path, lambda _: None, lambda _: None)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)

@@ -17,7 +17,7 @@ from fedhpo_gym.evaluation.multi_objective import read_constraints, violations
 from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import Trials, incumbents
 from fedhpo_gym.records.runs import JudgedRun
-from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.plan import RunPlan
 from fedhpo_gym.studies.run import do_run
 from fedhpo_gym.testing import make_env
 from fedhpo_gym.wrappers.budget import MAX_TRIALS, BudgetTermination
@@ -175,7 +175,7 @@ def test_a_trial_at_the_limit_pays_no_penalty() -> None:
 def test_records_and_judges_know_the_feasible_incumbent(agent: str, tmp_path: Path) -> None:
     for seed in range(2):
         kwargs = {"constraints": LOOSE, "budget_trials": 25, "fidelity": {"round": 500}}
-        plan = Plan(ID, kwargs, agent, seed)
+        plan = RunPlan(ID, kwargs, agent, seed)
         do_run(plan, tmp_path, lambda _: None, lambda _: None)
     paths = [*tmp_path.rglob("*.jsonl")]
     assert len(paths) == 2

@@ -22,7 +22,7 @@ from fedhpo_gym.records.files import read_record
 from fedhpo_gym.records.incumbents import incumbents
 from fedhpo_gym.records.runs import JudgedRun
 from fedhpo_gym.stored.catalogue import find, list_names
-from fedhpo_gym.studies.plan import Plan
+from fedhpo_gym.studies.plan import RunPlan
 from fedhpo_gym.studies.regret import regret_of
 from fedhpo_gym.studies.replay import replay
 from fedhpo_gym.studies.run import do_run
@@ -200,7 +200,7 @@ def test_it_needs_a_name_of_its_own_and_a_function() -> None:
 
 
 def test_a_record_says_that_it_cannot_be_replayed_without_it(tmp_path: Path) -> None:
-    plan = Plan(OWN_ID, {**GIVEN, "budget_trials": 3}, "random", 0)
+    plan = RunPlan(OWN_ID, {**GIVEN, "budget_trials": 3}, "random", 0)
     assert do_run(plan, tmp_path, lambda _: None, lambda _: None)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
@@ -235,7 +235,7 @@ def test_what_is_not_finite_is_a_bound_in_records_too(tmp_path: Path, minimize: 
     for number, value in ((np.nan, worst), (np.inf, 2.0), (-np.inf, -1.0), (7.0, 7.0)):
         named: dict[str, Any] = {"name": "odd", "unit": "1", "minimize": minimize}
         odd = Objective.of(lambda _, number=number: number, **named, bounds=(-1.0, 2.0))
-        plan = Plan(OWN_ID, {"objectives": ["val_loss", odd], "budget_trials": 1}, "random", 0)
+        plan = RunPlan(OWN_ID, {"objectives": ["val_loss", odd], "budget_trials": 1}, "random", 0)
         folder = tmp_path / str(number)
         assert do_run(plan, folder, lambda _: None, lambda _: None)
         [path] = folder.rglob("*.jsonl")
@@ -369,7 +369,7 @@ def test_regret_is_of_what_incumbents_truly_are(tmp_path: Path) -> None:
     space = gym.make(ID).get_wrapper_attr("fidelity_space")
     full = {dimension.name: dimension.high for dimension in space.dimensions}
     kwargs = {"noise": PRIVATE, "budget_trials": 8, "fidelity": full}
-    assert do_run(Plan(ID, kwargs, "random", 2, workers=3), tmp_path, print, print)
+    assert do_run(RunPlan(ID, kwargs, "random", 2, workers=3), tmp_path, print, print)
     [path] = tmp_path.rglob("*.jsonl")
     record = read_record(path)
     assert replay(record) is None
