@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from fedhpo_gym.core import errors
+from fedhpo_gym.evaluation import records
 
 FAMILIES = [
     (errors.InvalidArgumentError, ValueError),
@@ -89,3 +90,12 @@ def test_the_nearest_name_is_suggested_or_all_are_listed(
     name: str, known: Iterable[str], said: str
 ) -> None:
     assert errors.suggest(name, known) == said
+
+
+def test_a_renamed_function_is_found_by_its_old_name() -> None:
+    with pytest.warns(DeprecationWarning, match=r"errors.needing` is now `require_optional`"):
+        assert errors.needing is errors.require_optional  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="wanting"):
+        errors.wanting  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.warns(DeprecationWarning, match="axis_index"):
+        assert records.position is records.axis_index  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """Foundations of all other packages: files, errors, checks, random streams and processes."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -16,5 +17,18 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return attribute
+
+
+def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module's `__getattr__` that finds renamed objects by their old names, and warns."""
+
+    def attribute(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        message = f"`{module}.{name}` is now `{names[name]}`"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(import_module(module), names[name])
 
     return attribute

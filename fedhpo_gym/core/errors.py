@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from fedhpo_gym.core import renamed_names
 
 MAX_NAME_LENGTH = 200
 """Characters of an unknown name that a message shows."""
@@ -113,3 +116,7 @@ def require_optional(feature: str, package: str, extra: str, *modules: str) -> I
         if (error.name or "").partition(".")[0] not in modules:
             raise
         raise missing_dependency(feature, package, extra) from error
+
+
+if not TYPE_CHECKING:  # else mypy would accept any name
+    __getattr__ = renamed_names(__name__, {"needing": "require_optional"})

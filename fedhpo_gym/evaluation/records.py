@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedhpo_gym.core import renamed_names
 from fedhpo_gym.core.arrays import Bools, Floats, Integers, Singles
 from fedhpo_gym.core.checks import Axes, as_integer, as_number, validate_call
 from fedhpo_gym.core.errors import InvalidArgumentError, require_known
@@ -443,3 +444,16 @@ def validation_losses(answers: Evaluations, num_samples: NDArray[np.integer]) ->
     weights = samples / samples.sum(axis=1, keepdims=True)
     values = np.where(samples > 0, answers.clients("val", "loss"), 0.0)
     return np.where(answers.diverged, np.inf, (values * weights).sum(axis=-1))
+
+
+if not TYPE_CHECKING:  # else mypy would accept any name
+    __getattr__ = renamed_names(
+        __name__,
+        {
+            "client_means": "mean_over_clients",
+            "sampled_clients": "num_sampled_clients",
+            "position": "axis_index",
+            "evaluation_of": "evaluation_from_curves",
+            "first_lowest": "running_argmin",
+        },
+    )

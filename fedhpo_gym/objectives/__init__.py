@@ -1,4 +1,4 @@
-"""What is good: objectives as data, and the registry of the named ones."""
+"""Objectives of evaluations: performance, fairness, privacy and costs, and those of users."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -47,10 +47,10 @@ from fedhpo_gym.objectives.privacy import (
 def objectives_of(
     metrics: Sequence[MetricSpec], splits: Sequence[str], budget_s: float = BUDGET_S
 ) -> tuple[Objective, ...]:
-    """Make all objectives of what is measured.
+    """Return all objectives of some metrics and splits.
 
-    Performance of every metric on every split; fairness where clients have a validation accuracy;
-    privacy and costs, which need no metric.
+    These are the performance of every metric on every split, fairness if clients have a validation
+    accuracy, and privacy and costs, which need no metric.
     """
     is_fair = "val" in splits and any(metric.name == FAIRNESS_METRIC for metric in metrics)
     fairness = FAIRNESS if is_fair else ()
@@ -61,17 +61,17 @@ def objectives_of(
 OBJECTIVES: Final[Mapping[str, Objective]] = MappingProxyType(
     {objective.name: objective for objective in objectives_of(CLASSIFICATION, SPLITS)}
 )
-"""Every named objective of what the engine measures; read-only. `Problem.objectives` has those of
+"""All named objectives of the metrics of the engine; read-only. `Problem.objectives` has those of
 a problem."""
 
 
 REGISTERED: Registry[Objective] = Registry("objective", lambda: OBJECTIVES)
-"""Objectives that users have added, by name; every problem has them."""
+"""Objectives that users have added, by name; all problems have them."""
 
 
 @validate_call
 def register_objective(objective: Objective) -> None:
-    """Add an objective of your own, which all environments then take by its name.
+    """Add your own objective, which all environments then accept by its name.
 
     Raises:
         InvalidArgumentError: this package has an objective of that name.
@@ -81,23 +81,23 @@ def register_objective(objective: Objective) -> None:
 
 @validate_call
 def get_objective(name: str) -> Objective:
-    """Return the objective of this name, or the one that `module:name` names.
+    """Return the objective of this name, or the object `module:name`.
 
     Raises:
         UnknownNameError: There is none; the message lists the nearest names.
         InvalidArgumentError: `module:name` cannot be imported, or is no objective.
     """
     if ":" in name:
-        found = import_named("objectives", "an Objective", name)
-        return cast("Objective", coerce(f"objectives: {name}", found, Objective))
-    known = {**OBJECTIVES, **REGISTERED}
-    require_known("objective", name, known)
-    return known[name]
+        imported = import_named("objectives", "an Objective", name)
+        return cast("Objective", coerce(f"objectives: {name}", imported, Objective))
+    catalogue = {**OBJECTIVES, **REGISTERED}
+    require_known("objective", name, catalogue)
+    return catalogue[name]
 
 
 @validate_call
 def named_objective(given: str | Objective) -> str | Objective:
-    """Return what `module:name` names, and anything else as it is."""
+    """Return the object `module:name`, and any other argument unchanged."""
     return get_objective(given) if isinstance(given, str) and ":" in given else given
 
 

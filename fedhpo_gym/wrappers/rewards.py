@@ -128,7 +128,7 @@ class IncumbentValue:
 
     def potential(self, values: Floats, violations: Floats) -> Floats:
         """Return the (N,) phi of trials with (N,) values and violations."""
-        feasible = self._scale / (self._scale + self.objective.lacks(values))
+        feasible = self._scale / (self._scale + self.objective.distance_to_best(values))
         # -v / (1 + v), also where v is infinite; 1 / (1 + v) - 1 would be 0 for a small v.
         with np.errstate(divide="ignore"):
             return np.where(violations > 0, -1.0 / (1.0 + 1.0 / violations), feasible)
